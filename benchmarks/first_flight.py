@@ -1,0 +1,53 @@
+"""Forecast beside measurement for the two first jobs on this machine; prints a table and, if asked, writes JSON.
+
+python benchmarks/first_flight.py cpu|cuda [results.json]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import windtunnel as wt
+
+RNN = [dict(n_rec=r, n_steps=t, way=w) for w in ("loop", "module") for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))]
+ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
+    "cpu": [("rnn", s, wt.Strategy(threads=1)) for s in RNN] + [("fcn5", {}, wt.Strategy(threads=t)) for t in (1, 2)],
+    "cuda": [("rnn", s, wt.Strategy()) for s in RNN]
+    + [("rnn", dict(n_rec=50, n_steps=t), wt.Strategy(execution="graph")) for t in (20, 100)]
+    + [("rnn", dict(n_rec=5000, n_steps=20), wt.Strategy(batch=b)) for b in (1, 64)]
+    + [("fcn5", {}, wt.Strategy(precision=p, batch=b)) for p in ("fp32", "tf32", "bf16") for b in (64, 4096)]
+    + [("fcn5", {}, wt.Strategy(data="streamed", prefetch=p, batch=1024)) for p in (0, 1)],
+}
+
+
+def main(device: str, target: str | None) -> None:
+    machine = wt.Machine.here() if device == "cuda" else wt.Machine.here().with_cpu_only()
+    store = wt.Store(Path(tempfile.mkdtemp()) / "store.sqlite")
+    rows = []
+    print(machine.title)
+    for name, settings, strategy in ROWS[device]:
+        job = wt.Workload.named(name, **settings)
+        forecast = wt.predict(job, machine, strategy)
+        measured = wt.measure(job, machine, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=2, seconds=1.0))
+        ratio, memory = forecast.step_seconds / measured.step_seconds, forecast.memory.peak_bytes / measured.memory.peak_bytes
+        rows.append({"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio})
+        unit = f"unit {forecast.unit_seconds * 1e3:9.3f} / {(measured.unit_seconds or 0) * 1e3:9.3f}"
+        words = " ".join(f"{k}={v}" for k, v in settings.items())
+        print(f"{name:5} {words:34} {forecast.strategy} b{forecast.batch}")
+        print(
+            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = {ratio:5.2f}  {unit}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
+            flush=True,
+        )
+    errors = sorted(abs(row["ratio"] - 1) for row in rows)
+    inside = sum(r["forecast"]["low_seconds"] <= r["measured"]["step_seconds"] <= r["forecast"]["high_seconds"] for r in rows)
+    print(f"{len(rows)} rows: median error {statistics.median(errors):.0%}, worst {errors[-1]:.0%}, {inside} inside the interval")
+    if target:
+        Path(target).write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "cpu", sys.argv[2] if len(sys.argv) > 2 else None)

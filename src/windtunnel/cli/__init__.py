@@ -1,0 +1,65 @@
+"""Words on a command line -> a verb -> a report. No arithmetic, and no framework until a verb needs one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import windtunnel
+from windtunnel.cli import machine, measure, network, predict
+from windtunnel.errors import WindtunnelError
+
+_HELP = """
+Fly your training run before you build it: predict a training step's time, memory and bottleneck, or measure them.
+
+[bold]Examples[/bold]
+
+  windtunnel predict rnn n_rec=50 n_steps=100 --on h200
+
+  windtunnel measure fcn5 --threads 2
+
+  windtunnel predict my_job.py:build --on 8xh100 --batch 64 --precision bf16 --json
+
+  windtunnel machine list
+
+[bold]Exit codes[/bold]
+
+  0 done.   1 a fault of windtunnel's own.   2 the input cannot be used, does not fit, is not here, or failed to run.
+  130 interrupted; what was measured is kept.
+"""
+
+app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+app.command("predict", help=predict.HELP)(predict.predict)
+app.command("measure", help=measure.HELP)(measure.measure)
+app.add_typer(machine.app, name="machine")
+app.add_typer(network.app, name="network")
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        print(windtunnel.__version__)
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes a message and its exit code, never a traceback without --debug."""
+    debug = "--debug" in sys.argv
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    try:
+        app(arguments, standalone_mode=True)
+    except WindtunnelError as error:
+        if debug:
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

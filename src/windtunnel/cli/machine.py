@@ -1,0 +1,91 @@
+"""windtunnel machine list | show | here"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from windtunnel import machine as machines
+from windtunnel import records, units
+from windtunnel.cli import words
+from windtunnel.machine import Machine, Unit
+
+app = typer.Typer(help="The machines a job can be predicted for, and this one.", no_args_is_help=True, rich_markup_mode="rich")
+_QUANTITIES = {
+    "cores": "",
+    "threads": "",
+    "clock_rate": "Hz",
+    "memory_bytes": "B",
+    "memory_rate": "B/s",
+    "core_memory_rate": "B/s",
+    "cache_bytes": "B",
+    "core_cache_bytes": "B",
+    "power": "W",
+}
+
+
+@app.command("list", help="All machines of the catalogue.\n\nExample: windtunnel machine list --json")
+def list_machines(as_json: words.Json = False) -> None:
+    all_machines = [Machine.named(name) for name in machines.names()]
+    words.show(as_json, lambda: [records.plain(m) for m in all_machines], lambda: _table(all_machines))
+
+
+@app.command("show", help="One machine, every figure with its source.\n\nExample: windtunnel machine show h200")
+def show_machine(name: str, as_json: words.Json = False) -> None:
+    found = words.find_machine(name)
+    words.show(as_json, lambda: records.plain(found), lambda: "\n".join(_describe(found)))
+
+
+@app.command("here", help="This machine, as its system and PyTorch describe it.\n\nExample: windtunnel machine here --json")
+def show_here(as_json: words.Json = False) -> None:
+    show_machine("here", as_json)
+
+
+def _table(all_machines: list[Machine]) -> str:
+    rows = [f"{'name':<26}{'kind':<6}{'fp32':>14}{'bf16':>14}{'memory':>12}{'memory rate':>13}  title"]
+    for m in all_machines:
+        rates = [_shown(m.unit.flop_rates.get(precision), "flop/s") for precision in ("fp32", "bf16")]
+        rows.append(
+            f"{m.name:<26}{m.unit.kind:<6}{rates[0]:>14}{rates[1]:>14}{_shown(m.unit.memory_bytes, 'B'):>12}{_shown(m.unit.memory_rate, 'B/s'):>13}  {m.title}"
+        )
+    return "\n".join([*rows, "", "Counts: 8xh200 is one node of eight, 4x8xh200 four such nodes. A dash: no source states it."])
+
+
+def _describe(m: Machine) -> list[str]:
+    lines = [f"{m.name}: {m.title}"]
+    if m.units * m.nodes > 1:
+        lines.append(f"{m.nodes} nodes of {m.units} units")
+    lines += _unit_lines(m, "unit", m.unit)
+    if m.unit != m.host:
+        lines += _unit_lines(m, "host", m.host)
+    for name, link in (("link", m.link), ("peer_link", m.peer_link), ("network", m.network)):
+        if link is not None:
+            lines += [f"{name}: {link.name}", _row("rate", units.show(link.rate, "B/s"), m.source_of(name))]
+    if m.storage is not None:
+        lines += [f"storage: {m.storage.name}"]
+        for key, value, unit in (("read_rate", m.storage.read_rate, "B/s"), ("capacity", m.storage.capacity_bytes, "B")):
+            if value is not None:
+                lines.append(_row(key, units.show(value, unit), m.source_of("storage")))
+    if m.issue is not None:
+        lines += ["issue: what the host pays for one op", _row("forward", units.show(m.issue.forward["other"], "s"), m.source_of("issue"))]
+    return [*lines, *([f"note: {m.note}"] if m.note else [])]
+
+
+def _unit_lines(m: Machine, name: str, unit: Unit) -> list[str]:
+    lines = [f"{name}: {unit.model} ({unit.kind})"]
+    for precision, rate in unit.flop_rates.items():
+        lines.append(_row(precision, units.show(rate, "flop/s"), m.source_of(f"{name}.flop_rates.{precision}")))
+    for key, quantity in _QUANTITIES.items():
+        value = getattr(unit, key)
+        if value is not None:
+            lines.append(_row(key, units.show(value, quantity) if quantity else str(value), m.source_of(f"{name}.{key}")))
+    return lines
+
+
+def _row(key: str, value: str, source: str) -> str:
+    return f"  {key:<18}{value:>14}  [{source or 'no source'}]"
+
+
+def _shown(value: float | None, unit: str) -> Any:
+    return "-" if value is None else units.show(value, unit)

@@ -1,0 +1,40 @@
+"""windtunnel predict"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from windtunnel.cli import words
+
+HELP = """
+Predict a training step's time, memory and bottleneck on a machine that need not be here.
+
+[bold]Examples[/bold]
+
+  windtunnel predict rnn n_rec=50 n_steps=100 --on h200
+
+  windtunnel predict fcn5 --on i7-3820 --threads 4
+
+  windtunnel predict my_job.py:build width=512 --on 8xh100 --batch 64 --precision bf16 --json
+"""
+
+
+def predict(
+    job: words.Job,
+    on: Annotated[str, typer.Option("--on", help="here, cpu, cuda, a machine's name (8xh200, 4x8xh200) or FILE.toml.")] = "here",
+    batch: words.Batch = None,
+    precision: words.Precision = "fp32",
+    threads: words.Threads = None,
+    execution: words.Execution = "eager",
+    data: words.Data = "resident",
+    prefetch: words.Prefetch = 0,
+    as_json: words.Json = False,
+) -> None:
+    from windtunnel.prediction import predict as predict_step
+
+    strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch)
+    machine = words.find_machine(on)
+    forecast = predict_step(words.find_job(job), machine, strategy)
+    words.show(as_json, forecast.plain, lambda: str(forecast))

@@ -1,0 +1,151 @@
+"""The steady training step as spans on lanes, and the account of where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from windtunnel.forecast.price import Price
+from windtunnel.forecast.schedule import Span, Task, place
+from windtunnel.machine import Issue, Machine, need
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Trace
+
+_MOST_STEPS = 8
+_STEADY = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Several steps in a row; the last one, from `begin` to `end`, is steady."""
+
+    tasks: tuple[Task, ...]
+    spans: tuple[Span, ...]
+    begin: float
+    end: float
+
+    @property
+    def step_seconds(self) -> float:
+        return self.end - self.begin
+
+    def parts(self) -> dict[str, float]:
+        """The critical path of the steady step, walked back from its end: seconds by part, summing to the step."""
+        parts: dict[str, float] = {}
+        index = max(range(len(self.spans)), key=lambda i: self.spans[i].end)
+        now = self.end
+        while index >= 0 and now > self.begin:
+            span = self.spans[index]
+            _add(parts, "waiting", now - max(span.end, self.begin))
+            now = min(now, span.end)
+            _add(parts, self.tasks[index].part, now - max(span.start, self.begin))
+            now, index = span.start, span.cause
+        _add(parts, "waiting", now - self.begin)
+        return parts
+
+    def busy_seconds(self, lane: str) -> float:
+        """How long a lane works in one step."""
+        count = self._steps()
+        return sum(task.seconds for task in self.tasks if task.lane == lane) / count
+
+    def _steps(self) -> int:
+        return max(1, sum(task.label == "step" for task in self.tasks))
+
+
+def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> Timeline:
+    """Repeat the step until its period is steady."""
+    assert machine.issue is not None
+    tasks: list[Task] = []
+    ends: list[float] = []
+    marks: list[int] = []
+    for step in range(_MOST_STEPS):
+        _add_step(tasks, marks, trace, prices, machine, strategy)
+        marks.append(len(tasks) - 1)
+        if step < 2:
+            continue
+        spans = place(tasks)
+        ends = _step_ends(spans, marks)
+        if abs((ends[-1] - ends[-2]) - (ends[-2] - ends[-3])) <= _STEADY * ends[-1]:
+            break
+    return Timeline(tasks=tuple(tasks), spans=tuple(spans), begin=ends[-2], end=ends[-1])
+
+
+def _step_ends(spans: Sequence[Span], marks: Sequence[int]) -> list[float]:
+    ends, begin = [], 0
+    for mark in marks:
+        ends.append(max(span.end for span in spans[begin : mark + 1]))
+        begin = mark + 1
+    return ends
+
+
+def _add_step(tasks: list[Task], marks: Sequence[int], trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> None:
+    issue = machine.issue
+    assert issue is not None
+    tasks.append(Task(lane="host", seconds=issue.step_seconds, part="launch", label="step"))
+    ready = _add_copy(tasks, marks, trace, machine, strategy)
+    if machine.unit.kind == "cpu":
+        _add_cpu_ops(tasks, trace, prices)
+    elif strategy.execution == "graph":
+        _add_graph(tasks, trace, prices, issue, ready)
+    else:
+        _add_gpu_ops(tasks, trace, prices, issue, ready)
+
+
+def _add_copy(tasks: list[Task], marks: Sequence[int], trace: Trace, machine: Machine, strategy: Strategy) -> tuple[int, ...]:
+    """A streamed batch crosses the link every step: the host waits for it, or, prefetched, it runs ahead."""
+    if strategy.data == "resident" or machine.unit.kind == "cpu":
+        return ()
+    seconds = trace.batch_bytes / need(machine, "link.rate") + (machine.link.latency_seconds or 0.0 if machine.link else 0.0)
+    here = len(tasks)
+    if strategy.prefetch == 0:
+        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1,)))
+        tasks.append(Task(lane="host", seconds=0.0, part="copy", label="batch arrived", after=(here,)))
+        return (here,)
+    earlier = marks[-1 - strategy.prefetch] if len(marks) > strategy.prefetch else None
+    tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=() if earlier is None else (earlier,)))
+    return (here,)
+
+
+def _add_cpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price]) -> None:
+    """A CPU does what it issues before it issues the next: one lane."""
+    for op, price in zip(trace.ops, prices, strict=True):
+        tasks.append(Task(lane="host", seconds=price.host_seconds, part="launch", label=op.name))
+        if price.unit_seconds:
+            tasks.append(Task(lane="host", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name))
+
+
+def _add_gpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: Issue, ready: tuple[int, ...]) -> None:
+    """The host runs ahead; the unit starts an op when it was issued and the one before has ended."""
+    for op, price in zip(trace.ops, prices, strict=True):
+        tasks.append(Task(lane="host", seconds=price.host_seconds, part="launch", label=op.name))
+        if price.unit_seconds:
+            after = (len(tasks) - 1, *ready)
+            tasks.append(Task(lane="unit", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name, after=after, delay=issue.latency_seconds))
+            ready = ()
+
+
+def _add_graph(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: Issue, ready: tuple[int, ...]) -> None:
+    """A captured step is one launch; its kernels follow each other without the host."""
+    tasks.append(Task(lane="host", seconds=issue.graph_seconds, part="launch", label="graph"))
+    after: tuple[int, ...] = (len(tasks) - 1, *ready)
+    for op, price in zip(trace.ops, prices, strict=True):
+        if price.unit_seconds:
+            tasks.append(
+                Task(
+                    lane="unit",
+                    seconds=price.unit_seconds,
+                    part=_unit_part(op.phase),
+                    label=op.name,
+                    after=after,
+                    delay=issue.latency_seconds if after else 0.0,
+                )
+            )
+            after = ()
+
+
+def _unit_part(phase: str) -> str:
+    return "update" if phase == "update" else "compute"
+
+
+def _add(parts: dict[str, float], part: str, seconds: float) -> None:
+    if seconds > 0:
+        parts[part] = parts.get(part, 0.0) + seconds

@@ -1,0 +1,262 @@
+"""Where a job runs: a host, its processing units, memories, links and storage, with rates that name their source."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from windtunnel import records, units
+from windtunnel.errors import BadRecord, RateMissing, UnknownName, nearest
+from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watts
+
+CATALOG = Path(__file__).parent / "catalog"
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+_COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<units>\d+)x)(?P<name>.+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A processing unit and the memory it computes from. A CPU is a unit too: it may train as well as issue.
+
+    `cores` are physical cores or multiprocessors, `threads` logical processors; `cache_bytes` is the last cache, shared by
+    all cores, `core_cache_bytes` the largest that a core has for itself; `core_memory_rate` is what one core can draw.
+    """
+
+    kind: Literal["cpu", "gpu"]
+    model: str
+    cores: int | None = None
+    threads: int | None = None
+    clock_rate: Frequency | None = None
+    flop_rates: Mapping[str, FlopRate] = field(default_factory=dict)
+    memory_bytes: Bytes | None = None
+    memory_rate: ByteRate | None = None
+    core_memory_rate: ByteRate | None = None
+    cache_bytes: Bytes | None = None
+    core_cache_bytes: Bytes | None = None
+    power: Watts | None = None
+
+    def __post_init__(self) -> None:
+        for precision, rate in self.flop_rates.items():
+            if precision not in PRECISIONS:
+                raise BadRecord(f"{self.model}: unknown precision {precision!r} among flop_rates.", hint=nearest(precision, PRECISIONS))
+            _require_positive(self.model, f"flop_rates.{precision}", rate)
+        for name in ("cores", "threads", "clock_rate", "memory_bytes", "memory_rate", "core_memory_rate", "cache_bytes", "core_cache_bytes", "power"):
+            _require_positive(self.model, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What bytes travel over, one direction."""
+
+    name: str
+    rate: ByteRate
+    latency_seconds: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self.name, "rate", self.rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where the data set lies when it is not in memory."""
+
+    name: str
+    read_rate: ByteRate | None = None
+    capacity_bytes: Bytes | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self.name, "read_rate", self.read_rate)
+        _require_positive(self.name, "capacity_bytes", self.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """What the host pays to issue work: Python, the dispatcher, autograd and, to a GPU, the launch.
+
+    By family of op in each phase, "other" standing for families not listed; `node_seconds` for each node that autograd
+    visits on its way back; `tensor_seconds` for every further tensor of a call on a list; `module_seconds` for calling a module; `step_seconds` once a step (backward call, optimiser call).
+    `latency_seconds` passes from a launch to its start on the unit; `graph_seconds` is what a whole captured step costs.
+    """
+
+    forward: Mapping[str, Seconds]
+    backward: Mapping[str, Seconds]
+    update: Mapping[str, Seconds]
+    node_seconds: Seconds
+    tensor_seconds: Seconds
+    module_seconds: Seconds
+    step_seconds: Seconds
+    latency_seconds: Seconds = 0.0
+    graph_seconds: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        for phase in ("forward", "backward", "update"):
+            if "other" not in getattr(self, phase):
+                raise BadRecord(f"issue: {phase} needs a figure for 'other'.")
+
+    def scaled(self, factor: float) -> Issue:
+        """The same host, `factor` times as slow."""
+        return records.read(Issue, _scale(records.plain(self), factor), "issue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Nodes of one host and `units` equal processing units each. On a CPU machine `unit` is the host itself."""
+
+    name: str
+    title: str
+    host: Unit
+    unit: Unit
+    units: int = 1
+    nodes: int = 1
+    year: int | None = None
+    link: Link | None = None
+    peer_link: Link | None = None
+    network: Link | None = None
+    storage: Storage | None = None
+    issue: Issue | None = None
+    note: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require_positive(self.name, "units", self.units)
+        _require_positive(self.name, "nodes", self.nodes)
+
+    @staticmethod
+    def named(name: str) -> Machine:
+        """`h200`, `8xh200` (one node of eight) or `4x8xh200` (four such nodes), from the catalogue."""
+        if name in names():
+            return _from_catalog(name)
+        match = _COUNTED.match(name)
+        if not match:
+            raise UnknownName(f"No machine is called {name!r}.", hint=f"{nearest(name, names())} See: windtunnel machine list")
+        one = Machine.named(match["name"])
+        units_in_node = int(match["units"])
+        if one.unit.kind == "cpu" and units_in_node > 1:
+            raise BadRecord(
+                f"{name!r} asks for {units_in_node} units in a node, but {one.name} is a CPU machine.",
+                hint=f"Several nodes of it: {units_in_node}x1x{one.name}",
+            )
+        return dataclasses.replace(one, name=name, units=units_in_node, nodes=int(match["nodes"] or 1))
+
+    @staticmethod
+    def here() -> Machine:
+        """This machine, as its operating system and PyTorch describe it."""
+        from windtunnel import here
+
+        return here.describe()
+
+    @staticmethod
+    def load(path: str | Path) -> Machine:
+        """A machine from a TOML or JSON file of the catalogue's form."""
+        return _build(records.load(Path(path)), str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write this machine so that `load` gives an equal one."""
+        records.save(Path(path), self)
+
+    def source_of(self, path: str) -> str:
+        """Where the figure at `path` ("unit.memory_rate") comes from; a source for a table covers what is in it."""
+        while path:
+            if path in self.sources:
+                return self.sources[path]
+            path = path.rpartition(".")[0]
+        return ""
+
+    def with_cpu_only(self) -> Machine:
+        """The same host without its other units: what training on its CPU would see."""
+        sources = {k: v for k, v in self.sources.items() if not k.startswith(("unit", "link", "peer_link", "issue"))}
+        sources |= {k.replace("host", "unit", 1): v for k, v in sources.items() if k.startswith("host")}
+        sources["issue"] = issue_source(self.host)
+        issue = issue_for(self.host, self.host)
+        return dataclasses.replace(self, unit=self.host, units=1, link=None, peer_link=None, issue=issue, sources=sources)
+
+
+def need(machine: Machine, path: str) -> float:
+    """The figure at `path`, or RateMissing that says which and what to do."""
+    value: Any = machine
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    if value is None:
+        raise RateMissing(
+            f"The forecast needs {path} of {machine.name}, and its description leaves that out because no source states it.",
+            hint="Put the figure in a machine file and pass it with --on FILE.toml, or probe the machine.",
+        )
+    return float(value)
+
+
+def issue_for(host: Unit, unit: Unit, interpreter_seconds: float | None = None) -> Issue:
+    """A reference host's issue costs, scaled by how fast this host runs plain Python, else by clock.
+
+    What stands in where a machine's own costs were not measured.
+    """
+    table = dict(records.load(CATALOG / "issue.toml")[unit.kind])
+    clock, pace, _ = (table.pop(key) for key in ("clock_rate", "interpreter_seconds", "source"))
+    issue = records.read(Issue, table, f"issue.toml: {unit.kind}")
+    if interpreter_seconds is not None:
+        return issue.scaled(interpreter_seconds / units.parse(pace, "s"))
+    return issue.scaled(units.parse(clock, "Hz") / host.clock_rate) if host.clock_rate else issue
+
+
+def issue_source(unit: Unit, paced: bool = False) -> str:
+    """Where the reference issue costs were measured, and by what they were scaled."""
+    text = records.load(CATALOG / "issue.toml")[unit.kind]["source"]
+    return f"scaled by {'the speed of plain Python here' if paced else 'clock'} from a reference host: {text}"
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """All machines of the catalogue, by name."""
+    return tuple(sorted(path.stem for path in (CATALOG / "machines").glob("*.toml")))
+
+
+@functools.cache
+def _from_catalog(name: str) -> Machine:
+    return _build(records.load(CATALOG / "machines" / f"{name}.toml"), f"catalogue machine {name}")
+
+
+def _build(data: dict[str, Any], where: str) -> Machine:
+    """Resolve a host, links and storage given by name, then read strictly."""
+    data = dict(data)
+    sources = dict(data.get("sources", {}))
+    for key in ("link", "peer_link", "network"):
+        if isinstance(data.get(key), str):
+            data[key], text = _shared("links", data[key], where)
+            sources.setdefault(key, text)
+    if isinstance(data.get("storage"), str):
+        data["storage"], text = _shared("storage", data["storage"], where)
+        sources.setdefault("storage", text)
+    if isinstance(data.get("host"), str):
+        host = Machine.named(data["host"])
+        data["host"] = records.plain(host.host)
+        sources |= {key: text for key, text in host.sources.items() if key.startswith("host") and key not in sources}
+    if "unit" not in data and "host" in data:
+        data["unit"] = data["host"]
+        sources |= {key.replace("host", "unit", 1): text for key, text in sources.items() if key.startswith("host")}
+    machine = records.read(Machine, {**data, "sources": sources}, where)
+    if machine.issue is not None:
+        return machine
+    sources["issue"] = issue_source(machine.unit)
+    return dataclasses.replace(machine, issue=issue_for(machine.host, machine.unit), sources=sources)
+
+
+def _shared(kind: str, name: str, where: str) -> tuple[dict[str, Any], str]:
+    """A link or a storage that several machines name, with its source."""
+    table = records.load(CATALOG / f"{kind}.toml")
+    if name not in table:
+        raise BadRecord(f"{where}: no entry {name!r} in {kind}.toml.", hint=nearest(name, table))
+    entry = dict(table[name])
+    return {"name": name, **{k: v for k, v in entry.items() if k != "source"}}, str(entry["source"])
+
+
+def _scale(data: Any, factor: float) -> Any:
+    return {key: _scale(value, factor) for key, value in data.items()} if isinstance(data, Mapping) else data * factor
+
+
+def _require_positive(owner: str, name: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise BadRecord(f"{owner}: {name} must be above 0, not {value}.")

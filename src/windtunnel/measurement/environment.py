@@ -1,0 +1,50 @@
+"""What surrounds a measurement: versions, threads, load and what else is running."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import Any
+
+from windtunnel import here
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+BUSY = 0.25
+
+
+def for_child(threads: int) -> dict[str, str]:
+    """The environment in which a child starts: threads are set before its interpreter does."""
+    child = dict(os.environ)
+    child.update({name: str(threads) for name in THREAD_VARIABLES})
+    child["OMP_DYNAMIC"] = "FALSE"
+    child["PYTHONHASHSEED"] = "0"
+    return child
+
+
+def describe() -> dict[str, Any]:
+    """Facts of this machine that a result must carry and that two results must share to be compared."""
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "python": platform.python_version(),
+        "cpu": here.cpu_name(),
+        "cpus": len(here.available_cpus()),
+    }
+
+
+def busy_cores(seconds: float = 0.3) -> float:
+    """How many cores' worth of work other processes do at this moment."""
+    import psutil
+
+    psutil.cpu_percent(None)
+    time.sleep(seconds)
+    return float(psutil.cpu_percent(None)) / 100.0 * (psutil.cpu_count() or 1)
+
+
+def cpus_for(threads: int) -> set[int] | None:
+    """The processors to pin a child to: as many as it has threads, the last ones, since systems like to use the first."""
+    allowed = here.available_cpus()
+    if not hasattr(os, "sched_setaffinity") or threads >= len(allowed):
+        return None
+    return set(allowed[-threads:])

@@ -1,0 +1,375 @@
+"""measure: real steps in fresh child processes, samples in the store, a Measurement out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windtunnel import records
+from windtunnel.errors import Interrupted, MeasurementFailed, StoreError, Unavailable
+from windtunnel.machine import Machine
+from windtunnel.measurement import environment, worker
+from windtunnel.measurement.steady import Interval, Protocol, interval
+from windtunnel.measurement.store import Store
+from windtunnel.results import Memory, Result
+from windtunnel.strategy import Strategy
+from windtunnel.workload import Workload
+
+Progress = Callable[[int, int], None]
+_CODE = 1  # raise when a change of this code makes old samples incomparable with new ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement(Result):
+    """Steps that were really run."""
+
+    processes: int = 0
+    samples: int = 0
+    first_seconds: float = 0.0
+    stopped_by: str = ""
+    measured_at: str = ""
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def headline(self) -> str:
+        return f"measured: {Result.headline(self)}"
+
+    def _own_lines(self) -> list[str]:
+        first = f"first step {self.first_seconds / self.step_seconds:,.1f} times a steady one"
+        return [f"  samples  {self.samples:,} in {self.processes} fresh processes, stopped by {self.stopped_by}; {first}"]
+
+
+def measure(
+    workload: Workload,
+    machine: Machine,
+    strategy: Strategy | None = None,
+    *,
+    protocol: Protocol | None = None,
+    store: Store | None = None,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Run the job's steps on this machine. An interrupted measurement of the same is continued unless `fresh`."""
+    session = _Session(workload, machine, strategy or Strategy(), protocol or Protocol())
+    own = store is None
+    store = store or Store()
+    try:
+        return session.run(store, fresh, progress or (lambda done, most: None))
+    finally:
+        if own:
+            store.close()
+
+
+class _Session:
+    """One measurement from its first child to its last."""
+
+    def __init__(self, workload: Workload, machine: Machine, strategy: Strategy, protocol: Protocol) -> None:
+        self.workload, self.machine, self.strategy, self.protocol = workload, machine, strategy, protocol
+        self.device = _device_of(machine, strategy)
+        self.threads = strategy.threads or (machine.host.cores or 1)
+        self.batch = strategy.batch or workload.default_batch
+        self.around = environment.describe()
+        self.cell = {
+            "job": records.plain(workload.origin) if workload.origin else {"job": f"{workload.name} (made in Python)"},
+            "strategy": records.plain(self.told()),
+            "batch": self.batch,
+            "device": self.device,
+            "protocol": records.plain(protocol),
+            "environment": self.around,
+        }
+
+    def told(self) -> dict[str, Any]:
+        told = {k: v for k, v in records.plain(self.strategy).items() if k not in ("batch", "prefetch") or (k == "prefetch" and v)}
+        if self.device == "cpu":
+            told["threads"] = self.threads
+            told.pop("data")
+        return told
+
+    def run(self, store: Store, fresh: bool, progress: Progress) -> Measurement:
+        key = self._key()
+        row = None if fresh or self.workload.origin is None else store.unfinished(key)
+        resumed = len(store.reports(row)) if row is not None else 0
+        row = row if row is not None else store.begin(key, self.cell)
+        others = environment.busy_cores()
+        try:
+            reports, stopped = self._children(store, row, progress)
+        except KeyboardInterrupt:
+            kept = len(store.reports(row))
+            raise Interrupted(
+                f"Interrupted: {kept} of {self.protocol.processes} processes are measured and kept in {store.path}.",
+                hint="The same command goes on from there; --fresh begins anew." if kept else "The same command begins anew.",
+            ) from None
+        except MeasurementFailed as error:
+            store.finish(row, error.state, error=error.message)
+            raise
+        result = self._result(reports, stopped, others, resumed)
+        try:
+            store.finish(row, "complete", result=result.plain())
+        except StoreError as error:
+            raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
+        return result
+
+    def _children(self, store: Store, row: int, progress: Progress) -> tuple[list[dict[str, Any]], str]:
+        """Fresh processes until their medians agree or there are enough of them."""
+        reports = store.reports(row)
+        number = max((r["number"] for r in reports), default=-1) + 1
+        stopped = ""
+        while not stopped:
+            progress(len(reports), self.protocol.processes)
+            report = self._child(number)
+            try:
+                store.add_process(row, number, "done", report)
+            except StoreError as error:
+                seen = _interval([*reports, report], self.protocol.seed)
+                raise StoreError(f"{error.message} The last process measured {seen.median:.6g} s a step.", hint=error.hint) from error
+            reports.append(report)
+            number += 1
+            if len(reports) >= self.protocol.processes:
+                precise = _interval(reports, self.protocol.seed).spread <= self.protocol.precision
+                stopped = "precision" if precise else ("the cap on processes" if len(reports) >= self.protocol.most_processes else "")
+        progress(len(reports), len(reports))
+        return reports, stopped
+
+    def _child(self, number: int) -> dict[str, Any]:
+        order = {
+            "strategy": records.plain(dataclasses.replace(self.strategy, batch=self.batch)),
+            "protocol": records.plain(self.protocol),
+            "device": self.device,
+            "threads": self.threads,
+            "seed": self.protocol.seed + number,
+        }
+        origin = self.workload.origin
+        if origin is not None:
+            return _spawn({**order, "job": origin.job, "settings": dict(origin.settings)}, self.threads, self.device, self.protocol.timeout_seconds)
+        return _fork(order, self.workload, self.threads, self.device, self.protocol.timeout_seconds)
+
+    def _key(self) -> str:
+        """The cell, the code of a user's file, and how it is measured."""
+        origin = self.workload.origin
+        code = ""
+        if origin is not None and ".py:" in origin.job:
+            code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
+        return records.digest({"cell": self.cell, "code": [_CODE, code]})
+
+    def _result(self, reports: list[dict[str, Any]], stopped: str, others: float, resumed: int) -> Measurement:
+        seen = _interval(reports, self.protocol.seed)
+        parts = _parts(reports, seen.median, self.device)
+        return Measurement(
+            job=self.workload.name,
+            machine=self.machine.name,
+            strategy=self.told(),
+            batch=self.batch,
+            step_seconds=seen.median,
+            low_seconds=seen.low,
+            high_seconds=seen.high,
+            parts=parts,
+            memory=_memory(reports, self.machine),
+            bound_by=max(parts, key=lambda part: parts[part]),
+            unit_seconds=statistics.median(r["parts"]["busy"] for r in reports),
+            examples=self.workload.examples,
+            cautions=self._cautions(reports, others, resumed),
+            processes=len(reports),
+            samples=sum(len(r["samples"]["steady"]["seconds"]) for r in reports),
+            first_seconds=statistics.median(r["samples"]["first"]["seconds"][0] for r in reports),
+            stopped_by=stopped,
+            measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            environment={**self.around, **{k: v for k, v in reports[0]["ready"].items() if k not in ("kind", "pid")}},
+        )
+
+    def _cautions(self, reports: list[dict[str, Any]], others: float, resumed: int) -> tuple[str, ...]:
+        cautions = []
+        if others > environment.BUSY:
+            cautions.append(f"other processes kept {others:.1f} cores busy just before: times may be too long")
+        wrong = [r["ready"]["threads"] for r in reports if self.device == "cpu" and r["ready"]["threads"] != self.threads]
+        if wrong:
+            cautions.append(f"{self.threads} threads were asked for but the framework used {wrong[0]}")
+        if self.device == "cuda" and min(r["done"]["linear"] for r in reports) < 1.5:
+            cautions.append("twice the steps did not take twice the time: the clock may not have waited for the unit")
+        if self.workload.origin is None:
+            cautions.append("measured in forked processes, since a job made in Python cannot be built in a fresh one; path/to/file.py:function can")
+        if resumed:
+            cautions.append(f"{resumed} of the processes were measured before an interruption")
+        if self.device == "cpu":
+            cautions.append("parts are from a profiler pass; on a CPU the cost of issuing an op inside the framework counts as compute")
+        return tuple(cautions)
+
+
+def _device_of(machine: Machine, strategy: Strategy) -> str:
+    """Where to run, or why it cannot be run here."""
+    if machine.name != "here":
+        raise Unavailable(f"measure runs on this machine; {machine.name} is not it.", hint="Use predict for a machine that is not here, or --on here.")
+    if machine.unit.kind == "cpu":
+        if strategy.execution == "graph":
+            raise Unavailable("execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager.")
+        return "cpu"
+    return "cuda"
+
+
+def _interval(reports: list[dict[str, Any]], seed: int) -> Interval:
+    return interval([r["samples"]["steady"]["seconds"] for r in reports], seed)
+
+
+def _parts(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
+    """The profiler's shares of a step, applied to the steady step that was timed without it."""
+    busy = statistics.median(r["parts"]["busy"] for r in reports)
+    update = statistics.median(r["parts"]["update"] for r in reports)
+    whole = step_seconds if device == "cuda" else statistics.median(r["parts"]["wall"] for r in reports)
+    shares = {"compute": max(0.0, busy - update), "update": update, "launch": max(0.0, whole - busy)}
+    total = sum(shares.values())
+    return {part: step_seconds * seconds / total for part, seconds in shares.items() if seconds > 0}
+
+
+def _memory(reports: list[dict[str, Any]], machine: Machine) -> Memory:
+    peak = max(r["memory"]["peak_bytes"] for r in reports)
+    reserved = [r["memory"]["reserved_bytes"] for r in reports if "reserved_bytes" in r["memory"]]
+    return Memory(peak_bytes=float(peak), reserved_bytes=float(max(reserved)) if reserved else None, capacity_bytes=machine.unit.memory_bytes)
+
+
+def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> dict[str, Any]:
+    """One order in a fresh interpreter."""
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as errors, _pinned(threads, device):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "windtunnel.measurement.worker", str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=(writer,),
+            env=environment.for_child(threads),
+        )
+        os.close(writer)
+        try:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps(order).encode())
+                child.stdin.close()
+            messages, timed_out = _listen(reader, timeout)
+            if timed_out:
+                child.kill()
+            code = child.wait()
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        return _report(messages, code, timed_out, _tail(errors), timeout)
+
+
+def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float) -> dict[str, Any]:
+    """One order in a copy of this process, for a job that exists only here."""
+    import torch
+
+    if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise Unavailable("This process has used CUDA already, and a copy of it cannot.", hint="Put the job in a file and name it path/to/file.py:function.")
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as errors, _pinned(threads, device):
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            os.dup2(errors.fileno(), 2)
+            try:
+                worker.run_in_fork(order, workload, writer)
+            finally:
+                os._exit(0)
+        os.close(writer)
+        try:
+            messages, timed_out = _listen(reader, timeout)
+            if timed_out:
+                os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        return _report(messages, os.waitstatus_to_exitcode(status), timed_out, _tail(errors), timeout)
+
+
+@contextlib.contextmanager
+def _pinned(threads: int, device: str) -> Iterator[None]:
+    """Children inherit the processors of the thread that starts them, so this one is pinned for that moment."""
+    wanted = environment.cpus_for(threads) if device == "cpu" else None
+    if wanted is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, wanted)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _listen(reader: int, timeout: float) -> tuple[list[dict[str, Any]], bool]:
+    """All messages of a child until it closes its pipe or its time is up; sleeps in between."""
+    deadline = time.monotonic() + timeout
+    data = b""
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                return _decode(data), True
+            chunk = pipe.read(1 << 16)
+            if not chunk:
+                return _decode(data), False
+            data += chunk
+
+
+def _decode(data: bytes) -> list[dict[str, Any]]:
+    messages = []
+    for line in data.splitlines():
+        with contextlib.suppress(ValueError):
+            messages.append(json.loads(line))
+    return messages
+
+
+def _report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: str, timeout: float) -> dict[str, Any]:
+    """What a child told, in one piece; or how it failed, by name."""
+    report: dict[str, Any] = {"samples": {}}
+    for message in messages:
+        if message["kind"] == "samples":
+            entry = report["samples"].setdefault(message["phase"], {"steps": message["steps"], "seconds": []})
+            entry["seconds"] += message["seconds"]
+        else:
+            report[message["kind"]] = message
+    if "done" in report:
+        return report
+    if "failed" in report:
+        failed = report["failed"]
+        raise MeasurementFailed(
+            f"The step could not be measured ({failed['state']}): {failed['error']}", state=failed["state"], hint=failed.get("hint") or _advice(failed["state"])
+        )
+    if timed_out:
+        raise MeasurementFailed(
+            f"A process gave no result within {timeout:.0f} s and was ended.", state="timeout", hint="Give more time with --timeout, or measure a smaller job."
+        )
+    if code < 0:
+        name = signal.Signals(-code).name
+        state = "killed" if name == "SIGKILL" else "crashed"
+        raise MeasurementFailed(
+            f"A process was ended by {name} before it had a result.{errors}",
+            state=state,
+            hint="SIGKILL most often means that memory ran out: try a smaller batch." if state == "killed" else "Its last words are above.",
+        )
+    raise MeasurementFailed(f"A process ended with code {code} and no result.{errors}", state="no result", hint="Its last words are above.")
+
+
+def _advice(state: str) -> str:
+    return "Try a smaller batch." if state == "out of memory" else "Run one step of the job by itself to see where."
+
+
+def _tail(file: Any) -> str:
+    file.seek(0)
+    lines = file.read().decode(errors="replace").strip().splitlines()
+    return "\n    " + "\n    ".join(lines[-5:]) if lines else ""

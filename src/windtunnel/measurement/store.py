@@ -1,0 +1,168 @@
+"""Where measurements lie: SQLite with a rollback journal and full sync, so that a kill or a full disk loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from windtunnel.errors import StoreError
+
+VERSION = 1
+_SCHEMA = """
+CREATE TABLE measurement (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    created TEXT NOT NULL,
+    cell TEXT NOT NULL,
+    state TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '',
+    result TEXT
+);
+CREATE INDEX measurement_key ON measurement (key);
+CREATE TABLE process (
+    id INTEGER PRIMARY KEY,
+    measurement INTEGER NOT NULL REFERENCES measurement (id),
+    number INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    report TEXT NOT NULL,
+    UNIQUE (measurement, number)
+);
+CREATE TABLE sample (
+    process INTEGER NOT NULL REFERENCES process (id),
+    phase TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    steps INTEGER NOT NULL,
+    seconds REAL NOT NULL,
+    PRIMARY KEY (process, phase, position)
+) WITHOUT ROWID;
+"""
+
+
+def default_path() -> Path:
+    """The store in the user's own data directory, or where WINDTUNNEL_STORE says."""
+    named = os.environ.get("WINDTUNNEL_STORE")
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", str(Path.home())))
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return base / "windtunnel" / "store.sqlite"
+
+
+class Store:
+    """Measurements, the processes of each and every raw sample."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or default_path()
+        with self._told("opened"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = DELETE")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._prepare()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def begin(self, key: str, cell: dict[str, Any]) -> int:
+        """A new measurement, running."""
+        with self._writing() as db:
+            row = db.execute(
+                "INSERT INTO measurement (key, created, cell, state) VALUES (?, ?, ?, 'running')",
+                (key, time.strftime("%Y-%m-%dT%H:%M:%S%z"), json.dumps(cell)),
+            )
+            return int(row.lastrowid or 0)
+
+    def unfinished(self, key: str) -> int | None:
+        """The latest measurement of this key that was interrupted with at least one process done."""
+        query = "SELECT m.id FROM measurement m WHERE m.key = ? AND m.state = 'running' AND EXISTS (SELECT 1 FROM process p WHERE p.measurement = m.id AND p.state = 'done') ORDER BY m.id DESC LIMIT 1"
+        with self._told("read"):
+            row = self._db.execute(query, (key,)).fetchone()
+        return int(row[0]) if row else None
+
+    def add_process(self, measurement: int, number: int, state: str, report: dict[str, Any]) -> None:
+        """One child's report with all its samples, in one transaction."""
+        slim = {key: value for key, value in report.items() if key != "samples"}
+        with self._writing() as db:
+            row = db.execute("INSERT INTO process (measurement, number, state, report) VALUES (?, ?, ?, ?)", (measurement, number, state, json.dumps(slim)))
+            for phase, entry in report.get("samples", {}).items():
+                rows = [(row.lastrowid, phase, i, entry["steps"], s) for i, s in enumerate(entry["seconds"])]
+                db.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
+
+    def reports(self, measurement: int) -> list[dict[str, Any]]:
+        """The reports of all processes that were done, samples included."""
+        with self._told("read"):
+            rows = self._db.execute(
+                "SELECT id, number, report FROM process WHERE measurement = ? AND state = 'done' ORDER BY number", (measurement,)
+            ).fetchall()
+            return [{**json.loads(report), "number": number, "samples": self._samples(process)} for process, number, report in rows]
+
+    def finish(self, measurement: int, state: str, *, error: str = "", result: dict[str, Any] | None = None) -> None:
+        """Name how a measurement ended: complete, or failed in some way."""
+        with self._writing() as db:
+            db.execute(
+                "UPDATE measurement SET state = ?, error = ?, result = ? WHERE id = ?", (state, error, json.dumps(result) if result else None, measurement)
+            )
+
+    def results(self) -> list[dict[str, Any]]:
+        """All measurements, newest first."""
+        with self._told("read"):
+            rows = self._db.execute("SELECT id, created, cell, state, error, result FROM measurement ORDER BY id DESC").fetchall()
+        keys = ("id", "created", "cell", "state", "error", "result")
+        return [{**dict(zip(keys, row, strict=True)), "cell": json.loads(row[2]), "result": json.loads(row[5]) if row[5] else None} for row in rows]
+
+    def _samples(self, process: int) -> dict[str, Any]:
+        samples: dict[str, Any] = {}
+        for phase, steps, seconds in self._db.execute("SELECT phase, steps, seconds FROM sample WHERE process = ? ORDER BY phase, position", (process,)):
+            samples.setdefault(phase, {"steps": steps, "seconds": []})["seconds"].append(seconds)
+        return samples
+
+    def _prepare(self) -> None:
+        """Make the tables of a new store; refuse one that a later program wrote."""
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found > VERSION:
+            raise StoreError(
+                f"The store {self.path} was written by a newer windtunnel (its version is {found}, this program knows {VERSION}).",
+                hint="Update windtunnel, or use another store with --store FILE or WINDTUNNEL_STORE.",
+            )
+        if found == 0:
+            self._db.execute("BEGIN IMMEDIATE")
+            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another process may have been quicker
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            self._db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._told("written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """Any trouble with file or database as one clear error."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"The store {self.path} cannot be {verb}: {error}.",
+                hint="What it held before is still there. Free some space or mend its rights, or use another with --store FILE.",
+            ) from error

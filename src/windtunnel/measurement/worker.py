@@ -1,0 +1,307 @@
+"""The child: builds a job, steps it, times it, and tells what it saw as lines of JSON on a pipe of its own.
+
+Run as `python -m windtunnel.measurement.worker FD`, with the order as JSON on standard input. What the user's code prints
+goes to standard error and disturbs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from windtunnel.errors import WindtunnelError
+from windtunnel.measurement.steady import Protocol, is_precise
+from windtunnel.strategy import Strategy
+from windtunnel.workload import Workload
+
+Emit = Callable[[dict[str, Any]], None]
+
+_SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
+_PROFILED_STEPS = 3
+_LEAST_STEADY = 3
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    pipe = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    os.dup2(2, 1)
+    _volunteer_for_the_oom_killer()
+
+    def emit(message: dict[str, Any]) -> None:
+        pipe.write(json.dumps(message) + "\n")
+
+    run(order, lambda: Workload.named(order["job"], **order["settings"]), emit)
+
+
+def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> None:
+    """Carry out one order and report; whatever goes wrong is reported by name too."""
+    try:
+        _measure(order, build(), emit)
+    except WindtunnelError as error:
+        emit({"kind": "failed", "state": "refused", "error": error.message, "hint": error.hint})
+    except MemoryError as error:
+        emit({"kind": "failed", "state": "out of memory", "error": str(error)})
+    except Exception as error:
+        state = "out of memory" if _is_out_of_memory(error) else "raised"
+        emit({"kind": "failed", "state": state, "error": f"{type(error).__name__}: {_first_lines(error)}"})
+
+
+def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
+    import torch
+
+    strategy, protocol = Strategy.read(order["strategy"]), Protocol(**order["protocol"])
+    device = order["device"]
+    _set_up(torch, strategy, order["threads"], device)
+    emit({"kind": "ready", **_read_back(torch, device)})
+    _touch(torch, device)
+    base = _resident_bytes(reset_peak=True)
+    torch.manual_seed(order["seed"])
+    started = time.perf_counter()
+    step, sync = _make_step(torch, workload, strategy, device)
+    sync()
+    emit({"kind": "built", "seconds": time.perf_counter() - started})
+    sampler = _Sampler(step, sync, _SAMPLE_SECONDS[device], emit)
+    sampler.first()
+    sampler.warm_up(protocol.warm_seconds)
+    stopped = sampler.steady(protocol)
+    emit({"kind": "memory", **_peak_memory(torch, device, base)})
+    emit({"kind": "parts", **_profile(torch, step, sync, device)})
+    emit({"kind": "done", "stopped": stopped, "linear": sampler.linearity()})
+
+
+def _set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    tf32 = strategy.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _touch(torch: Any, device: str) -> None:
+    """Load the libraries that any step needs, so that their memory is not taken for the job's."""
+    weight = torch.ones(64, 64, device=device, requires_grad=True)
+    torch.nn.functional.mse_loss(torch.relu(weight @ weight), weight).backward()
+
+
+def _read_back(torch: Any, device: str) -> dict[str, Any]:
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    told = {"threads": torch.get_num_threads(), "cpus": cpus, "torch": torch.__version__, "pid": os.getpid()}
+    if device == "cuda":
+        told |= {"unit": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "driver_capability": torch.cuda.get_device_capability(0)}
+    return told
+
+
+def _make_step(torch: Any, workload: Workload, strategy: Strategy, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A function that does one whole training step, and one that waits until the unit has done all."""
+    from torch.utils import _pytree as pytree
+
+    from windtunnel.trainer import Trainer
+
+    sync: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    trainer = Trainer(workload, workload.model().to(device), strategy, device)
+    batch = workload.batch(strategy.batch or workload.default_batch)
+
+    def move(tree: Any, **how: bool) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda t: t.to(device, **how), tree)
+
+    if device == "cpu" or strategy.data == "resident":
+        there = move(batch)
+        if device == "cuda" and strategy.execution == "graph":
+            return _capture(torch, lambda: trainer.step(there)), sync
+        return (lambda: trainer.step(there)), sync
+    if strategy.prefetch:
+        return _prefetched(torch, trainer.step, batch, move), sync
+    return (lambda: trainer.step(move(batch))), sync
+
+
+def _prefetched(torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any]) -> Callable[[], Any]:
+    """The next batch is copied from pinned memory on a stream of its own while this one is trained on."""
+    from torch.utils import _pytree as pytree
+
+    pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
+    stream = torch.cuda.Stream()
+    waiting: list[Any] = []
+
+    def fetch() -> None:
+        with torch.cuda.stream(stream):
+            waiting.append(move(pinned, non_blocking=True))
+
+    def run_step() -> Any:
+        torch.cuda.current_stream().wait_stream(stream)
+        ready = waiting.pop(0)
+        for tensor in (leaf for leaf in pytree.tree_leaves(ready) if isinstance(leaf, torch.Tensor)):
+            tensor.record_stream(torch.cuda.current_stream())
+        fetch()
+        return step(ready)
+
+    fetch()
+    return run_step
+
+
+def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
+    """The whole step as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return lambda: graph.replay()
+
+
+class _Sampler:
+    """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
+
+    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit) -> None:
+        self.step, self.sync, self.least, self.emit = step, sync, least_seconds, emit
+        self.group = 1
+        self.seconds: list[float] = []
+
+    def first(self) -> None:
+        self._tell("first", [self._time(1)], 1)
+
+    def warm_up(self, cap: float) -> None:
+        """Until two halves of the last steps agree or the cap is reached; then choose how many steps make a sample."""
+        begin, seen = time.perf_counter(), list[float]()
+        while time.perf_counter() - begin < cap or len(seen) < 2:
+            seen.append(self._time(1))
+            if len(seen) >= 8 and _alike(seen[-8:-4], seen[-4:]) and time.perf_counter() - begin > cap / 4:
+                break
+        self._tell("warm", seen, 1)
+        self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
+
+    def steady(self, protocol: Protocol) -> str:
+        """Sample until the median is precise or the time is up; say which."""
+        begin, told = time.perf_counter(), 0
+        stopped = ""
+        while not stopped:
+            self.seconds.append(self._time(self.group) / self.group)
+            elapsed = time.perf_counter() - begin
+            if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
+                stopped = "time"
+            elif elapsed > protocol.seconds / 4 and is_precise(self.seconds, protocol.precision / 2):
+                stopped = "precision"
+            if stopped or len(self.seconds) - told >= 1000:
+                self._tell("steady", self.seconds[told:], self.group)
+                told = len(self.seconds)
+        return stopped
+
+    def linearity(self) -> float:
+        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not."""
+        ones = statistics.median(self._time(self.group) for _ in range(3))
+        twos = statistics.median(self._time(2 * self.group) for _ in range(3))
+        return twos / ones
+
+    def _time(self, steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        self.sync()
+        return time.perf_counter() - start
+
+    def _tell(self, phase: str, seconds: list[float], steps: int) -> None:
+        self.emit({"kind": "samples", "phase": phase, "steps": steps, "seconds": seconds})
+
+
+def _alike(left: list[float], right: list[float]) -> bool:
+    a, b = statistics.median(left), statistics.median(right)
+    return abs(a - b) <= 0.05 * max(a, b)
+
+
+def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device: str) -> dict[str, float]:
+    """A few steps under the profiler: how much of a step is inside ops, inside the optimiser, or on the unit at all."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
+    with profile(activities=activities) as recorded:
+        start = time.perf_counter()
+        for _ in range(_PROFILED_STEPS):
+            step()
+        sync()
+        wall = time.perf_counter() - start
+    events = recorded.events()
+    if device == "cuda":
+        busy = sum(getattr(e, "self_device_time_total", 0.0) for e in recorded.key_averages()) / 1e6
+        return {"wall": wall / _PROFILED_STEPS, "busy": busy / _PROFILED_STEPS, "update": 0.0}
+    updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
+    busy = update = 0.0
+    for event in events:
+        if event.name.startswith("aten::"):
+            busy += event.self_cpu_time_total / 1e6
+            if any(r.start <= event.time_range.start <= r.end for r in updates):
+                update += event.self_cpu_time_total / 1e6
+    return {"wall": wall / _PROFILED_STEPS, "busy": busy / _PROFILED_STEPS, "update": update / _PROFILED_STEPS}
+
+
+def _peak_memory(torch: Any, device: str, base: int) -> dict[str, float]:
+    if device == "cuda":
+        return {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+    return {"peak_bytes": max(0, _peak_resident_bytes() - base)}
+
+
+def _resident_bytes(reset_peak: bool) -> int:
+    import psutil
+
+    if reset_peak:
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    return int(psutil.Process().memory_info().rss)
+
+
+def _peak_resident_bytes() -> int:
+    import resource
+
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _volunteer_for_the_oom_killer() -> None:
+    """If memory runs out it is this child that must go, not the user's other work."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "can't allocate memory" in text
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).strip().splitlines()[:2])
+
+
+def run_in_fork(order: dict[str, Any], workload: Workload, descriptor: int) -> None:
+    """The same in a forked child, for a job made of functions that only this process has.
+
+    The work is done on a new thread: the parent's thread pools did not survive the fork, and OpenMP keeps one for each
+    thread that asks.
+    """
+    pipe = os.fdopen(descriptor, "w", buffering=1)
+    os.dup2(2, 1)
+    _volunteer_for_the_oom_killer()
+
+    def emit(message: dict[str, Any]) -> None:
+        pipe.write(json.dumps(message) + "\n")
+
+    thread = threading.Thread(target=run, args=(order, lambda: workload, emit))
+    thread.start()
+    thread.join()
+    pipe.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Frozen records <-> TOML and JSON, read strictly: an unknown key is an error that names the nearest right one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from windtunnel import units
+from windtunnel.errors import BadRecord, nearest
+
+R = TypeVar("R")
+
+
+def read(cls: type[R], data: Mapping[str, Any], where: str) -> R:
+    """A record of `cls` from plain data; `where` names the input in errors."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise BadRecord(f"{where}: unknown key {key!r}.", hint=nearest(key, fields))
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise BadRecord(f"{where}: {name!r} is missing.", hint=f"Keys: {', '.join(fields)}.")
+    return cls(**{key: convert(value, hints[key], f"{where}: {key}") for key, value in data.items()})
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the annotation `hint` asks, or BadRecord."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is typing.Annotated:
+        return units.parse(_number_or_text(value, where), args[1])
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, args, where)
+    if origin is Literal:
+        return _convert_choice(value, args, where)
+    if origin is tuple:
+        return _convert_tuple(value, args[0], where)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        return _convert_mapping(value, args[1] if args else Any, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise BadRecord(f"{where} must be a table, not {value!r}.")
+        return read(hint, value, where)
+    return value if hint is Any else _convert_scalar(value, hint, where)
+
+
+def plain(record: Any) -> Any:
+    """Plain dicts, lists and scalars; fields that are None are left out, so that reading back gives an equal record."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        pairs = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
+        return {name: plain(value) for name, value in pairs if value is not None}
+    if isinstance(record, Mapping):
+        return {str(key): plain(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [plain(value) for value in record]
+    return record
+
+
+def digest(data: Any) -> str:
+    """A short, stable name for plain data."""
+    text = json.dumps(plain(data), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Plain data from a TOML or JSON file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRecord(f"{path} cannot be read: {error}.") from error
+    try:
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise BadRecord(f"{path} is not valid {path.suffix.lstrip('.') or 'TOML'}: {error}.") from error
+    if not isinstance(data, dict):
+        raise BadRecord(f"{path} must hold a table at its top, not {type(data).__name__}.")
+    return data
+
+
+def save(path: Path, data: Any) -> None:
+    """Write plain data as TOML or JSON so that a full disk or a kill leaves the old file whole."""
+    body = plain(data)
+    write_whole(path, json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else to_toml(body))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write beside, sync, then replace: there is never half a file under the right name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML for the plain data of our records: scalars, lists and nested tables."""
+    lines = [f"{_toml_key(k)} = {_toml_value(v)}" for k, v in data.items() if not isinstance(v, Mapping)]
+    text = "\n".join(lines) + ("\n" if lines else "")
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            name = f"{prefix}{_toml_key(key)}"
+            text += f"\n[{name}]\n" + to_toml(value, f"{name}.")
+    return text
+
+
+def _toml_key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, float) and value == int(value) and abs(value) < 1e15:
+        return f"{value:.1f}"
+    return json.dumps(value)
+
+
+def _number_or_text(value: Any, where: str) -> float | str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise BadRecord(f"{where} must be a quantity, not {value!r}.")
+    return value
+
+
+def _convert_union(value: Any, args: tuple[Any, ...], where: str) -> Any:
+    others = [arg for arg in args if arg is not type(None)]
+    if value is None:
+        if len(others) < len(args):
+            return None
+        raise BadRecord(f"{where} must not be empty.")
+    for other in others[:-1]:
+        try:
+            return convert(value, other, where)
+        except BadRecord:
+            continue
+    return convert(value, others[-1], where)
+
+
+def _convert_choice(value: Any, choices: tuple[Any, ...], where: str) -> Any:
+    for choice in choices:
+        if value == choice or str(value) == str(choice):
+            return choice
+    raise BadRecord(f"{where} cannot be {value!r}.", hint=nearest(str(value), [str(c) for c in choices]))
+
+
+def _convert_tuple(value: Any, inner: Any, where: str) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    if not isinstance(value, (list, tuple)):
+        raise BadRecord(f"{where} must be a list, not {value!r}.")
+    return tuple(convert(item, inner, f"{where}[{i}]") for i, item in enumerate(value))
+
+
+def _convert_mapping(value: Any, inner: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadRecord(f"{where} must be a table, not {value!r}.")
+    return {str(key): convert(item, inner, f"{where}.{key}") for key, item in value.items()}
+
+
+def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
+    """Numbers may also come as text, since on a command line everything is text."""
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    try:
+        if hint is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[str(value).lower()]
+        if hint is int and not isinstance(value, bool):
+            number = float(value) if not isinstance(value, int) else value
+            if number == int(number):
+                return int(number)
+            raise ValueError
+        if hint is float and not isinstance(value, bool):
+            return float(value)
+        if hint is str and isinstance(value, str):
+            return value
+    except (KeyError, ValueError, TypeError, OverflowError):
+        pass
+    raise BadRecord(f"{where} must be {words.get(hint, hint)}, not {value!r}.")

@@ -1,0 +1,123 @@
+"""What a forecast and a measurement have in common, so that the two can always be laid side by side."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windtunnel import records, units
+
+PARTS = ("compute", "launch", "feed", "copy", "exchange", "update", "waiting")
+MEMORY_PARTS = ("weights", "gradients", "optimiser", "activations", "data", "temporary", "workspace")
+BOUNDS = {
+    "compute": "the unit's arithmetic and memory traffic",
+    "launch": "the host issuing one small op after another",
+    "feed": "storage and decoding that bring the data",
+    "copy": "the link that carries the batch to the unit",
+    "exchange": "workers exchanging gradients",
+    "update": "the optimiser's passes over the weights",
+    "waiting": "waiting for others",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one unit at the fullest moment of a step; the parts sum to `peak_bytes`.
+
+    `reserved_bytes` is what the allocator takes for that, `context_bytes` what the framework's own context needs beside it.
+    """
+
+    peak_bytes: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reserved_bytes: float | None = None
+    context_bytes: float = 0.0
+    capacity_bytes: float | None = None
+
+    @property
+    def total_bytes(self) -> float:
+        return (self.reserved_bytes or self.peak_bytes) + self.context_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """None where the unit's memory is not known."""
+        return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Seconds of one steady training step with an interval, its parts, its memory, what bounds it, and cautions."""
+
+    job: str
+    machine: str
+    strategy: Mapping[str, Any]
+    batch: int
+    step_seconds: float
+    low_seconds: float
+    high_seconds: float
+    parts: Mapping[str, float]
+    memory: Memory
+    bound_by: str
+    unit_seconds: float | None = None
+    host_seconds: float | None = None
+    examples: int | None = None
+    cautions: tuple[str, ...] = ()
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.batch / self.step_seconds
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Seconds for one pass over the data, where the job says how many examples it has."""
+        return None if self.examples is None else self.examples / self.examples_per_second
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data in seconds and bytes, for JSON."""
+        data: dict[str, Any] = records.plain(self)
+        return {**data, "examples_per_second": self.examples_per_second, "epoch_seconds": self.epoch_seconds}
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        return [self.headline(), *self._time_lines(), *self._own_lines(), *self._memory_lines(), *_caution_lines(self.cautions)]
+
+    def headline(self) -> str:
+        how = ", ".join(f"{key} {value}" for key, value in self.strategy.items() if key != "batch")
+        return f"{self.job} on {self.machine}: batch {self.batch}, {how}"
+
+    def _own_lines(self) -> list[str]:
+        """What only a forecast or only a measurement can tell."""
+        return []
+
+    def _time_lines(self) -> list[str]:
+        span = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
+        lines = [
+            f"  step     {units.show(self.step_seconds, 's')}  ({span}), {units.digits(self.examples_per_second)} examples/s",
+            f"  bound by {self.bound_by}: {BOUNDS[self.bound_by]}",
+            "  parts    " + _shares(self.parts, self.step_seconds, "s"),
+        ]
+        if self.epoch_seconds is not None:
+            lines.insert(1, f"  epoch    {units.show(self.epoch_seconds, 's')} for {self.examples:,} examples")
+        return lines
+
+    def _memory_lines(self) -> list[str]:
+        memory = self.memory
+        room = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
+        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{room}"]
+        return lines + (["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else [])
+
+
+def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
+    """Parts from large to small; the ones that round to nothing are left out."""
+    ordered = sorted(parts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {units.show(value, unit)} ({value / whole:.0%})" for name, value in ordered if value > 0.0005 * whole)
+
+
+def _caution_lines(cautions: tuple[str, ...]) -> list[str]:
+    lines = []
+    for caution in cautions:
+        lines += textwrap.wrap(caution, 110, initial_indent="  caution  ", subsequent_indent="           ")
+    return lines

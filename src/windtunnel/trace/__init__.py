@@ -1,0 +1,66 @@
+"""What one training step does, as plain data: no framework is needed to read, save or price a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["forward", "backward", "update"]
+Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One call that reached the framework's kernels.
+
+    `shape` is (batch, rows, columns, depth) for a matrix product and the output's shape else. `calls` counts the tensors
+    of a call that works on a list of them. Storages named in `born` come to life in this op; those in `dead` are gone
+    before the next.
+    """
+
+    name: str
+    family: str
+    phase: Phase
+    dtype: str
+    flop: float
+    read_bytes: float
+    written_bytes: float
+    shape: tuple[int, ...] = ()
+    calls: int = 1
+    module: str = ""
+    born: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A piece of memory and what it is for."""
+
+    bytes: float
+    part: Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A steady training step: optimiser state exists already, gradients are freed at its beginning.
+
+    `nodes` counts what autograd visits on its way back. `held` are the allocations alive before the first op (weights, optimiser state, the batch).
+    """
+
+    job: str
+    batch: int
+    target: Literal["cpu", "gpu"]
+    precision: str
+    ops: tuple[Op, ...]
+    allocations: Mapping[int, Allocation]
+    held: tuple[int, ...]
+    batch_bytes: float
+    parameters: int
+    module_calls: int
+    nodes: int
+    torch: str
+
+    @property
+    def flop(self) -> float:
+        return sum(op.flop for op in self.ops)

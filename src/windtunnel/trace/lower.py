@@ -1,0 +1,109 @@
+"""What a unit really runs, where tracing on fake CPU tensors would show another path.
+
+On a GPU recurrent layers are one fused call for a whole sequence, optimisers and clipping work on lists of tensors, and
+dropout keeps a one-byte mask. These contexts make the trace show that; on a CPU they do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
+
+
+@contextlib.contextmanager
+def as_on(target: str) -> Iterator[None]:
+    """Trace the enclosed step as `target` ("cpu" or "gpu") would run it."""
+    if target == "cpu":
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        for name in ("_has_foreach_support", "_device_has_foreach_support"):
+            if hasattr(torch.nn.utils.clip_grad, name):
+                stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
+        stack.enter_context(_FusedCalls())
+        yield
+
+
+def prefer_lists(optimizer: Any) -> None:
+    """Optimisers default to list-of-tensor kernels on a GPU; ask for them where the user asked for nothing."""
+    for group in getattr(optimizer, "param_groups", ()):
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+class _FusedCalls(TorchFunctionMode):
+    """Replaces calls that a GPU runs as one kernel or a fixed few."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _GATES and len(args) == 9 and isinstance(args[3], bool):
+            return _recurrent(name, args)
+        if func is torch.nn.functional.dropout:
+            return _dropout(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _dropout(func: Any, source: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if training and 0 < p < 1 and not inplace:
+        return torch.native_dropout(source, p, True)[0]
+    result: Tensor = func(source, p, training, inplace)
+    return result
+
+
+@functools.cache
+def _operators() -> Any:
+    """Two stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls."""
+    library: Any = torch.library.Library("windtunnel", "DEF")  # type: ignore[no-untyped-call]
+    library.define("recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)")
+    library.define("recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve) -> (Tensor, Tensor[])")
+    library.impl("recurrent", _forward_shapes, "Meta")
+    library.impl("recurrent_backward", _backward_shapes, "Meta")
+    return library
+
+
+def _forward_shapes(source: Tensor, weights: Sequence[Tensor], gates: int, layers: int, ways: int, hidden: int) -> tuple[Tensor, Tensor, Tensor]:
+    steps, batch = source.shape[0], source.shape[1]
+    output = source.new_empty(steps, batch, hidden * ways)
+    last = source.new_empty(layers * ways, batch, hidden)
+    return output, last, source.new_empty(layers * ways, steps, batch, hidden * (gates + 1))
+
+
+def _backward_shapes(source: Tensor, weights: Sequence[Tensor], gradient: Tensor, reserve: Tensor) -> tuple[Tensor, list[Tensor]]:
+    return torch.empty_like(source), [torch.empty_like(w) for w in weights]
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, gates: int, layers: int, ways: int, hidden: int, *weights: Tensor) -> Any:
+        output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), gates, layers, ways, hidden)
+        ctx.save_for_backward(source, output, reserve, *weights)
+        return output, last
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any, _last: Any) -> Any:
+        source, _, reserve, *weights = ctx.saved_tensors
+        to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve)
+        return to_source, None, None, None, None, *to_weights
+
+
+def _recurrent(name: str, args: Sequence[Any]) -> Any:
+    """cuDNN's one call for all layers and timesteps, from the arguments of torch.rnn_relu, rnn_tanh, gru and lstm."""
+    source, state, weights, _, layers, _, _, two_ways, batch_first = args
+    _operators()
+    ways = 2 if two_ways else 1
+    first_state = state[0] if isinstance(state, (tuple, list)) else state
+    sequence = source.transpose(0, 1) if batch_first else source
+    call: Callable[..., Any] = _Recurrent.apply
+    output, last = call(sequence, _GATES[name], layers, ways, first_state.shape[-1], *weights)
+    output = output.transpose(0, 1) if batch_first else output
+    return (output, last, last) if name == "lstm" else (output, last)

@@ -1,0 +1,291 @@
+"""Record one training step on fake tensors: every op with its bytes and arithmetic, no memory, no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from windtunnel.errors import BadJob, WindtunnelError
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Allocation, Op, Part, Phase, Trace, family, lower
+from windtunnel.trainer import Trainer
+from windtunnel.workload import Workload
+
+
+def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
+    """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it."""
+    batch = strategy.batch or workload.default_batch
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _record(workload, strategy, target, batch)
+    except WindtunnelError:
+        raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise BadJob(
+            f"The step of {workload.name} depends on values of tensors ({error}), which a forecast without running cannot know.",
+            hint="Avoid .item(), nonzero() and branches on tensors inside the step, or use measure instead.",
+        ) from error
+    except Exception as error:
+        raise BadJob(
+            f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {_first_line(error)}",
+            hint="Run one step of the job by itself to see where; --debug shows the whole traceback.",
+        ) from error
+
+
+def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
+    torch.manual_seed(0)
+    model = workload.model()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    _make_fake(model, fake)
+    recorder = _Recorder(target)
+    with fake, lower.as_on(target):
+        examples = _fake_batch(workload, fake, batch)
+        trainer = Trainer(workload, model, strategy, "cpu")
+        if target == "gpu":
+            for optimizer in trainer.all_optimizers():
+                lower.prefer_lists(optimizer)
+        trainer.prime()
+        recorder.hold(model.parameters(), "weights")
+        recorder.hold(model.buffers(), "weights")
+        recorder.hold(_state_tensors(trainer), "optimiser")
+        recorder.hold(_tensors(examples), "data")
+        with recorder.watch(model), recorder:
+            trainer.step(examples)
+        recorder.name_gradients(model)
+    return Trace(
+        job=workload.name,
+        batch=batch,
+        target="gpu" if target == "gpu" else "cpu",
+        precision=strategy.precision,
+        ops=recorder.finish(),
+        allocations=dict(recorder.allocations),
+        held=recorder.held,
+        batch_bytes=sum(_bytes(t) for t in _tensors(examples)),
+        parameters=sum(p.numel() for p in model.parameters()),
+        module_calls=recorder.module_calls,
+        nodes=recorder.nodes,
+        torch=torch.__version__,
+    )
+
+
+def _make_fake(model: torch.nn.Module, fake: FakeTensorMode) -> None:
+    """Swap parameters and buffers of a really built model for fake ones; shared ones stay shared."""
+    swapped: dict[int, Tensor] = {}
+    for module in model.modules():
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for store in stores:
+            for name, tensor in store.items():
+                if tensor is not None:
+                    fake_tensor = swapped.setdefault(id(tensor), fake.from_tensor(tensor))
+                    store[name] = fake_tensor
+        flat = getattr(module, "_flat_weights", None)
+        if isinstance(flat, list):  # recurrent modules keep a second list of the same parameters
+            module._flat_weights = [swapped.get(id(w), w) for w in flat]  # type: ignore[assignment]
+
+
+def _fake_batch(workload: Workload, fake: FakeTensorMode, batch: int) -> Any:
+    """One batch without its bytes, whether the user's function makes fake tensors or real ones."""
+    examples = workload.batch(batch)
+    return pytree.tree_map_only(Tensor, lambda t: t if _is_fake(t) else fake.from_tensor(t), examples)
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return hasattr(tensor, "fake_mode")
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _state_tensors(trainer: Trainer) -> list[Tensor]:
+    return [t for optimizer in trainer.all_optimizers() for t in _tensors([dict(s) for s in getattr(optimizer, "state", {}).values()])]
+
+
+def _bytes(tensor: Tensor) -> float:
+    """What reading the tensor moves: an expanded one is no larger than its storage."""
+    return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else ""
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Listens to every call below autograd and to the birth and death of every storage."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.target = target
+        self.allocations: dict[int, Allocation] = {}
+        self.module_calls = 0
+        self.nodes = 0
+        self._ops: list[dict[str, Any]] = []
+        self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._held: list[int] = []
+        self._path: list[str] = []
+        self._updating = False
+        self._went_back = False
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return tuple(self._held)
+
+    def hold(self, tensors: Any, part: Part) -> None:
+        """Memory that is there before the step begins."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage not in self._names:
+                self._held.append(self._name(storage, part))
+
+    @contextlib.contextmanager
+    def watch(self, model: torch.nn.Module) -> Iterator[None]:
+        """Know while recording which module is running and whether the optimiser is."""
+        paths = {module: name for name, module in model.named_modules()}
+        hooks = [
+            torch.nn.modules.module.register_module_forward_pre_hook(lambda module, _: self._enter(paths.get(module, ""))),
+            torch.nn.modules.module.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
+            register_optimizer_step_pre_hook(lambda *_: self._set_updating(True)),
+            register_optimizer_step_post_hook(lambda *_: self._set_updating(False)),
+        ]
+        try:
+            autograd = torch.autograd
+            with mock.patch.multiple(autograd, backward=self._counting(autograd.backward), grad=self._counting(autograd.grad)):
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace not in ("prim", "profiler"):
+            self._note(func, args, kwargs, result)
+        return result
+
+    def finish(self) -> tuple[Op, ...]:
+        return tuple(Op(**{**op, "born": tuple(op["born"]), "dead": tuple(op["dead"])}) for op in self._ops)
+
+    def name_gradients(self, model: torch.nn.Module) -> None:
+        """What parameters hold as .grad when the step has ended was allocated for gradients."""
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                name = self._names.get(parameter.grad.untyped_storage())
+                if name is not None:
+                    self.allocations[name] = Allocation(bytes=self.allocations[name].bytes, part="gradients")
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = func.overloadpacket.__name__
+        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        phase = self._phase()
+        born = [self._name(t.untyped_storage(), _part(phase)) for t in outputs if t.untyped_storage() not in self._names]
+        mutable = func._schema.is_mutable
+        if name in family.ALLOCATING or (not born and not mutable):
+            kind, flop, read, written = "view", 0.0, 0.0, 0.0
+        else:
+            kind = family.family_of(name)
+            flop = family.flop_of(name, args, inputs, outputs)
+            read = sum(_bytes(t) for t in inputs)
+            written = sum(_bytes(t) for t in (outputs or _mutated(func, args)))
+        self._ops.append(
+            {
+                "name": f"{func.namespace}.{name}",
+                "family": kind,
+                "phase": phase,
+                "dtype": self._dtype(inputs, outputs),
+                "flop": flop,
+                "read_bytes": read,
+                "written_bytes": written,
+                "shape": _shape(name, kind, inputs, outputs),
+                "calls": _list_length(args),
+                "module": self._path[-1] if self._path else "",
+                "born": born,
+                "dead": [],
+            }
+        )
+
+    def _phase(self) -> Phase:
+        if torch._C._current_graph_task_id() != -1:
+            self._went_back = True
+            return "backward"
+        # After backward and outside every module come clipping and the like: they belong to the update.
+        return "update" if self._updating or (self._went_back and not self._path) else "forward"
+
+    def _dtype(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+        floats = [t.dtype for t in (*inputs, *outputs) if t.is_floating_point()]
+        return family.dtype_name(floats[0]) if floats else "fp32"
+
+    def _name(self, storage: Any, part: Part) -> int:
+        """Give a storage a number and note its end when it is collected."""
+        name = len(self.allocations)
+        self.allocations[name] = Allocation(bytes=float(storage.nbytes()), part=part)
+        self._names[storage] = name
+        weakref.finalize(storage, self._died, name)
+        return name
+
+    def _died(self, name: int) -> None:
+        if self._ops and name not in self._ops[-1]["dead"]:
+            self._ops[-1]["dead"].append(name)
+
+    def _counting(self, backward: Any) -> Any:
+        def counted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self.nodes += _count_nodes([t.grad_fn for t in _tensors(tensors) if t.grad_fn is not None])
+            return backward(tensors, *args, **kwargs)
+
+        return counted
+
+    def _enter(self, path: str) -> None:
+        self._path.append(path)
+        self.module_calls += 1
+
+    def _leave(self) -> None:
+        if self._path:
+            self._path.pop()
+
+    def _set_updating(self, updating: bool) -> None:
+        self._updating = updating
+
+
+def _part(phase: Phase) -> Part:
+    """What a newborn is for, as far as its birth tells; gradients are told apart when the step has ended."""
+    return "activations" if phase == "forward" else "temporary"
+
+
+def _count_nodes(roots: list[Any]) -> int:
+    """How many nodes of the autograd graph hang on these."""
+    seen, waiting = set(roots), list(roots)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return len(seen)
+
+
+def _mutated(func: Any, args: Sequence[Any]) -> list[Tensor]:
+    """The arguments an op without outputs writes to (list-of-tensor updates)."""
+    written = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write]
+    return _tensors(written)
+
+
+def _list_length(args: Sequence[Any]) -> int:
+    lengths = [len(a) for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], Tensor)]
+    return max(lengths, default=1)
+
+
+def _shape(name: str, kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
+    if kind == "matmul":
+        return family.matrix_shape(name, inputs)
+    return tuple(outputs[0].shape) if outputs else ()

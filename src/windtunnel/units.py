@@ -1,0 +1,108 @@
+"""Base units (seconds, bytes, flop, hertz, watts) and the words people write them in.
+
+Inside the house every number is a plain float in base units; only here are prefixes known.
+
+>>> parse("312 TFLOP/s", "flop/s")
+312000000000000.0
+>>> show(0.0225, "s")
+'22.5 ms'
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+from windtunnel.errors import BadQuantity
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+DAY_SECONDS, HOUR_SECONDS, MINUTE_SECONDS = 86400.0, 3600.0, 60.0
+
+Seconds = Annotated[float, "s"]
+Bytes = Annotated[float, "B"]
+ByteRate = Annotated[float, "B/s"]
+FlopRate = Annotated[float, "flop/s"]
+Frequency = Annotated[float, "Hz"]
+Watts = Annotated[float, "W"]
+
+_DECIMAL = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": 2**40}
+_SYMBOLS = {"s": "s", "B": "B", "B/s": "B/s", "flop": "flop", "flop/s": "flop/s", "Hz": "Hz", "W": "W"}
+_NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
+
+
+def parse(text: str | float, unit: str) -> float:
+    """The quantity in `text` ("4.8 TB/s") in base units; a bare number already is in base units."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return _finite(float(text), str(text), unit)
+    match = _NUMBER.match(str(text))
+    if not match:
+        raise BadQuantity(f"{text!r} is not a quantity in {unit}.", hint=f'Write it like "{_example(unit)}".')
+    number, symbol = float(match[1].replace(",", "").replace("_", "")), match[2]
+    return _finite(number * _scale(symbol, unit, str(text)), str(text), unit)
+
+
+def show(value: float, unit: str) -> str:
+    """`value` for a person: three significant digits and a fitting prefix ("22.5 ms", "41.2 GiB")."""
+    if math.isnan(value):
+        return "unknown"
+    if unit == "B":
+        return _show_scaled(value, "B", (("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)))
+    if unit == "s":
+        return _show_seconds(value)
+    name = unit.replace("flop", "FLOP")
+    return _show_scaled(value, name, tuple((p + name, _DECIMAL[p]) for p in ("P", "T", "G", "M", "k", "")))
+
+
+def show_count(value: float) -> str:
+    """A count with a short suffix: 117,997,696 -> '118 M'."""
+    return _show_scaled(value, "", ((" T", 1e12), (" G", 1e9), (" M", 1e6), (" k", 1e3), ("", 1))).replace("  ", " ").strip()
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent."""
+    if value == 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}"
+
+
+def _show_scaled(value: float, base: str, scales: tuple[tuple[str, float], ...]) -> str:
+    for name, scale in scales:
+        if abs(value) >= scale * 0.9995:
+            return f"{digits(value / scale)} {name}"
+    return f"{digits(value)} {base}"
+
+
+def _show_seconds(value: float) -> str:
+    if abs(value) >= 2 * DAY_SECONDS:
+        return f"{digits(value / DAY_SECONDS)} days"
+    if abs(value) >= 2 * HOUR_SECONDS:
+        return f"{digits(value / HOUR_SECONDS)} h"
+    if abs(value) >= 2 * MINUTE_SECONDS:
+        return f"{digits(value / MINUTE_SECONDS)} min"
+    return _show_scaled(value, "s", (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+
+
+def _scale(symbol: str, unit: str, text: str) -> float:
+    if symbol == "":
+        return 1.0
+    base = symbol.replace("FLOP", "flop")
+    for prefix in (*_BINARY, *_DECIMAL):
+        rest = base[len(prefix) :]
+        if base.startswith(prefix) and rest in _SYMBOLS:
+            if _SYMBOLS[rest] != unit:
+                raise BadQuantity(f"{text!r} is in {rest}; this needs {unit}.", hint=f'Write it like "{_example(unit)}".')
+            return _BINARY.get(prefix) or _DECIMAL[prefix]
+    raise BadQuantity(f"{text!r} has an unknown unit {symbol!r}; this needs {unit}.", hint=f'Write it like "{_example(unit)}".')
+
+
+def _finite(value: float, text: str, unit: str) -> float:
+    if not math.isfinite(value):
+        raise BadQuantity(f"{text!r} is not a finite quantity in {unit}.")
+    return value
+
+
+def _example(unit: str) -> str:
+    return {"s": "22.5 ms", "B": "16 GiB", "B/s": "4.8 TB/s", "flop": "2 Gflop", "flop/s": "312 TFLOP/s", "Hz": "3.6 GHz", "W": "700 W"}[unit]

@@ -1,0 +1,308 @@
+"""The hardware catalogue: every machine loads, every figure names its source, and the seeds' numbers are in it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from windtunnel import records
+from windtunnel.errors import BadRecord, UnknownName
+from windtunnel.machine import CATALOG, Link, Machine, Storage, names
+
+FILES = list((CATALOG / "machines").glob("*.toml"))
+NAMES = sorted(path.stem for path in FILES)
+SEEDS_MACHINES = ("k80", "m2090", "m2070", "gtx1080", "i7-3820", "e5-2660-v2", "macbook-2016")
+SOURCED_PARTS = ("host", "unit", "link", "peer_link", "network", "storage")
+
+
+def shared(kind: str) -> dict[str, dict[str, Any]]:
+    """The entries of links.toml or storage.toml, as they stand in the file."""
+    return tomllib.loads((CATALOG / f"{kind}.toml").read_text(encoding="utf-8"))
+
+
+def link(name: str) -> Link:
+    entry = {key: value for key, value in shared("links")[name].items() if key != "source"}
+    return records.read(Link, {"name": name, **entry}, name)
+
+
+def storage(name: str) -> Storage:
+    entry = {key: value for key, value in shared("storage")[name].items() if key != "source"}
+    return records.read(Storage, {"name": name, **entry}, name)
+
+
+def figures(data: Any, path: str) -> Iterator[str]:
+    """The dotted path of every number below `data`."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from figures(value, f"{path}.{key}")
+    elif isinstance(data, (int, float)) and not isinstance(data, bool):
+        yield path
+
+
+def figures_of(machine: Machine) -> list[str]:
+    plain = records.plain(machine)
+    return [path for part in SOURCED_PARTS for path in figures(plain.get(part, {}), part)]
+
+
+def gpus() -> list[Machine]:
+    return [machine for machine in map(Machine.named, NAMES) if machine.unit.kind == "gpu"]
+
+
+def cpus() -> list[Machine]:
+    return [machine for machine in map(Machine.named, NAMES) if machine.unit.kind == "cpu"]
+
+
+# Whole catalogue
+
+
+def test_the_catalogue_has_at_least_35_machines() -> None:
+    assert len(NAMES) >= 35
+    assert names() == tuple(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_loads_under_the_name_of_its_file(name: str) -> None:
+    machine = Machine.load(CATALOG / "machines" / f"{name}.toml")
+    assert machine.name == name
+    assert machine == Machine.named(name)
+    assert (machine.units, machine.nodes) == (1, 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_of_a_machine_has_a_source(name: str) -> None:
+    machine = Machine.named(name)
+    paths = figures_of(machine)
+    assert len(paths) >= 5, f"the walk found only {paths}"
+    assert [path for path in paths if not machine.source_of(path).strip()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_source_of_a_machine_is_about_a_figure_it_does_not_have(name: str) -> None:
+    machine = Machine.named(name)
+    plain = records.plain(machine)
+    for key in machine.sources:
+        value: Any = plain
+        for part in key.split("."):
+            assert part in value, f"{name} has a source for {key}, but no such figure"
+            value = value[part]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_of_a_machine_names_a_path_of_somebodys_disk(name: str) -> None:
+    machine = Machine.named(name)
+    text = " ".join([machine.title, machine.note, *machine.sources.values()])
+    assert "/work" not in text and "/home" not in text and "/tmp" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_states_a_single_precision_rate_and_a_memory_rate(name: str) -> None:
+    unit = Machine.named(name).unit
+    assert "fp32" in unit.flop_rates
+    assert unit.memory_rate
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_a_machine_saved_and_loaded_is_the_same_machine(name: str, suffix: str, tmp_path: Any) -> None:
+    machine = Machine.named(name)
+    machine.save(tmp_path / f"{name}.{suffix}")
+    assert Machine.load(tmp_path / f"{name}.{suffix}") == machine
+
+
+@pytest.mark.parametrize("kind", ["links", "storage"])
+def test_every_shared_entry_has_a_rate_and_a_source(kind: str) -> None:
+    entries = shared(kind)
+    assert entries
+    for name, entry in entries.items():
+        built = link(name) if kind == "links" else storage(name)
+        assert (built.rate if isinstance(built, Link) else built.read_rate or 0) > 0, name
+        assert entry["source"].strip(), name
+
+
+# What cannot be otherwise
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("slow", "fast"), [("fp64", "fp32"), ("fp32", "tf32"), ("tf32", "bf16"), ("bf16", "fp8")])
+def test_fewer_bits_are_never_slower(name: str, slow: str, fast: str) -> None:
+    rates = Machine.named(name).unit.flop_rates
+    if slow in rates and fast in rates:
+        assert rates[fast] >= rates[slow]
+
+
+def test_the_order_of_precisions_is_tested_on_more_than_ten_machines() -> None:
+    with_both = [m for m in gpus() if {"fp32", "tf32", "bf16"} <= set(m.unit.flop_rates)]
+    assert len(with_both) > 10
+
+
+def test_a_gpu_reads_its_own_memory_faster_than_its_link() -> None:
+    linked = [machine for machine in gpus() if machine.link]
+    assert len(linked) > 20
+    for machine in linked:
+        assert machine.link is not None and machine.unit.memory_rate is not None
+        assert machine.unit.memory_rate > machine.link.rate, machine.name
+
+
+def test_a_gpu_reaches_its_peers_faster_than_its_host_where_it_has_a_link_to_them() -> None:
+    peered = [machine for machine in gpus() if machine.peer_link]
+    assert len(peered) > 5
+    for machine in peered:
+        assert machine.link is not None and machine.peer_link is not None
+        assert machine.peer_link.rate > machine.link.rate, machine.name
+
+
+def test_a_gpu_without_a_link_says_that_its_memory_is_shared() -> None:
+    unlinked = [machine for machine in gpus() if machine.link is None]
+    assert {"apple-m1", "jetson-orin"} <= {machine.name for machine in unlinked}
+    for machine in unlinked:
+        assert "share one memory" in machine.note, machine.name
+        assert machine.host.memory_rate == machine.unit.memory_rate, machine.name
+
+
+def test_a_gpu_with_a_link_says_where_its_host_is_from() -> None:
+    for machine in gpus():
+        if machine.link:
+            assert "host is" in machine.note, machine.name
+            assert machine.host.kind == "cpu" and machine.host.clock_rate, machine.name
+
+
+def test_a_cpu_machine_computes_on_its_host() -> None:
+    assert len(cpus()) >= 9
+    for machine in cpus():
+        assert machine.unit == machine.host, machine.name
+        assert machine.unit.cores and machine.unit.threads and machine.unit.threads >= machine.unit.cores
+
+
+def test_the_peak_of_a_cpu_is_cores_times_clock_times_a_power_of_two() -> None:
+    for machine in cpus():
+        if machine.name == "raspberry-pi-4":  # measured, as its note says
+            continue
+        unit = machine.unit
+        assert unit.cores and unit.clock_rate
+        for precision, allowed in (("fp32", (16, 32, 64)), ("fp64", (8, 16, 32))):
+            per_cycle = unit.flop_rates[precision] / (unit.cores * unit.clock_rate)
+            assert any(per_cycle == pytest.approx(flop, rel=1e-6) for flop in allowed), (machine.name, per_cycle)
+
+
+@pytest.mark.parametrize(
+    ("generation", "transfers", "encoding"), [("2.0", 5e9, 8 / 10), ("3.0", 8e9, 128 / 130), ("4.0", 16e9, 128 / 130), ("5.0", 32e9, 128 / 130)]
+)
+def test_the_rate_of_a_pcie_link_follows_from_its_standard(generation: str, transfers: float, encoding: float) -> None:
+    assert link(f"pcie-{generation}-x16").rate == pytest.approx(transfers * 16 * encoding / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("infiniband-hdr", 200e9), ("infiniband-ndr", 400e9), ("ethernet-1g", 1e9), ("ethernet-10g", 10e9), ("ethernet-25g", 25e9), ("ethernet-100g", 100e9)],
+)
+def test_the_rate_of_a_network_is_its_bits_over_eight(name: str, bits: float) -> None:
+    assert link(name).rate == bits / 8
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("nvlink-1", 80e9), ("nvlink-2", 150e9), ("nvlink-3", 300e9), ("nvlink-4", 450e9), ("nvlink-5", 900e9), ("infinity-fabric-mi300x", 448e9)],
+)
+def test_the_rate_between_gpus_is_that_of_one_direction(name: str, rate: float) -> None:
+    assert link(name).rate == rate
+
+
+# Counted names
+
+
+def test_a_counted_name_gives_units_in_a_node() -> None:
+    one, eight = Machine.named("h200"), Machine.named("8xh200")
+    assert (eight.units, eight.nodes, eight.name) == (8, 1, "8xh200")
+    assert (eight.unit, eight.host, eight.link, eight.sources) == (one.unit, one.host, one.link, one.sources)
+
+
+def test_a_twice_counted_name_gives_nodes_of_units() -> None:
+    machine = Machine.named("4x8xh200")
+    assert (machine.nodes, machine.units) == (4, 8)
+
+
+def test_a_cpu_machine_counts_nodes_and_not_units() -> None:
+    assert Machine.named("2x1xepyc-9654").nodes == 2
+    with pytest.raises(BadRecord, match="CPU machine"):
+        Machine.named("2xepyc-9654")
+
+
+def test_an_unknown_machine_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownName) as caught:
+        Machine.named("gtx1081")
+    assert "gtx1080" in str(caught.value) + str(getattr(caught.value, "hint", ""))
+
+
+def test_the_host_of_a_gpu_machine_alone_is_the_cpu_machine() -> None:
+    alone, cpu = Machine.named("k80").with_cpu_only(), Machine.named("e5-2660-v2")
+    assert alone.unit == alone.host == cpu.host
+    assert (alone.link, alone.peer_link) == (None, None)
+    assert [path for path in figures_of(alone) if not alone.source_of(path)] == []
+
+
+# The seeds' own numbers
+
+
+def test_all_machines_of_the_seeds_are_in_the_catalogue() -> None:
+    assert set(SEEDS_MACHINES) <= set(NAMES)
+
+
+def test_one_die_of_the_k80_has_half_of_the_cards_24_gb_and_the_hosts_ten_cores() -> None:
+    machine = Machine.named("k80")
+    assert machine.unit.memory_bytes == 24e9 / 2
+    assert machine.unit.cores == 2496 / 192
+    assert machine.host == Machine.named("e5-2660-v2").host
+    assert Machine.named("2xk80").units * (machine.unit.memory_bytes or 0) == 24e9
+
+
+def test_the_m2090_has_512_cuda_cores_at_1_3_ghz_and_6_gb() -> None:
+    unit = Machine.named("m2090").unit
+    assert (unit.cores, unit.clock_rate, unit.memory_bytes) == (512 // 32, 1.3e9, 6e9)
+    assert unit.flop_rates["fp32"] == pytest.approx(512 * 2 * 1.3e9, rel=1e-3)
+
+
+def test_the_m2070_is_the_smaller_fermi_card() -> None:
+    unit = Machine.named("m2070").unit
+    assert (unit.cores, unit.memory_bytes) == (448 // 32, 6e9)
+    assert unit.flop_rates["fp32"] == pytest.approx(448 * 2 * 1.15e9, rel=1e-3)
+    assert unit.memory_rate == pytest.approx(150e9, rel=0.01)
+
+
+def test_the_i7_3820_has_four_physical_cores() -> None:
+    unit = Machine.named("i7-3820").unit
+    assert (unit.cores, unit.threads) == (4, 8)
+
+
+def test_the_e5_2660_v2_has_ten_cores_of_2_2_ghz() -> None:
+    unit = Machine.named("e5-2660-v2").unit
+    assert (unit.cores, unit.clock_rate) == (10, 2.2e9)
+
+
+def test_the_macbook_runs_at_2_9_ghz_with_16_gb() -> None:
+    unit = Machine.named("macbook-2016").unit
+    assert (unit.kind, unit.clock_rate, unit.memory_bytes) == ("cpu", 2.9e9, 16e9)
+
+
+def test_the_seeds_transfer_rates_are_in_the_catalogue() -> None:
+    assert link("pcie-4.0-x16").rate == 31.5e9
+    assert storage("samsung-960-pro").read_rate == 3.5e9
+    assert storage("5x-samsung-960-pro").read_rate == 17e9
+
+
+def test_five_striped_drives_give_less_than_five_times_one_and_less_than_their_link() -> None:
+    one, five = storage("samsung-960-pro").read_rate, storage("5x-samsung-960-pro").read_rate
+    assert one and five
+    assert one < five < 5 * one
+    assert five < link("pcie-4.0-x16").rate
+
+
+def test_refreshing_a_gtx_1080_over_pcie_4_takes_what_the_seed_computes() -> None:
+    memory = Machine.named("gtx1080").unit.memory_bytes
+    assert memory == 8e9
+    seconds = memory / link("pcie-4.0-x16").rate
+    assert seconds == pytest.approx(0.253968, abs=5e-7)
+    assert 4 * seconds == pytest.approx(1.015873, abs=5e-7)
+    assert 3 * seconds == pytest.approx(0.7619, abs=5e-5)
