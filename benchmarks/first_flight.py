@@ -13,12 +13,12 @@ from pathlib import Path
 
 import windtunnel as wt
 
-RNN = [dict(n_rec=r, n_steps=t, way=w) for w in ("loop", "module") for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))]
+RNN = [{"n_rec": r, "n_steps": t, "way": w} for w in ("loop", "module") for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))]
 ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
     "cpu": [("rnn", s, wt.Strategy(threads=1)) for s in RNN] + [("fcn5", {}, wt.Strategy(threads=t)) for t in (1, 2)],
     "cuda": [("rnn", s, wt.Strategy()) for s in RNN]
-    + [("rnn", dict(n_rec=50, n_steps=t), wt.Strategy(execution="graph")) for t in (20, 100)]
-    + [("rnn", dict(n_rec=5000, n_steps=20), wt.Strategy(batch=b)) for b in (1, 64)]
+    + [("rnn", {"n_rec": 50, "n_steps": t}, wt.Strategy(execution="graph")) for t in (20, 100)]
+    + [("rnn", {"n_rec": 5000, "n_steps": 20}, wt.Strategy(batch=b)) for b in (1, 64)]
     + [("fcn5", {}, wt.Strategy(precision=p, batch=b)) for p in ("fp32", "tf32", "bf16") for b in (64, 4096)]
     + [("fcn5", {}, wt.Strategy(data="streamed", prefetch=p, batch=1024)) for p in (0, 1)],
 }

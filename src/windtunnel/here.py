@@ -38,7 +38,8 @@ def describe() -> Machine:
         return Machine(name="here", title=title, host=host, unit=host, storage=storage, issue=machines.issue_for(host, host, pace), sources=sources)
     unit, known, count = gpu
     sources["issue"] = machines.issue_source(unit, paced=True)
-    sources |= {"unit": f"catalogue machine {known.name}" if known else "read here: PyTorch's device properties"}
+    if known is None:
+        sources["unit"] = "read here: PyTorch's device properties"
     return Machine(
         name="here",
         title=f"this machine: {unit.model} with {host.model}",
@@ -48,8 +49,13 @@ def describe() -> Machine:
         link=known.link if known else None,
         storage=storage,
         issue=machines.issue_for(host, unit, pace),
-        sources={**(known.sources if known else {}), **sources},
+        sources={**_unit_sources(known), **sources},
     )
+
+
+def _unit_sources(known: Machine | None) -> dict[str, str]:
+    """The catalogue's sources for what was taken from it; the host is this machine's own."""
+    return {key: text for key, text in known.sources.items() if key.startswith(("unit", "link"))} if known else {}
 
 
 def cpu_name() -> str:

@@ -80,7 +80,7 @@ class Issue:
 
     By family of op in each phase, "other" standing for families not listed; `node_seconds` for each node that autograd
     visits on its way back; `tensor_seconds` for every further tensor of a call on a list; `module_seconds` for calling a module; `step_seconds` once a step (backward call, optimiser call).
-    `latency_seconds` passes from a launch to its start on the unit; `graph_seconds` is what a whole captured step costs.
+    `graph_seconds` is what launching a whole captured step costs.
     """
 
     forward: Mapping[str, Seconds]
@@ -90,7 +90,6 @@ class Issue:
     tensor_seconds: Seconds
     module_seconds: Seconds
     step_seconds: Seconds
-    latency_seconds: Seconds = 0.0
     graph_seconds: Seconds = 0.0
 
     def __post_init__(self) -> None:
@@ -194,17 +193,22 @@ def issue_for(host: Unit, unit: Unit, interpreter_seconds: float | None = None) 
 
     What stands in where a machine's own costs were not measured.
     """
-    table = dict(records.load(CATALOG / "issue.toml")[unit.kind])
-    clock, pace, _ = (table.pop(key) for key in ("clock_rate", "interpreter_seconds", "source"))
-    issue = records.read(Issue, table, f"issue.toml: {unit.kind}")
+    reference = records.load(CATALOG / "issue.toml")[unit.kind]
+    issue = records.read(Issue, _reference_issue(unit.kind)[0], f"issue.toml: {unit.kind}")
     if interpreter_seconds is not None:
-        return issue.scaled(interpreter_seconds / units.parse(pace, "s"))
-    return issue.scaled(units.parse(clock, "Hz") / host.clock_rate) if host.clock_rate else issue
+        return issue.scaled(interpreter_seconds / units.parse(reference["interpreter_seconds"], "s"))
+    return issue.scaled(units.parse(reference["clock_rate"], "Hz") / host.clock_rate) if host.clock_rate else issue
+
+
+def _reference_issue(kind: str) -> tuple[dict[str, Any], str]:
+    """The reference host's own costs and where they were measured."""
+    table = records.load(CATALOG / "issue.toml")[kind]
+    return {k: v for k, v in table.items() if k not in ("clock_rate", "interpreter_seconds", "source")}, table["source"]
 
 
 def issue_source(unit: Unit, paced: bool = False) -> str:
     """Where the reference issue costs were measured, and by what they were scaled."""
-    text = records.load(CATALOG / "issue.toml")[unit.kind]["source"]
+    text = _reference_issue(unit.kind)[1]
     return f"scaled by {'the speed of plain Python here' if paced else 'clock'} from a reference host: {text}"
 
 
@@ -234,6 +238,8 @@ def _build(data: dict[str, Any], where: str) -> Machine:
         host = Machine.named(data["host"])
         data["host"] = records.plain(host.host)
         sources |= {key: text for key, text in host.sources.items() if key.startswith("host") and key not in sources}
+    if isinstance(data.get("issue"), str):
+        data["issue"], sources["issue"] = _reference_issue(data["issue"])
     if "unit" not in data and "host" in data:
         data["unit"] = data["host"]
         sources |= {key.replace("host", "unit", 1): text for key, text in sources.items() if key.startswith("host")}

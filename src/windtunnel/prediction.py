@@ -25,7 +25,7 @@ def predict(workload: Workload, machine: Machine, strategy: Strategy | None = No
     """The step's time, memory and bottleneck on a machine that need not be here. Raises DoesNotFit where it would not."""
     strategy = strategy or Strategy()
     recorded = trace(workload, strategy, machine.unit.kind)
-    memory = account(recorded, machine)
+    memory = account(recorded, machine, strategy.execution)
     if memory.fits is False:
         raise _does_not_fit(workload, machine, strategy, recorded)
     return forecast(recorded, machine, strategy, workload.examples)
@@ -36,7 +36,7 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
 
     def fits(batch: int) -> bool:
         recorded = trace(workload, dataclasses.replace(strategy, batch=batch), machine.unit.kind)
-        return account(recorded, machine).fits is not False
+        return account(recorded, machine, strategy.execution).fits is not False
 
     if not fits(1):
         return 0
@@ -52,7 +52,7 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
 
 
 def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, recorded: Trace) -> DoesNotFit:
-    memory = account(recorded, machine)
+    memory = account(recorded, machine, strategy.execution)
     parts = sorted(memory.parts.items(), key=lambda item: -item[1])
     told = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
     most = largest_batch(workload, machine, strategy)

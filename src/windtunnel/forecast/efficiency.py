@@ -70,10 +70,10 @@ THREAD_GRAIN_ELEMENTS = 32768
 # More threads than cores take turns, and every join waits for the one that came last.
 OVERSUBSCRIBED = 1.5
 
-# The shortest kernel of a GPU, in cycles of its clock: about two microseconds on today's.
-KERNEL_CYCLES = 4000.0
+# The shortest kernel of a GPU, in cycles of its clock: about a microsecond and a half on today's.
+KERNEL_CYCLES = 3000.0
 # One timestep of a fused recurrent call waits for the one before: that many cycles at least.
-TIMESTEP_CYCLES = 6000.0
+TIMESTEP_CYCLES = 2000.0
 # A multiprocessor works at its rate when it has a tile of this many outputs.
 TILE_ELEMENTS = 64 * 64
 GPU_CACHE_SPEEDUP = 2.0

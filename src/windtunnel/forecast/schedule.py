@@ -1,6 +1,6 @@
 """Place tasks on lanes. Overlap happens here and nowhere else.
 
-A lane does one thing at a time, in the order given. A task also waits for the tasks it names, and for a delay after them.
+A lane does one thing at a time, in the order given. A task also waits for the tasks it names.
 Each span remembers what it waited for last, so that the critical path can be walked back.
 """
 
@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """`after` are indices of earlier tasks; `delay` passes between the last of them and the start."""
+    """`after` are indices of earlier tasks that must have ended."""
 
     lane: str
     seconds: float
     part: str
     label: str = ""
     after: tuple[int, ...] = ()
-    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +41,8 @@ def place(tasks: Sequence[Task]) -> list[Span]:
         if before is not None:
             start, cause = spans[before].end, before
         for other in task.after:
-            ready = spans[other].end + task.delay
-            if ready > start:
-                start, cause = ready, other
+            if spans[other].end > start:
+                start, cause = spans[other].end, other
         spans.append(Span(task=index, start=start, end=start + task.seconds, cause=cause))
         last_on[task.lane] = index
     return spans

@@ -87,7 +87,7 @@ def _add_step(tasks: list[Task], marks: Sequence[int], trace: Trace, prices: Seq
     elif strategy.execution == "graph":
         _add_graph(tasks, trace, prices, issue, ready)
     else:
-        _add_gpu_ops(tasks, trace, prices, issue, ready)
+        _add_gpu_ops(tasks, trace, prices, ready)
 
 
 def _add_copy(tasks: list[Task], marks: Sequence[int], trace: Trace, machine: Machine, strategy: Strategy) -> tuple[int, ...]:
@@ -113,13 +113,13 @@ def _add_cpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price]) -> No
             tasks.append(Task(lane="host", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name))
 
 
-def _add_gpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: Issue, ready: tuple[int, ...]) -> None:
+def _add_gpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price], ready: tuple[int, ...]) -> None:
     """The host runs ahead; the unit starts an op when it was issued and the one before has ended."""
     for op, price in zip(trace.ops, prices, strict=True):
         tasks.append(Task(lane="host", seconds=price.host_seconds, part="launch", label=op.name))
         if price.unit_seconds:
             after = (len(tasks) - 1, *ready)
-            tasks.append(Task(lane="unit", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name, after=after, delay=issue.latency_seconds))
+            tasks.append(Task(lane="unit", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name, after=after))
             ready = ()
 
 
@@ -136,7 +136,6 @@ def _add_graph(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: 
                     part=_unit_part(op.phase),
                     label=op.name,
                     after=after,
-                    delay=issue.latency_seconds if after else 0.0,
                 )
             )
             after = ()

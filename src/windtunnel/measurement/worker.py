@@ -231,7 +231,8 @@ def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], devi
         wall = time.perf_counter() - start
     events = recorded.events()
     if device == "cuda":
-        busy = sum(getattr(e, "self_device_time_total", 0.0) for e in recorded.key_averages()) / 1e6
+        on_unit = (e for e in events if e.device_type == torch.autograd.DeviceType.CUDA)  # kernels, not the ops above them
+        busy = sum(e.self_device_time_total for e in on_unit) / 1e6
         return {"wall": wall / _PROFILED_STEPS, "busy": busy / _PROFILED_STEPS, "update": 0.0}
     updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
     busy = update = 0.0

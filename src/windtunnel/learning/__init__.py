@@ -1,0 +1,1 @@
+"""Training to a target: real data, learning curves, checkpoints."""
