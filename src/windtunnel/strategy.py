@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from windtunnel import records
@@ -32,6 +33,15 @@ class Strategy:
                 raise BadRecord(f"strategy: {name} must be a whole number from {least} to {most}, not {value!r}.")
         for name, kind in (("precision", Precision), ("execution", Execution), ("data", Data)):
             records.convert(getattr(self, name), kind, f"strategy: {name}")
+
+    @staticmethod
+    def load(path: str | Path) -> Strategy:
+        """A strategy from a TOML or JSON file."""
+        return records.read(Strategy, records.load(Path(path)), str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write this strategy so that `load` gives an equal one."""
+        records.save(Path(path), self)
 
     @staticmethod
     def read(data: dict[str, Any], where: str = "strategy") -> Strategy:

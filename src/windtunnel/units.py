@@ -62,6 +62,7 @@ def show_count(value: float) -> str:
 
 def digits(value: float) -> str:
     """Three significant digits without an exponent."""
+    value = float(f"{value:.3g}")
     if value == 0:
         return "0"
     places = max(0, 2 - math.floor(math.log10(abs(value))))

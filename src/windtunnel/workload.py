@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windtunnel import records
 from windtunnel.errors import BadJob, BadRecord
 
 if TYPE_CHECKING:
@@ -73,12 +74,23 @@ class Workload:
 
     @staticmethod
     def named(name: str, **settings: Any) -> Workload:
-        """A job by name with settings (`rnn`, n_rec=50), or `path/to/file.py:function`."""
+        """A job by name with settings (`rnn`, n_rec=50), or `path/to/file.py:function`, or a file that `save` wrote."""
+        if name.endswith((".toml", ".json")):
+            origin = records.read(Origin, records.load(Path(name)), name)
+            return Workload.named(origin.job, **{**origin.settings, **settings})
         if ".py" in name and (":" in name or name.endswith(".py")):
             return load_file(name, settings)
         from windtunnel import networks
 
         return networks.workload(name, settings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the words this job was built from; `named(path)` builds it again."""
+        if self.origin is None:
+            raise BadRecord(
+                f"workload {self.name} was made in Python and cannot be written to a file.", hint="Put it in a function and name it path/to/file.py:function."
+            )
+        records.save(Path(path), self.origin)
 
 
 def load_file(address: str, settings: Mapping[str, Any]) -> Workload:

@@ -28,6 +28,8 @@ Fly your training run before you build it: predict a training step's time, memor
 
   0 done.   1 a fault of windtunnel's own.   2 the input cannot be used, does not fit, is not here, or failed to run.
   130 interrupted; what was measured is kept.
+
+Add --debug anywhere to see the traceback behind an error.
 """
 
 app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -74,8 +74,9 @@ OVERSUBSCRIBED = 1.5
 KERNEL_CYCLES = 3000.0
 # One timestep of a fused recurrent call waits for the one before: that many cycles at least.
 TIMESTEP_CYCLES = 2000.0
-# A multiprocessor works at its rate when it has a tile of this many outputs.
-TILE_ELEMENTS = 64 * 64
+# A multiprocessor works at its rate when it has a square tile of outputs of this side; deeper products are split.
+TILE_SIDE = 64
+SPLIT_DEPTH = 1024
 GPU_CACHE_SPEEDUP = 2.0
 
 # How far a forecast from specified rates may be off, as a factor either way, for the unit and for the host.

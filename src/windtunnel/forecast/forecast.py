@@ -49,7 +49,7 @@ def forecast(trace: Trace, machine: Machine, strategy: Strategy, examples: int |
         low_seconds=low,
         high_seconds=high,
         parts=parts,
-        memory=memory.account(trace, machine, strategy.execution),
+        memory=memory.account(trace, machine, strategy),
         bound_by=max(parts, key=lambda part: parts[part]),
         unit_seconds=sum(price.unit_seconds for price in prices),
         host_seconds=sum(price.host_seconds for price in prices),

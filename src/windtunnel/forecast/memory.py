@@ -6,6 +6,7 @@ import math
 
 from windtunnel.machine import Machine
 from windtunnel.results import Memory
+from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 from windtunnel.units import MIB
 
@@ -15,13 +16,13 @@ _SEGMENT = 2 * MIB
 # later, less before. A captured step was warmed up and captured on streams of their own, which keep theirs.
 _MATRIX_WORKSPACE = {"eager": 2 * 32 * MIB, "graph": 6 * 32 * MIB}
 # What the driver and the framework's kernels take before the first tensor.
-_CONTEXT = 600 * MIB
+_CONTEXT = 700 * MIB
 # The allocator's caches are fuller than the tensors in them.
 _SLACK = 1.1
 
 
-def account(trace: Trace, machine: Machine, execution: str = "eager") -> Memory:
-    """The fullest moment of the step and what fills it."""
+def account(trace: Trace, machine: Machine, strategy: Strategy) -> Memory:
+    """The fullest moment of the step and what fills it, batches fetched ahead included."""
     gpu = machine.unit.kind == "gpu"
     sizes = {name: _rounded(a.bytes, _ROUND[trace.target]) for name, a in trace.allocations.items()}
     alive = set(trace.held)
@@ -34,7 +35,9 @@ def account(trace: Trace, machine: Machine, execution: str = "eager") -> Memory:
         total -= sum(sizes[name] for name in op.dead)
     parts = _parts_at(trace, sizes, fullest)
     if gpu and any(op.family == "matmul" for op in trace.ops):
-        parts["workspace"] = float(_MATRIX_WORKSPACE[execution])
+        parts["workspace"] = float(_MATRIX_WORKSPACE[strategy.execution])
+    if gpu and strategy.data == "streamed":
+        parts["data"] = parts.get("data", 0.0) + strategy.prefetch * trace.batch_bytes
     whole = sum(parts.values())
     return Memory(
         peak_bytes=whole,

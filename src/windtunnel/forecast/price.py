@@ -129,7 +129,7 @@ class Pricer:
         if op.family != "matmul" or not self.unit.cores:
             return 1.0
         batch, rows, columns, depth = op.shape
-        tiles = batch * math.ceil(rows / 64) * math.ceil(columns / 64) * max(1.0, depth / 1024)
+        tiles = batch * math.ceil(rows / efficiency.TILE_SIDE) * math.ceil(columns / efficiency.TILE_SIDE) * max(1.0, depth / efficiency.SPLIT_DEPTH)
         return min(1.0, tiles / self.unit.cores)
 
     def _timesteps(self, op: Op) -> int:

@@ -1,17 +1,17 @@
 """Place tasks on lanes. Overlap happens here and nowhere else.
 
 A lane does one thing at a time, in the order given. A task also waits for the tasks it names.
-Each span remembers what it waited for last, so that the critical path can be walked back.
+Each span remembers what it waited for last, so that the critical path can be walked back. Tasks and spans are tuples, since
+a step has thousands of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(NamedTuple):
     """`after` are indices of earlier tasks that must have ended."""
 
     lane: str
@@ -21,8 +21,7 @@ class Task:
     after: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """A task in time; `cause` is the task whose end let it start, -1 for the beginning."""
 
     task: int
@@ -43,6 +42,6 @@ def place(tasks: Sequence[Task]) -> list[Span]:
         for other in task.after:
             if spans[other].end > start:
                 start, cause = spans[other].end, other
-        spans.append(Span(task=index, start=start, end=start + task.seconds, cause=cause))
+        spans.append(Span(index, start, start + task.seconds, cause))
         last_on[task.lane] = index
     return spans

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from windtunnel.forecast import efficiency
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import Span, Task, place
 from windtunnel.machine import Issue, Machine, need
@@ -94,12 +95,18 @@ def _add_copy(tasks: list[Task], marks: Sequence[int], trace: Trace, machine: Ma
     """A streamed batch crosses the link every step: the host waits for it, or, prefetched, it runs ahead."""
     if strategy.data == "resident" or machine.unit.kind == "cpu":
         return ()
-    seconds = trace.batch_bytes / need(machine, "link.rate") + (machine.link.latency_seconds or 0.0 if machine.link else 0.0)
+    link_rate = need(machine, "link.rate")
     here = len(tasks)
     if strategy.prefetch == 0:
-        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1,)))
+        # From ordinary memory a core of the host copies the batch to a staging buffer first, reading and writing each byte;
+        # and the copy stands in one queue with the kernels, behind those of the step before.
+        staging = (machine.host.core_memory_rate or efficiency.CORE_MEMORY_RATE) / 2
+        seconds = trace.batch_bytes / min(link_rate, staging)
+        before = tuple(marks[-1:])
+        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1, *before)))
         tasks.append(Task(lane="host", seconds=0.0, part="copy", label="batch arrived", after=(here,)))
         return (here,)
+    seconds = trace.batch_bytes / link_rate
     earlier = marks[-1 - strategy.prefetch] if len(marks) > strategy.prefetch else None
     tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=() if earlier is None else (earlier,)))
     return (here,)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy
 
+from windtunnel.errors import BadRecord
+
 _RESAMPLES = 500
 _LEAST_SAMPLES = 5
 
@@ -26,6 +28,11 @@ class Protocol:
     precision: float = 0.02
     timeout_seconds: float = 600.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "most_processes", "seconds", "precision", "timeout_seconds"):
+            if not getattr(self, name) > 0:
+                raise BadRecord(f"protocol: {name} must be above 0, not {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,25 +3,37 @@
 state(t)  = f(input(t) W_in + state(t-1) W_rec + b_rec),   f = relu or sigmoid
 output(t) = state(t) W_out + b_out
 
-trained one example at a time on uniform noise from (-5, 5) with clipped gradient descent at rate 0.001.
+measured one example at a time on uniform noise from (-5, 5) with clipped gradient descent at rate 0.001, as the paper does.
+It is taught for real on perceptual decisions (Song, Yang and Wang 2016), in mini-batches and with Adam.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
+from windtunnel.learning import decision
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images as images
+from windtunnel.networks import weights
 from windtunnel.workload import Workload
+
+DATA = "decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`way`: a loop over time as the paper's author writes it, or PyTorch's own recurrent module."""
+    """`way`: a loop over time as the paper's author writes it, or PyTorch's own recurrent module.
+
+    A lesson has a rate (of Adam), a batch and a number of epochs of its own; the others are the paper's job.
+    """
 
     n_in: int = 2
     n_rec: int = 50
@@ -32,6 +44,10 @@ class Settings:
     rate: float = 0.001
     clip_norm: float = 1.0
     examples: int = 1000
+    lesson_rate: float = 0.003
+    lesson_batch: int = 50
+    epochs: int = 10
+    init: str = "modern"
 
     def __post_init__(self) -> None:
         for name in ("n_in", "n_rec", "n_out", "n_steps", "examples"):
@@ -40,6 +56,8 @@ class Settings:
         for name in ("rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
+        images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "rnn")
+        weights.bound_of(self.init, "rnn")
         if self.way == "module" and self.activation == "sigmoid":
             raise BadRecord("job rnn: way=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.", hint="Use way=loop with activation=sigmoid.")
 
@@ -81,7 +99,6 @@ class ModuleRNN(nn.Module):
 
 def build(settings: Settings) -> Workload:
     """The paper's job; its tensors are laid out time first, as PyTorch's recurrent modules expect."""
-    network = LoopRNN if settings.way == "loop" else ModuleRNN
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return _noise(settings.n_steps, n, settings.n_in), _noise(settings.n_steps, n, settings.n_out)
@@ -91,7 +108,7 @@ def build(settings: Settings) -> Workload:
 
     return Workload(
         name="rnn",
-        model=lambda: network(settings),
+        model=lambda: _model(settings),
         batch=batch,
         loss=loss,
         optimizer=lambda params: torch.optim.SGD(params, lr=settings.rate),
@@ -99,6 +116,53 @@ def build(settings: Settings) -> Workload:
         examples=settings.examples,
         default_batch=1,
     )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Choose the stronger of two noisy inputs: the error counts in the decision period alone, where the stimulus is gone."""
+    if "coherences" not in data.train:
+        raise BadRecord(f"job rnn: learns perceptual decisions, which the data set {data.name} has not.", hint="Use --data decision.")
+    n_steps = data.facts["n_steps"]
+    fitted = dataclasses.replace(settings, n_in=data.facts["inputs"], n_out=data.facts["choices"], n_steps=n_steps)
+    _, asked = decision.periods(n_steps)
+
+    def loss(model: nn.Module, pair: tuple[Tensor, ...]) -> Tensor:
+        outputs = model(pair[0].transpose(0, 1))[asked:]
+        return F.mse_loss(outputs, F.one_hot(pair[1], fitted.n_out).to(outputs.dtype).expand_as(outputs))
+
+    learn = Stage(
+        name="learn",
+        epochs=settings.epochs,
+        steps=images.steps_of(len(data.train["inputs"]), settings.lesson_batch),
+        batches=images.shuffled(settings.lesson_batch, data.train["inputs"], data.train["choices"]),
+        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.lesson_rate),
+        step=_clipped_step(loss, settings.clip_norm),
+    )
+    return Lesson(model=lambda: _model(fitted), stages=(learn,), examine=lambda model: _examine(model, loss, data, n_steps), metric="accuracy", better="higher")
+
+
+def _clipped_step(loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float) -> Callable[[Any, Any, Any], Tensor]:
+    def step(model: nn.Module, pair: tuple[Tensor, ...], optimizer: torch.optim.Optimizer) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(model, pair)
+        value.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        optimizer.step()
+        return value.detach()
+
+    return step
+
+
+@torch.no_grad()
+def _examine(model: nn.Module, loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], data: Dataset, n_steps: int) -> dict[str, float]:
+    inputs, choices = images.beside(model, data.held_out["inputs"], data.held_out["choices"])
+    outputs = model(inputs.transpose(0, 1)).cpu()
+    return {**decision.accuracy(outputs, data.held_out, n_steps), "loss": float(loss(model, (inputs, choices)))}
+
+
+def _model(settings: Settings) -> nn.Module:
+    network = LoopRNN if settings.way == "loop" else ModuleRNN
+    return weights.initialise(network(settings), settings.init, "rnn")
 
 
 def _noise(*shape: int) -> Tensor:

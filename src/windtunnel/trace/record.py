@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode, unset_fake_temporarily
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,8 +28,7 @@ def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
     """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it."""
     batch = strategy.batch or workload.default_batch
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.random.fork_rng(devices=[]), _quiet():
             return _record(workload, strategy, target, batch)
     except WindtunnelError:
         raise
@@ -42,6 +42,19 @@ def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
             f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {_first_line(error)}",
             hint="Run one step of the job by itself to see where; --debug shows the whole traceback.",
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the framework logs about a failing step is said better by our own error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = before
 
 
 def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
@@ -97,7 +110,11 @@ def _make_fake(model: torch.nn.Module, fake: FakeTensorMode) -> None:
 
 def _fake_batch(workload: Workload, fake: FakeTensorMode, batch: int) -> Any:
     """One batch without its bytes, whether the user's function makes fake tensors or real ones."""
-    examples = workload.batch(batch)
+    try:
+        examples = workload.batch(batch)
+    except Exception:
+        with unset_fake_temporarily():  # data that passes through NumPy must be made for real
+            examples = workload.batch(batch)
     return pytree.tree_map_only(Tensor, lambda t: t if _is_fake(t) else fake.from_tensor(t), examples)
 
 

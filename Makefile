@@ -1,0 +1,35 @@
+# Commands for users and developers; CI runs these same ones.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check install bench sizes clean
+
+demo: $(STAMP)  ## describe this machine, predict and measure the first jobs
+	$(BIN)/python examples/first_flight.py
+
+test: $(STAMP)  ## all tests, from nothing
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(STAMP)  ## the package with its extras in $(VENV)
+
+bench: $(STAMP)  ## how good and how fast, on this machine
+	$(BIN)/python benchmarks/first_flight.py cpu
+	$(BIN)/python benchmarks/speed.py
+
+sizes:  ## lines per file and the longest function
+	$(PYTHON) benchmarks/sizes.py
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,learn]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build

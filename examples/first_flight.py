@@ -1,0 +1,80 @@
+"""The main job, end to end: this machine described, two jobs predicted and measured, then flown on two GPUs unseen.
+
+make demo
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import windtunnel as wt
+from windtunnel import units
+
+FLIGHTS = [
+    ("rnn", {"n_rec": 50, "n_steps": 20}, 1),
+    ("rnn", {"n_rec": 200, "n_steps": 100}, 1),
+    ("fcn5", {}, 1),
+    ("fcn5", {}, 2),
+]
+ELSEWHERE = ("h200", "k80")
+
+
+def main() -> None:
+    here = wt.Machine.here().with_cpu_only()
+    host = here.host
+    print(
+        f"This machine: {host.model}, {host.cores} cores, {units.show(host.memory_bytes or 0, 'B')} of memory at {units.show(host.memory_rate or 0, 'B/s')}\n"
+    )
+    print(f"{'job':<34}{'threads':>8}{'predicted':>12}{'measured':>12}{'ratio':>7}  bound by")
+    with tempfile.TemporaryDirectory() as folder:
+        store = wt.Store(Path(folder) / "store.sqlite")
+        best = {}
+        for name, settings, threads in FLIGHTS:
+            measured = fly_here(name, settings, threads, here, store)
+            key = (name, *settings.values())
+            best[key] = min(best.get(key, measured), measured, key=lambda m: m.step_seconds)
+        store.close()
+    print("\nThe same elsewhere, predicted without the hardware:")
+    for name, settings, _ in FLIGHTS[:3]:
+        compare(name, settings, best[(name, *settings.values())])
+
+
+def fly_here(name: str, settings: dict[str, int], threads: int, here: wt.Machine, store: wt.Store) -> wt.Measurement:
+    job, strategy = wt.Workload.named(name, **settings), wt.Strategy(threads=threads)
+    forecast = wt.predict(job, here, strategy)
+    measured = wt.measure(job, here, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=3, seconds=1.5))
+    ratio = forecast.step_seconds / measured.step_seconds
+    shown = [units.show(result.step_seconds, "s") for result in (forecast, measured)]
+    print(f"{describe(name, settings):<34}{threads:>8}{shown[0]:>12}{shown[1]:>12}{ratio:>7.2f}  {forecast.bound_by}", flush=True)
+    return measured
+
+
+def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> None:
+    """Which unit wins for this job, and why."""
+    job = wt.Workload.named(name, **settings)
+    forecasts = {machine: wt.predict(job, wt.Machine.named(machine)) for machine in ELSEWHERE}
+    times = {"this CPU": measured.step_seconds, **{machine: f.step_seconds for machine, f in forecasts.items()}}
+    winner = min(times, key=lambda unit: times[unit])
+    print(f"\n{describe(name, settings)}")
+    for unit, seconds in times.items():
+        why = "measured" if unit not in forecasts else f"{forecasts[unit].bound_by}-bound"
+        print(f"  {unit:<10}{units.show(seconds, 's'):>10}  {why}")
+    print(f"  {winner} wins: {reason(winner, forecasts)}")
+
+
+def reason(winner: str, forecasts: dict[str, wt.Forecast]) -> str:
+    launch_bound = [machine for machine, f in forecasts.items() if f.bound_by == "launch"]
+    if winner not in forecasts:
+        return f"on {' and '.join(launch_bound)} each of its many small ops costs the host more to launch than the CPU needs to do it"
+    forecast = forecasts[winner]
+    rate = units.show(forecast.flop / forecast.step_seconds, "flop/s")
+    return f"its ops are large enough to keep the unit busy at {rate}"
+
+
+def describe(name: str, settings: dict[str, int]) -> str:
+    return " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Real data that is there offline, and the user's own.
+
+digits      handwritten digits, 8x8, that scikit-learn brings along
+text        sources of Python's own standard library, character by character
+images      synthetic gratings, one orientation and fineness for each class
+arithmetic  generated trees of sums and products
+decision    trials of a perceptual decision between two noisy inputs
+a path      class folders of images, a text file, a CSV or NumPy file
+
+>>> load("images", size=16).train["images"].shape
+torch.Size([64, 3, 16, 16])
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import math
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from windtunnel.errors import Unavailable, UnknownName, nearest
+from windtunnel.lesson import Dataset
+
+NAMES = ("digits", "text", "images", "arithmetic", "decision")
+REPLACEMENT = "\ufffd"
+HINT = 'Install it: pip install "windtunnel[learn]"'
+_RARE = 20
+_LONGEST_FILE = 60_000
+
+
+def load(source: str, wanted: str | None = None, *, size: int | None = None, channels: int | None = None, n_steps: int | None = None) -> Dataset:
+    """A data set by name or path; `wanted` is the named set that a network learns from by default, and so the kind it needs.
+
+    `size` and `channels` are what the network's settings ask of images, `n_steps` what they ask of trials.
+    """
+    if source in NAMES:
+        return _named(source, size, channels, n_steps)
+    path = Path(source)
+    if not path.exists():
+        raise UnknownName(f"There is no data set and no file called {source!r}.", hint=f"{nearest(source, NAMES)} Or give a path to your own data.")
+    from windtunnel.learning import files
+
+    return files.read(path, wanted, size=size, channels=channels)
+
+
+def digits() -> Dataset:
+    """1,797 digits written by 43 people, every fifth of each class held out, in an order that is always the same."""
+    try:
+        bunch = importlib.import_module("sklearn.datasets").load_digits()
+    except ImportError as error:
+        raise Unavailable("The digits come with scikit-learn, which is not installed.", hint=HINT) from error
+    pixels = torch.tensor(bunch.images / 16, dtype=torch.float32).unsqueeze(1)
+    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    return split("digits", pixels, labels)
+
+
+def split(name: str, images: Tensor, labels: Tensor) -> Dataset:
+    """Labelled images with every fifth of each class held out, at least one; the draw is fixed."""
+    generator = torch.Generator().manual_seed(0)
+    classes = int(labels.max()) + 1
+    kept, held = [], []
+    for label in range(classes):
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        count = max(1, len(members) // 5)
+        held.append(members[:count])
+        kept.append(members[count:])
+    train, held_out = ({"images": images[rows], "labels": labels[rows]} for rows in (torch.cat(kept), torch.cat(held)))
+    height, width = images.shape[2:]
+    facts = {"classes": classes, "channels": images.shape[1], **({"size": height} if height == width else {})}
+    return Dataset(name=name, train=train, held_out=held_out, facts=facts)
+
+
+def images(*, size: int = 32, channels: int = 3, classes: int = 10, examples: int = 64, held_out: int = 32, seed: int = 0) -> Dataset:
+    """Gratings in noise: each class has its orientation and fineness, each picture its own phase, so that pixels alone tell little."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for count in (examples, held_out):
+        labels = torch.arange(count) % classes
+        parts.append({"images": _gratings(labels, size, channels, classes, generator), "labels": labels})
+    return Dataset(name="images", train=parts[0], held_out=parts[1], facts={"classes": classes, "size": size, "channels": channels})
+
+
+def text(*, characters: int = 400_000, held_out: int = 60_000) -> Dataset:
+    """Python's own sources: every fifth file is held out, none is so long that its style is all there is."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    passages = [p for p in (_source(path) for path in sorted(folder.glob("*.py"))) if 0 < len(p) <= _LONGEST_FILE]
+    train = "".join(p for i, p in enumerate(passages) if i % 5)[:characters]
+    unseen = "".join(p for i, p in enumerate(passages) if i % 5 == 0)[:held_out]
+    if not train or not unseen:
+        raise Unavailable(f"The sources of Python's standard library are not under {folder}.", hint="Give a text file of your own: --data FILE.txt")
+    return from_text("text", train, unseen)
+
+
+def from_text(name: str, train: str, held_out: str) -> Dataset:
+    """Character ids; characters too rare to be learned share one replacement, the last of the alphabet."""
+    counts = collections.Counter(train)
+    rare = min(_RARE, max(2, len(train) // 20_000))
+    alphabet = "".join(sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)) + REPLACEMENT
+    ids = {character: i for i, character in enumerate(alphabet)}
+    encoded = [torch.tensor([ids.get(c, len(alphabet) - 1) for c in part], dtype=torch.int64) for part in (train, held_out)]
+    return Dataset(name=name, train={"text": encoded[0]}, held_out={"text": encoded[1]}, facts={"alphabet": alphabet})
+
+
+def decode(ids: Sequence[int], alphabet: str) -> str:
+    """The text that character ids stand for."""
+    return "".join(alphabet[i] for i in ids)
+
+
+def _named(name: str, size: int | None, channels: int | None, n_steps: int | None) -> Dataset:
+    if name == "images":
+        return images(size=size or 32, channels=channels or 3)
+    if name == "decision":
+        from windtunnel.learning import decision
+
+        return decision.generate(n_steps=n_steps or 20)
+    makers: dict[str, Callable[[], Dataset]] = {"digits": digits, "text": text, "arithmetic": _trees}
+    return makers[name]()
+
+
+def _trees() -> Dataset:
+    from windtunnel.learning.trees import generate
+
+    return generate()
+
+
+def _gratings(labels: Tensor, size: int, channels: int, classes: int, generator: torch.Generator) -> Tensor:
+    axis = torch.linspace(0, 1, size)
+    angle = (labels.float() * math.pi / classes).view(-1, 1, 1)
+    waves = (2 + labels % 3).float().view(-1, 1, 1)
+    phase = torch.rand(len(labels), 1, 1, generator=generator) * 2 * math.pi
+    across = torch.cos(angle) * axis.view(1, 1, -1) + torch.sin(angle) * axis.view(1, -1, 1)
+    pattern = 0.5 + 0.4 * torch.sin(2 * math.pi * waves * across + phase)
+    noise = torch.rand(len(labels), channels, size, size, generator=generator) * 0.2 - 0.1
+    return (pattern.unsqueeze(1) + noise).clamp(0, 1)
+
+
+def _source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

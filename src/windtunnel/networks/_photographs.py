@@ -1,0 +1,121 @@
+"""What the networks that classify photographs share: checked settings, synthetic batches, and a lesson on small images."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.errors import BadRecord
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images, weights
+from windtunnel.workload import Workload
+
+LESSON_BATCH = 16
+SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
+
+
+class ImageSettings(Protocol):
+    """What every network for photographs lets a user set."""
+
+    @property
+    def classes(self) -> int: ...
+    @property
+    def channels(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def init(self) -> str: ...
+
+
+S = TypeVar("S", bound=ImageSettings)
+Optimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
+
+
+def check(settings: ImageSettings, job: str, least: int, others: tuple[str, ...] = ("width",)) -> None:
+    """Refuse by name what no network can be: nothing of something, a rate that is none, an image that shrinks to nothing."""
+    _images.require_positive(settings, ("classes", "channels", "size", "rate", *others), job)
+    if settings.size < least:
+        raise BadRecord(f"job {job}: size must be at least {least}, not {settings.size}, or nothing is left of the image after its layers.")
+    if not 0 <= getattr(settings, "dropout", 0.0) < 1:
+        raise BadRecord(f"job {job}: dropout must be from 0 to below 1, not {getattr(settings, 'dropout', None)}.")
+    weights.bound_of(settings.init, job)
+
+
+def he_weights(model: nn.Module) -> nn.Module:
+    """He et al. 2015: convolutions keep the variance of what relu lets through; without it deep plain networks do not start."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return model
+
+
+def build(job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32) -> Workload:
+    """A job that classifies random images of the size that the settings ask for."""
+
+    def batch(n: int) -> tuple[Tensor, Tensor]:
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+
+    return Workload(
+        name=job,
+        model=lambda: weights.initialise(network(settings), settings.init, job),
+        batch=batch,
+        loss=_loss,
+        optimizer=optimizer,
+        examples=SYNTHETIC_EXAMPLES,
+        default_batch=default_batch,
+    )
+
+
+def teach(job: str, settings: S, data: Dataset, network: Callable[[S], nn.Module], optimizer: Optimizer, *, least: int, multiple: int = 1) -> Lesson:
+    """Learn the classes of a data set of images, at its own size where the network allows it."""
+    brought, cautions = resized(job, settings.size, data, least, multiple)
+    fitted = _images.fitted(settings, brought, job)
+    train = brought.train["images"], brought.train["labels"]
+    stage = Stage(
+        name="train",
+        epochs=20,
+        steps=_images.steps_of(len(train[0]), LESSON_BATCH),
+        batches=_images.shuffled(LESSON_BATCH, *train),
+        optimizers=lambda model: optimizer(model.parameters()),
+        step=_images.descend(_loss),
+    )
+    return Lesson(
+        model=lambda: weights.initialise(network(fitted), fitted.init, job),
+        stages=(stage,),
+        examine=lambda model: _images.examine_classifier(model, brought),
+        metric="accuracy",
+        better="higher",
+        cautions=cautions,
+    )
+
+
+def resized(job: str, largest: int, data: Dataset, least: int, multiple: int = 1) -> tuple[Dataset, tuple[str, ...]]:
+    """The data's own size, no larger than the setting and no smaller than the network can take; values around 0; a word if it changed."""
+    if "images" not in data.train:
+        raise BadRecord(f"job {job}: learns from images, which the data set {data.name} has not.", hint="Use digits, images, or a folder of images by class.")
+    if len(data.train["images"]) < 2:
+        raise BadRecord(f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation.")
+    own = tuple(data.train["images"].shape[-2:])
+    size = -(-max(least, min(largest, *own)) // multiple) * multiple
+    parts = [{**part, "images": _bring(part["images"], size)} for part in (data.train, data.held_out)]
+    brought = dataclasses.replace(data, train=parts[0], held_out=parts[1], facts={**data.facts, "size": size})
+    if own == (size, size):
+        return brought, ()
+    return brought, (f"{job} is taught on images of {data.name} brought from {own[0]}x{own[1]} to {size}x{size} pixels.",)
+
+
+def _bring(pictures: Tensor, size: int) -> Tensor:
+    if tuple(pictures.shape[-2:]) != (size, size):
+        pictures = F.interpolate(pictures, (size, size), mode="bilinear", align_corners=False)
+    return pictures * 2 - 1
+
+
+def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])

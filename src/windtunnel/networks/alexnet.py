@@ -1,0 +1,78 @@
+"""AlexNet (Krizhevsky, Sutskever and Hinton 2012) in the one-tower form of Krizhevsky 2014: 61,100,840 parameters for 1000 classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from windtunnel.lesson import Dataset, Lesson
+from windtunnel.networks import _photographs
+from windtunnel.workload import Workload
+
+DATA = "images"
+LEAST_SIZE = 63  # below it the third pooling has no whole window left
+GRID = 6  # the image that the fully connected layers see, whatever the input's size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`width`: channels after the first layer, the others in proportion; `hidden`: nodes of the fully connected layers."""
+
+    classes: int = 1000
+    channels: int = 3
+    size: int = 224
+    width: int = 64
+    hidden: int = 4096
+    dropout: float = 0.5
+    rate: float = 0.01
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        _photographs.check(self, "alexnet", LEAST_SIZE, ("width", "hidden"))
+
+
+def network(settings: Settings) -> nn.Module:
+    """Five convolutions, the image made small early, then three fully connected layers that hold most of the weights."""
+    wide, hidden = settings.width, settings.hidden
+    model = nn.Sequential(
+        *_convolution(settings.channels, wide, 11, stride=4, padding=2),
+        nn.MaxPool2d(3, 2),
+        *_convolution(wide, 3 * wide, 5, padding=2),
+        nn.MaxPool2d(3, 2),
+        *_convolution(3 * wide, 6 * wide, 3, padding=1),
+        *_convolution(6 * wide, 4 * wide, 3, padding=1),
+        *_convolution(4 * wide, 4 * wide, 3, padding=1),
+        nn.MaxPool2d(3, 2),
+        nn.AdaptiveAvgPool2d(GRID),
+        nn.Flatten(),
+        nn.Dropout(settings.dropout),
+        nn.Linear(4 * wide * GRID**2, hidden),
+        nn.ReLU(inplace=True),
+        nn.Dropout(settings.dropout),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, settings.classes),
+    )
+    return _photographs.he_weights(model)
+
+
+def _convolution(channels: int, width: int, kernel: int, *, padding: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels, width, kernel, stride, padding), nn.ReLU(inplace=True)
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 32 random photographs."""
+    return _photographs.build("alexnet", settings, network, lambda params: _optimizer(settings, params))
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn the classes of a data set of images."""
+    return _photographs.teach("alexnet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+
+
+def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=5e-4)

@@ -1,0 +1,225 @@
+"""BERT (Devlin et al. 2019): a transformer that reads both ways and fills in the words that were masked.
+
+Parameters of the encoder with its pooler: base 109,482,240; large 335,141,888. Pretraining adds two heads: masked words (its own
+layer, then the embedding's weights and a bias) and next sentence (two classes); with them base has 110,106,428.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.errors import BadRecord
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images, _text, weights
+from windtunnel.networks._transformer import Shape, adamw, check_shape, check_size, small_weights, stack
+from windtunnel.workload import Workload
+
+DATA = "text"
+CLIP_NORM = 1.0
+SIZES = {"tiny": (2, 64, 2), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
+MASKED_SHARE = 0.15
+SPECIAL = 3  # marks that a lesson adds to the alphabet: begin, separate, masked
+LEAST_LENGTH = 8  # three marks and something on both sides of the middle one
+LESSON_LENGTH = 64
+LESSON_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A published `size` (or tiny, for a first try), or layers, width and heads of one's own; `length`: tokens in a sequence, None for
+    128 in a forecast (as nine tenths of BERT's own training had) and 64 characters in a lesson."""
+
+    size: str = "base"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    context: int = 512
+    length: int | None = None
+    vocabulary: int = 30522
+    dropout: float = 0.1
+    rate: float = 1e-3
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        check_size("bert", self.size, SIZES)
+        shape = self.shape
+        check_shape("bert", shape.layers, shape.width, shape.heads, self.dropout)
+        _images.require_positive(self, ("context", "vocabulary", "rate"), "bert")
+        if self.context < LEAST_LENGTH:
+            raise BadRecord(f"job bert: context must be at least {LEAST_LENGTH}, not {self.context}.")
+        if self.length is not None and not LEAST_LENGTH <= self.length <= self.context:
+            raise BadRecord(f"job bert: length must be from {LEAST_LENGTH} to the context of {self.context}, not {self.length}.")
+        weights.bound_of(self.init, "bert")
+
+    @property
+    def shape(self) -> Shape:
+        layers, width, heads = (
+            published if chosen is None else chosen for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
+        )
+        return Shape(layers=layers, width=width, heads=heads, dropout=self.dropout, norm_first=False, epsilon=1e-12)
+
+
+class Batch(NamedTuple):
+    """Two passages in a row; `places` says which tokens were masked and `words` what they were; `follows` whether the second is the next."""
+
+    tokens: Tensor
+    kinds: Tensor
+    places: Tensor
+    words: Tensor
+    follows: Tensor
+
+
+class Encoder(nn.Module):
+    """What is published as BERT: embeddings, blocks, and a pooler over the first token."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        shape = settings.shape
+        self.tokens = nn.Embedding(settings.vocabulary, shape.width)
+        self.positions = nn.Embedding(settings.context, shape.width)
+        self.kinds = nn.Embedding(2, shape.width)
+        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.blocks = stack(shape)
+        self.pooler = nn.Linear(shape.width, shape.width)
+
+    def forward(self, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        states = self.blocks(self.dropout(self.norm(self.tokens(tokens) + self.positions(places) + self.kinds(kinds))))
+        return states, torch.tanh(self.pooler(states[:, 0]))
+
+
+class Pretraining(nn.Module):
+    """The encoder with its two heads; only the masked places are scored, since the vocabulary is wide."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        shape = settings.shape
+        self.encoder = Encoder(settings)
+        self.transform = nn.Linear(shape.width, shape.width)
+        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.word_bias = nn.Parameter(torch.zeros(settings.vocabulary))
+        self.follows = nn.Linear(shape.width, 2)
+        small_weights(self)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        states, pooled = self.encoder(batch.tokens, batch.kinds)
+        masked = states.gather(1, batch.places.unsqueeze(2).expand(-1, -1, states.shape[2]))
+        words = F.linear(self.norm(F.gelu(self.transform(masked))), self.encoder.tokens.weight, self.word_bias)
+        return words, self.follows(pooled)
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 8 pairs of random passages, about one word in seven masked."""
+    length = settings.length or min(128, settings.context)
+    masked = _masked_count(length)
+
+    def batch(n: int) -> Batch:
+        tokens = torch.randint(0, settings.vocabulary, (n, length))
+        kinds = (torch.arange(length) >= length // 2).long().expand(n, length)
+        places, words = torch.randint(0, length, (n, masked)), torch.randint(0, settings.vocabulary, (n, masked))
+        return Batch(tokens, kinds, places, words, torch.randint(0, 2, (n,)))
+
+    return Workload(
+        name="bert",
+        model=lambda: weights.initialise(Pretraining(settings), settings.init, "bert"),
+        batch=batch,
+        loss=_loss,
+        optimizer=lambda params: adamw(params, settings.rate),
+        clip_norm=CLIP_NORM,
+        default_batch=8,
+    )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn to fill in masked characters of a text and to tell whether two passages follow each other."""
+    length = settings.length or min(LESSON_LENGTH, settings.context)
+    _text.check_text("bert", data, length)
+    letters = len(data.facts["alphabet"])
+    fitted = dataclasses.replace(settings, vocabulary=letters + SPECIAL, context=length, length=length)
+    text = data.train["text"]
+    steps = _text.steps_of(len(text), length, LESSON_BATCH)
+
+    def batches(generator: torch.Generator) -> Iterator[Batch]:
+        for _ in range(steps):
+            yield _pairs(text, letters, length, LESSON_BATCH, generator)
+
+    exam = _pairs(data.held_out["text"], letters, length, 8 * LESSON_BATCH, torch.Generator().manual_seed(0))
+    stage = Stage(
+        name="train",
+        epochs=5,
+        steps=steps,
+        batches=batches,
+        optimizers=lambda model: adamw(model.parameters(), fitted.rate),
+        step=_text.clipped_step(_loss, CLIP_NORM),
+    )
+    return Lesson(
+        model=lambda: weights.initialise(Pretraining(fitted), fitted.init, "bert"),
+        stages=(stage,),
+        examine=lambda model: _examine(model, exam),
+        metric="accuracy",
+        better="higher",
+        cautions=caution(settings),
+    )
+
+
+def caution(settings: Settings) -> tuple[str, ...]:
+    """A word to those who would teach a large transformer a small text."""
+    if settings.shape.width < 512:
+        return ()
+    return (f"bert of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",)
+
+
+def _masked_count(length: int) -> int:
+    return max(1, round(MASKED_SHARE * length))
+
+
+def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Generator) -> Batch:
+    """Begin, a passage, separate, a passage, separate; every other second passage is from elsewhere in the text."""
+
+    def draw(most: int, *shape: int) -> Tensor:
+        return torch.randint(0, most, shape, generator=generator)
+
+    begin, separate, mask = range(letters, letters + SPECIAL)
+    first = (length - 3) // 2
+    second = length - 3 - first
+    starts = draw(len(text) - first - second + 1, n, 1)
+    follows = draw(2, n)
+    others = torch.where(follows.unsqueeze(1) == 1, starts + first, draw(len(text) - second + 1, n, 1))
+    mark = torch.full((n, 1), separate)
+    tokens = torch.cat([torch.full((n, 1), begin), text[starts + torch.arange(first)], mark, text[others + torch.arange(second)], mark], dim=1)
+    kinds = (torch.arange(length) >= first + 2).long().expand(n, length)
+    maskable = torch.cat([torch.arange(1, first + 1), torch.arange(first + 2, length - 1)])
+    places = maskable[torch.rand(n, len(maskable), generator=generator).topk(_masked_count(length)).indices]
+    words = tokens.gather(1, places)
+    # Of ten chosen words eight are masked, one is another and one stays, so that the network must doubt what it sees.
+    lot = draw(10, *words.shape)
+    shown = torch.where(lot < 8, mask, torch.where(lot == 8, draw(letters, *words.shape), words))
+    return Batch(tokens.scatter(1, places, shown), kinds, places, words, follows)
+
+
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    words, follows = model(batch)
+    return F.cross_entropy(words.flatten(0, 1), batch.words.flatten()) + F.cross_entropy(follows, batch.follows)
+
+
+@torch.no_grad()
+def _examine(model: nn.Module, exam: Batch) -> dict[str, float]:
+    """Share of masked characters filled in rightly, and of pairs told rightly."""
+    was_training = model.training
+    model.eval()
+    batch = Batch(*_images.beside(model, *exam))
+    words, follows = model(batch)
+    model.train(was_training)
+    return {
+        "accuracy": float((words.argmax(-1) == batch.words).float().mean()),
+        "next_accuracy": float((follows.argmax(-1) == batch.follows).float().mean()),
+        "masked_bits": float(F.cross_entropy(words.flatten(0, 1), batch.words.flatten())) * _text.BITS,
+    }

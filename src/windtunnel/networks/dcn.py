@@ -1,0 +1,95 @@
+"""Deep convolutional network: each layer halves the image, until only what tells the classes apart is left."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.errors import BadRecord
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images as images
+from windtunnel.networks import weights
+from windtunnel.workload import Workload
+
+DATA = "digits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`widths`: the feature maps of each layer; a map has a quarter of the pixels of the one before it."""
+
+    size: int = 8
+    channels: int = 1
+    classes: int = 10
+    widths: tuple[int, ...] = (32, 64, 128)
+    rate: float = 0.002
+    batch: int = 64
+    epochs: int = 10
+    examples: int = 1437
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        images.require_positive(self, ("size", "channels", "classes", "rate", "batch", "epochs", "examples"), "dcn")
+        if not self.widths or min(self.widths) < 1:
+            raise BadRecord(f"job dcn: widths must be at least one width above 0, not {self.widths}.")
+        if self.size < 2 ** len(self.widths):
+            raise BadRecord(
+                f"job dcn: widths has {len(self.widths)} layers, each of which halves the image, too many for a size of {self.size}.",
+                hint=f"At most {self.size.bit_length() - 1} widths for this size.",
+            )
+        weights.bound_of(self.init, "dcn")
+
+
+def build(settings: Settings) -> Workload:
+    """Classify synthetic images."""
+
+    def batch(n: int) -> tuple[Tensor, Tensor]:
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+
+    return Workload(
+        name="dcn",
+        model=lambda: _model(settings),
+        batch=batch,
+        loss=_loss,
+        optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
+        examples=settings.examples,
+        default_batch=settings.batch,
+    )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Cross-entropy and Adam; examined by accuracy on images never seen."""
+    settings = images.fitted(settings, data, "dcn")
+    learn = Stage(
+        name="learn",
+        epochs=settings.epochs,
+        steps=images.steps_of(len(data.train["images"]), settings.batch),
+        batches=images.shuffled(settings.batch, data.train["images"], data.train["labels"]),
+        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        step=images.descend(_loss),
+    )
+    return Lesson(
+        model=lambda: _model(settings),
+        stages=(learn,),
+        examine=lambda model: images.examine_classifier(model, data),
+        metric="accuracy",
+        better="higher",
+    )
+
+
+def _model(settings: Settings) -> nn.Module:
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise((settings.channels, *settings.widths)):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    left = settings.size // 2 ** len(settings.widths)
+    layers += [nn.Flatten(), nn.Linear(settings.widths[-1] * left**2, settings.classes)]
+    return weights.initialise(nn.Sequential(*layers), settings.init, "dcn")
+
+
+def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(pair[0]), pair[1])

@@ -1,0 +1,131 @@
+"""Deconvolutional network: a few numbers are spread over more and more nodes until they are an image again.
+
+It is given an image shrunk to a few pixels a side and returns it at full size. Each layer is a transposed convolution that
+doubles the side, the opposite of a convolutional network's narrowing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.errors import BadRecord
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images as images
+from windtunnel.networks import weights
+from windtunnel.workload import Workload
+
+DATA = "digits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`code`: pixels a side of the shrunk image; `width`: feature maps of the first layer, halved at every doubling of the side."""
+
+    size: int = 8
+    channels: int = 1
+    code: int = 4
+    width: int = 64
+    rate: float = 0.003
+    batch: int = 64
+    epochs: int = 20
+    examples: int = 1437
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        images.require_positive(self, ("size", "channels", "code", "width", "rate", "batch", "epochs", "examples"), "deconv")
+        if self.code >= self.size:
+            raise BadRecord(f"job deconv: code must be smaller than the image, not {self.code} pixels a side for a size of {self.size}.")
+        weights.bound_of(self.init, "deconv")
+
+
+class Deconv(nn.Module):
+    """Spread the code over many feature maps, then trade maps for pixels; a side that is no whole doubling is cut to fit."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.code, self.size = settings.code, settings.size
+        doublings = (-(-settings.size // settings.code) - 1).bit_length()
+        widths = [max(8, settings.width >> turn) for turn in range(doublings + 1)]
+        layers: list[nn.Module] = [nn.Conv2d(settings.channels, widths[0], 3, padding=1), nn.ReLU()]
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], settings.channels, 3, padding=1))
+
+    def shrink(self, shown: Tensor) -> Tensor:
+        """The code of an image: each pixel of it the mean of a patch."""
+        return F.adaptive_avg_pool2d(shown, self.code)
+
+    def forward(self, code: Tensor) -> Tensor:
+        image: Tensor = torch.sigmoid(self.layers(code))
+        return image[..., : self.size, : self.size]
+
+
+def build(settings: Settings) -> Workload:
+    """One step on synthetic images."""
+    return Workload(
+        name="deconv",
+        model=lambda: _model(settings),
+        batch=lambda n: (torch.rand(n, settings.channels, settings.size, settings.size),),
+        loss=_loss,
+        optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
+        examples=settings.examples,
+        default_batch=settings.batch,
+    )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Squared error and Adam; examined on images never seen, beside what simple enlarging would give."""
+    settings = images.fitted(settings, data, "deconv")
+    shown, held_out = data.train["images"], data.held_out["images"]
+    learn = Stage(
+        name="learn",
+        epochs=settings.epochs,
+        steps=images.steps_of(len(shown), settings.batch),
+        batches=images.shuffled(settings.batch, shown),
+        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        step=images.descend(_loss),
+    )
+    return Lesson(
+        model=lambda: _model(settings),
+        stages=(learn,),
+        examine=lambda model: _examine(model, held_out),
+        metric="error",
+        better="lower",
+        draw=lambda model, folder: _draw(model, held_out[:10], folder),
+    )
+
+
+def _model(settings: Settings) -> nn.Module:
+    return weights.initialise(Deconv(settings), settings.init, "deconv")
+
+
+def _loss(model: Any, batch: tuple[Tensor]) -> Tensor:
+    return F.mse_loss(model(model.shrink(batch[0])), batch[0])
+
+
+def _enlarged(model: Deconv, code: Tensor, mode: str) -> Tensor:
+    return F.interpolate(code, size=(model.size, model.size), mode=mode)
+
+
+@torch.no_grad()
+def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
+    """`nearest` and `bilinear`: the error of enlarging the code without a network."""
+    (real,) = images.beside(model, held_out)
+    code = model.shrink(real)
+    made = {"error": model(code), "nearest": _enlarged(model, code, "nearest"), "bilinear": _enlarged(model, code, "bilinear")}
+    return {name: float(F.mse_loss(image, real)) for name, image in made.items()}
+
+
+@torch.no_grad()
+def _draw(model: Deconv, held_out: Tensor, folder: Path) -> list[Path]:
+    """Three rows: the codes, what the network makes of them, and the images they came from."""
+    (real,) = images.beside(model, held_out)
+    code = model.shrink(real)
+    return images.save_sheet(folder, "enlarged", torch.cat([_enlarged(model, code, "nearest"), model(code), real]), len(real))

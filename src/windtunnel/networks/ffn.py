@@ -1,0 +1,101 @@
+"""Feed-forward network: inputs, one layer of hidden nodes and outputs, all connected to the next layer."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images as images
+from windtunnel.networks import weights
+from windtunnel.workload import Workload
+
+DATA = "digits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`hidden`: nodes of the hidden layer, twice as many as inputs where it is not given; the guide asks for at least as many."""
+
+    inputs: int = 64
+    hidden: int | None = None
+    classes: int = 10
+    rate: float = 0.003
+    batch: int = 32
+    epochs: int = 20
+    examples: int = 1442
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        images.require_positive(self, ("inputs", "classes", "rate", "batch", "epochs", "examples"), "ffn")
+        if self.hidden is not None:
+            images.require_positive(self, ("hidden",), "ffn")
+        weights.bound_of(self.init, "ffn")
+
+    @property
+    def nodes(self) -> int:
+        return 2 * self.inputs if self.hidden is None else self.hidden
+
+
+def build(settings: Settings) -> Workload:
+    """Classify synthetic vectors."""
+
+    def batch(n: int) -> tuple[Tensor, Tensor]:
+        return torch.rand(n, settings.inputs), torch.randint(0, settings.classes, (n,))
+
+    return Workload(
+        name="ffn",
+        model=lambda: _model(settings),
+        batch=batch,
+        loss=_loss,
+        optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
+        examples=settings.examples,
+        default_batch=settings.batch,
+    )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Cross-entropy and Adam on images or rows of a table; examined by accuracy on what was never seen."""
+    images.fitted(settings, data, "ffn")
+    shown = data.train["images"]
+    fitted = dataclasses.replace(settings, inputs=shown[0].numel(), classes=data.facts["classes"])
+    learn = Stage(
+        name="learn",
+        epochs=settings.epochs,
+        steps=images.steps_of(len(shown), settings.batch),
+        batches=images.shuffled(settings.batch, shown, data.train["labels"]),
+        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        step=images.descend(_loss),
+    )
+    return Lesson(
+        model=lambda: _model(fitted),
+        stages=(learn,),
+        examine=lambda model: images.examine_classifier(model, data),
+        metric="accuracy",
+        better="higher",
+        cautions=caution(fitted),
+    )
+
+
+def caution(settings: Settings) -> tuple[str, ...]:
+    """The guide's rule for the hidden layer."""
+    if settings.nodes >= settings.inputs:
+        return ()
+    return (
+        f"{settings.nodes} hidden nodes for {settings.inputs} inputs: a feed-forward network profits when the hidden layer "
+        "has as many nodes as there are inputs, or more (Wuensche 2018, section III.B).",
+    )
+
+
+def _model(settings: Settings) -> nn.Module:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(settings.inputs, settings.nodes), nn.ReLU(), nn.Linear(settings.nodes, settings.classes))
+    return weights.initialise(layers, settings.init, "ffn")
+
+
+def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(pair[0]), pair[1])

@@ -1,0 +1,115 @@
+"""GoogLeNet (Szegedy et al. 2015): 6,624,904 parameters for 1000 classes, without its auxiliary heads.
+
+The form that is in use today: batch normalisation after every convolution, and a 3x3 where the paper's widest branch has a 5x5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from windtunnel.errors import BadRecord
+from windtunnel.lesson import Dataset, Lesson
+from windtunnel.networks import _photographs
+from windtunnel.workload import Workload
+
+DATA = "images"
+LEAST_SIZE = 32  # the image is halved five times
+
+# Table 1 of the paper: channels of the 1x1, 3x3 (narrowed, then out), "5x5" (narrowed, then out) and pooling branches; None is a pooling.
+MODULES: tuple[tuple[int, ...] | None, ...] = (
+    (64, 96, 128, 16, 32, 32),
+    (128, 128, 192, 32, 96, 64),
+    None,
+    (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64),
+    (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128),
+    None,
+    (256, 160, 320, 32, 128, 128),
+    (384, 192, 384, 48, 128, 128),
+)
+PUBLISHED_WIDTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`width`: channels after the first layer, all others in proportion, so a multiple of 8."""
+
+    classes: int = 1000
+    channels: int = 3
+    size: int = 224
+    width: int = PUBLISHED_WIDTH
+    dropout: float = 0.2
+    rate: float = 0.01
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        _photographs.check(self, "googlenet", LEAST_SIZE)
+        if self.width % 8:
+            raise BadRecord(f"job googlenet: width must be a multiple of 8, not {self.width}, or its narrow branches have no whole number of channels.")
+
+
+class Inception(nn.Module):
+    """Four branches over the same image, laid side by side."""
+
+    def __init__(self, given: int, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        one, narrow_three, three, narrow_five, five, pooled = channels
+        self.one = _convolution(given, one, 1)
+        self.three = nn.Sequential(_convolution(given, narrow_three, 1), _convolution(narrow_three, three, 3))
+        self.five = nn.Sequential(_convolution(given, narrow_five, 1), _convolution(narrow_five, five, 3))
+        self.pooled = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), _convolution(given, pooled, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.one(images), self.three(images), self.five(images), self.pooled(images)], dim=1)
+
+
+def network(settings: Settings) -> nn.Module:
+    """The stem, nine inception modules with poolings between, and one linear layer; any size fits, since the last pooling adapts."""
+    wide = settings.width
+    layers: list[nn.Module] = [
+        _convolution(settings.channels, wide, 7, 2),
+        _halving(3),
+        _convolution(wide, wide, 1),
+        _convolution(wide, 3 * wide, 3),
+        _halving(3),
+    ]
+    given = 3 * wide
+    for index, published in enumerate(MODULES):
+        if published is None:
+            layers.append(_halving(3 if index < len(MODULES) // 2 else 2))
+            continue
+        channels = tuple(count * wide // PUBLISHED_WIDTH for count in published)
+        layers.append(Inception(given, channels))
+        given = channels[0] + channels[2] + channels[4] + channels[5]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(settings.dropout), nn.Linear(given, settings.classes)
+    return _photographs.he_weights(nn.Sequential(*layers, *head))
+
+
+def _convolution(channels: int, width: int, kernel: int, stride: int = 1) -> nn.Module:
+    layers = nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False), nn.BatchNorm2d(width, eps=0.001), nn.ReLU(inplace=True)
+    return nn.Sequential(*layers)
+
+
+def _halving(kernel: int) -> nn.Module:
+    return nn.MaxPool2d(kernel, 2, ceil_mode=True)
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 32 random photographs."""
+    return _photographs.build("googlenet", settings, network, lambda params: _optimizer(settings, params))
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn the classes of a data set of images."""
+    return _photographs.teach("googlenet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+
+
+def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=1e-4)

@@ -1,0 +1,168 @@
+"""GPT-2 (Radford et al. 2019): a transformer that reads from left to right and says what comes next.
+
+Parameters, the output sharing the weights of the input: small 124,439,808; medium 354,823,168; large 774,030,080; xl 1,557,611,200.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.networks import _images, _text, weights
+from windtunnel.networks._transformer import INITIAL_SPREAD, Block, Shape, adamw, check_shape, check_size, small_weights, stack
+from windtunnel.workload import Workload
+
+DATA = "text"
+CLIP_NORM = 1.0
+SIZES = {"tiny": (2, 64, 2), "small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}  # layers, width, heads
+LESSON_LENGTH = 128
+LESSON_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A published `size` (or tiny, for a first try), or layers, width and heads of one's own; `length`: tokens in a sequence, None for
+    the whole context in a forecast and 128 characters in a lesson."""
+
+    size: str = "small"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    context: int = 1024
+    length: int | None = None
+    vocabulary: int = 50257
+    dropout: float = 0.1
+    rate: float = 1e-3
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        check_size("gpt2", self.size, SIZES)
+        shape = self.shape
+        check_shape("gpt2", shape.layers, shape.width, shape.heads, self.dropout)
+        _images.require_positive(self, ("context", "vocabulary", "rate"), "gpt2")
+        _text.check_length("gpt2", self.length, self.context)
+        weights.bound_of(self.init, "gpt2")
+
+    @property
+    def shape(self) -> Shape:
+        layers, width, heads = (
+            published if chosen is None else chosen for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
+        )
+        return Shape(layers=layers, width=width, heads=heads, dropout=self.dropout, causal=True, gelu="tanh")
+
+
+class GPT2(nn.Module):
+    """Token and position embeddings, blocks, a last normalisation; scores by the embedding's own weights."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        shape = settings.shape
+        self.tokens = nn.Embedding(settings.vocabulary, shape.width)
+        self.positions = nn.Embedding(settings.context, shape.width)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.blocks = stack(shape)
+        self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        small_weights(self)
+        self._calm_residuals(shape.layers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        states = self.norm(self.blocks(self.dropout(self.tokens(tokens) + self.positions(places))))
+        return F.linear(states, self.tokens.weight)
+
+    @torch.no_grad()
+    def _calm_residuals(self, layers: int) -> None:
+        """What each block adds starts smaller the more blocks there are, so that the sum does not grow with depth (section 2.3)."""
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for layer in (block.attention.out, block.narrow):
+                layer.weight.normal_(0.0, INITIAL_SPREAD / (2 * layers) ** 0.5)
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 8 sequences of random tokens."""
+    length = settings.length or settings.context
+
+    def batch(n: int) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(0, settings.vocabulary, (n, length + 1))
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return Workload(
+        name="gpt2",
+        model=lambda: weights.initialise(GPT2(settings), settings.init, "gpt2"),
+        batch=batch,
+        loss=_loss,
+        optimizer=lambda params: adamw(params, settings.rate),
+        clip_norm=CLIP_NORM,
+        default_batch=8,
+    )
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn to write like a text, character by character."""
+    length = settings.length or min(LESSON_LENGTH, settings.context)
+    _text.check_text("gpt2", data, length)
+    alphabet = data.facts["alphabet"]
+    fitted = dataclasses.replace(settings, vocabulary=len(alphabet), context=length, length=length)
+    text = data.train["text"]
+    stage = Stage(
+        name="train",
+        epochs=5,
+        steps=_text.steps_of(len(text), length, LESSON_BATCH),
+        batches=_text.passages(text, length, LESSON_BATCH),
+        optimizers=lambda model: adamw(model.parameters(), fitted.rate),
+        step=_text.clipped_step(_loss, CLIP_NORM),
+    )
+    return Lesson(
+        model=lambda: weights.initialise(GPT2(fitted), fitted.init, "gpt2"),
+        stages=(stage,),
+        examine=lambda model: _examine(model, data.held_out["text"], length),
+        metric="bits_per_character",
+        better="lower",
+        draw=lambda model, folder: _draw(model, alphabet, length, folder),
+        cautions=caution(settings),
+    )
+
+
+def caution(settings: Settings) -> tuple[str, ...]:
+    """A word to those who would teach a large transformer a small text."""
+    if settings.shape.width < 512:
+        return ()
+    return (f"gpt2 of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",)
+
+
+def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+@torch.no_grad()
+def _examine(model: nn.Module, text: Tensor, length: int) -> dict[str, float]:
+    """Bits for each character; a passage begins without memory, which costs a little."""
+    was_training = model.training
+    model.eval()
+    place = _text.place_of(model)
+    rows = text[: (len(text) - 1) // length * length + 1]
+    inputs, targets = rows[:-1].view(-1, length), rows[1:].view(-1, length)
+    pairs = zip(torch.split(inputs, LESSON_BATCH), torch.split(targets, LESSON_BATCH), strict=True)
+    lost = [_loss(model, (shown.to(place), wanted.to(place))) * len(shown) for shown, wanted in pairs]
+    model.train(was_training)
+    return {"bits_per_character": float(torch.stack(lost).sum()) / len(inputs) * _text.BITS}
+
+
+@torch.no_grad()
+def _draw(model: nn.Module, alphabet: str, length: int, folder: Path, characters: int = 400) -> list[Path]:
+    was_training = model.training
+    model.eval()
+    place, generator = _text.place_of(model), torch.Generator().manual_seed(0)
+    written = [alphabet.index("\n") if "\n" in alphabet else 0]
+    for _ in range(characters):
+        recent = torch.tensor([written[-length:]], device=place)
+        written.append(int(_text.choose(model(recent)[:, -1], generator)))
+    model.train(was_training)
+    return _text.write_passage(alphabet, written[1:], folder)

@@ -1,0 +1,52 @@
+"""ResNet-18 (He et al. 2016): 11,689,512 parameters for 1000 classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from windtunnel.lesson import Dataset, Lesson
+from windtunnel.networks import _photographs
+from windtunnel.networks._residual import Basic, residual_network
+from windtunnel.workload import Workload
+
+DATA = "images"
+LEAST_SIZE = 32  # the image is halved five times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`width`: channels after the first layer; each of the later three groups doubles it. `rate`: the published 0.1 for 256 images, for 32."""
+
+    classes: int = 1000
+    channels: int = 3
+    size: int = 224
+    width: int = 64
+    rate: float = 0.0125
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        _photographs.check(self, "resnet18", LEAST_SIZE)
+
+
+def network(settings: Settings) -> nn.Module:
+    """The layers, with fresh weights."""
+    return _photographs.he_weights(residual_network(Basic, (2, 2, 2, 2), settings.channels, settings.width, settings.classes))
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 32 random photographs."""
+    return _photographs.build("resnet18", settings, network, lambda params: _optimizer(settings, params))
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn the classes of a data set of images."""
+    return _photographs.teach("resnet18", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+
+
+def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=1e-4)

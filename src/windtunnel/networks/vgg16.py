@@ -1,0 +1,65 @@
+"""VGG-16 (Simonyan and Zisserman 2015, configuration D): 138,357,544 parameters for 1000 classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from windtunnel.lesson import Dataset, Lesson
+from windtunnel.networks import _photographs
+from windtunnel.workload import Workload
+
+DATA = "images"
+LEAST_SIZE = 32  # the image is halved five times
+GRID = 7  # the image that the fully connected layers see, whatever the input's size
+GROUPS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # (multiple of the width, convolutions) between poolings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`width`: channels of the first group, the others in proportion; `hidden`: nodes of the fully connected layers."""
+
+    classes: int = 1000
+    channels: int = 3
+    size: int = 224
+    width: int = 64
+    hidden: int = 4096
+    dropout: float = 0.5
+    rate: float = 0.01
+    init: str = "modern"
+
+    def __post_init__(self) -> None:
+        _photographs.check(self, "vgg16", LEAST_SIZE, ("width", "hidden"))
+
+
+def network(settings: Settings) -> nn.Module:
+    """Thirteen 3x3 convolutions in five groups, then three fully connected layers."""
+    layers: list[nn.Module] = []
+    given, hidden = settings.channels, settings.hidden
+    for multiple, count in GROUPS:
+        for _ in range(count):
+            layers += [nn.Conv2d(given, multiple * settings.width, 3, padding=1), nn.ReLU(inplace=True)]
+            given = multiple * settings.width
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.AdaptiveAvgPool2d(GRID), nn.Flatten()]
+    for nodes in (given * GRID**2, hidden):
+        layers += [nn.Linear(nodes, hidden), nn.ReLU(inplace=True), nn.Dropout(settings.dropout)]
+    return _photographs.he_weights(nn.Sequential(*layers, nn.Linear(hidden, settings.classes)))
+
+
+def build(settings: Settings) -> Workload:
+    """Batches of 32 random photographs."""
+    return _photographs.build("vgg16", settings, network, lambda params: _optimizer(settings, params))
+
+
+def teach(settings: Settings, data: Dataset) -> Lesson:
+    """Learn the classes of a data set of images."""
+    return _photographs.teach("vgg16", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+
+
+def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=5e-4)

@@ -1,0 +1,140 @@
+"""Journeys at the command line, as a user would take them, the first mistakes included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+QUICK = ["--processes", "1", "--seconds", "0.1"]
+
+
+def run(*words: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({"WINDTUNNEL_STORE": str(store)} if store else {})}
+    return subprocess.run([sys.executable, "-m", "windtunnel", *words], capture_output=True, text=True, env=environment, timeout=300)
+
+
+def test_help_shows_examples_before_options() -> None:
+    for words in ((), ("predict",), ("measure",)):
+        text = run(*words, "--help").stdout
+        assert 0 < text.index("Examples") < text.index("--help ")
+
+
+def test_a_prediction_as_text_and_as_data_tell_the_same() -> None:
+    words = ("predict", "rnn", "n_rec=20", "n_steps=5", "--on", "h200")
+    text, data = run(*words), run(*words, "--json")
+    assert text.returncode == data.returncode == 0 and not data.stderr
+    found = json.loads(data.stdout)
+    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions", "unit_seconds", "host_seconds"} <= set(found)
+    assert found["memory"]["peak_bytes"] > 0 and sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["peak_bytes"])
+    assert sum(found["parts"].values()) == pytest.approx(found["step_seconds"])
+    assert f"bound by {found['bound_by']}" in text.stdout
+
+
+def test_a_measurement_is_printed_beside_its_forecast(tmp_path: Path) -> None:
+    done = run("measure", "rnn", "n_rec=10", "n_steps=5", "--threads", "1", "--json", *QUICK, store=tmp_path / "s.sqlite")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["forecast_over_measured"] == pytest.approx(found["forecast"]["step_seconds"] / found["step_seconds"])
+    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions"} <= set(found)
+
+
+def test_machines_and_networks_can_be_listed_and_shown() -> None:
+    names = [m["name"] for m in json.loads(run("machine", "list", "--json").stdout)]
+    assert {"k80", "h200", "i7-3820", "raspberry-pi-5"} <= set(names)
+    shown = run("machine", "show", "k80").stdout
+    assert "240 GB/s" in shown and "Wikipedia" in shown
+    assert json.loads(run("machine", "here", "--json").stdout)["host"]["cores"] >= 1
+    assert "rnn" in run("network", "list").stdout
+    assert "2,752 parameters" in run("network", "show", "rnn").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("predict", "rnnn"), ("'rnnn'", "'rnn'")),
+        (("predict", "rnn", "--on", "h2000"), ("'h2000'", "'h200'")),
+        (("predict", "rnn", "n_recs=5", "--on", "h200"), ("'n_recs'", "'n_rec'")),
+        (("predict", "rnn", "n_rec", "--on", "h200"), ("'n_rec'", "key=value")),
+        (("predict", "rnn", "n_rec=many", "--on", "h200"), ("n_rec", "whole number", "'many'")),
+        (("predict", "rnn", "--precision", "fp12", "--on", "h200"), ("'fp12'",)),
+        (("predict", "rnn", "--batch", "0", "--on", "h200"), ("batch", "0")),
+        (("predict", "rnn", "--batch", "900000000000", "--on", "h200"), ("DoesNotFit", "Largest batch that fits")),
+        (("predict", "nowhere.py:build", "--on", "h200"), ("nowhere.py", "no file")),
+        (("predict", "rnn", "--on", "nowhere.toml"), ("nowhere.toml",)),
+        (("predict", "rnn", "--on", "h200", "--execution", "magic"), ("'magic'",)),
+        (("predict", "rnn", "--on", "i7-3820", "--execution", "graph"), ("GPU",)),
+        (("measure", "rnn", "--on", "h200"), ("h200", "predict")),
+        (("network", "show", "nothing"), ("'nothing'",)),
+        (("predict", "rnn", "--batch", "some"), ("--batch",)),
+        (("fly", "rnn"), ("fly",)),
+    ],
+)
+def test_a_mistake_gets_a_clear_message_and_exit_code_2(words: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    assert all(word in done.stderr for word in expected), done.stderr
+
+
+def test_a_gpu_that_is_not_there_is_said() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = run("measure", "rnn", "--on", "cuda")
+    assert done.returncode == 2 and "no CUDA GPU" in done.stderr
+
+
+def test_a_job_whose_step_raises_is_told_without_traceback_unless_debug(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(
+        "import torch, windtunnel as wt\n"
+        "def build():\n"
+        "    return wt.Workload(name='bad', model=lambda: torch.nn.Linear(3, 3), batch=lambda n: torch.randn(n, 4), loss=lambda m, b: m(b).sum(),\n"
+        "                       optimizer=lambda p: torch.optim.SGD(p, lr=0.1))\n"
+    )
+    done = run("predict", f"{path}:build", "--on", "h200")
+    assert done.returncode == 2 and "bad" in done.stderr and "Traceback" not in done.stderr
+    assert "Traceback" in run("predict", f"{path}:build", "--on", "h200", "--debug").stderr
+    measured = run("measure", f"{path}:build", *QUICK, store=tmp_path / "s.sqlite")
+    assert measured.returncode == 2 and "Traceback" not in measured.stderr and "could not be measured" in measured.stderr
+
+
+def test_a_store_from_the_future_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    done = run("measure", "rnn", "n_steps=2", *QUICK, store=path)
+    assert done.returncode == 2 and "newer windtunnel" in done.stderr
+
+
+def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    words = [sys.executable, "-m", "windtunnel", "measure", "rnn", "n_steps=2", "--processes", "2", "--seconds", "0.2", "--store", str(path)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while _processes(path) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "1 of 2 processes" in err and "same command" in err and "Traceback" not in err
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "before an interruption" in done.stdout
+
+
+def _processes(path: Path) -> int:
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+            return int(db.execute("SELECT count(*) FROM process").fetchone()[0])
+    except sqlite3.Error:
+        return 0

@@ -1,0 +1,268 @@
+"""Physical questions first: laws that every forecast must keep, then cases worked by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import fly
+from torch import nn
+
+import windtunnel as wt
+from windtunnel.errors import BadInput, DoesNotFit, RateMissing
+from windtunnel.forecast import efficiency
+from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.memory import account
+from windtunnel.forecast.price import Pricer
+from windtunnel.forecast.schedule import Task, place
+from windtunnel.results import PARTS
+from windtunnel.trace import Op, Trace
+
+SMALL = {"layers": (2048, 1024, 512)}
+CASES = [
+    ("rnn", "h200", wt.Strategy(), {}),
+    ("rnn", "h200", wt.Strategy(execution="graph"), {}),
+    ("rnn", "k80", wt.Strategy(data="streamed"), {}),
+    ("rnn", "i7-3820", wt.Strategy(threads=1), {}),
+    ("rnn", "h200", wt.Strategy(), {"way": "module"}),
+    ("fcn5", "k80", wt.Strategy(), SMALL),
+    ("fcn5", "h200", wt.Strategy(precision="bf16", batch=512), SMALL),
+    ("fcn5", "a100-80gb", wt.Strategy(precision="tf32", data="streamed", prefetch=1), SMALL),
+    ("fcn5", "i7-3820", wt.Strategy(threads=4), SMALL),
+    ("fcn5", "i7-3820", wt.Strategy(threads=8), SMALL),
+]
+every_case = pytest.mark.parametrize(("job", "machine", "strategy", "settings"), CASES)
+
+
+@every_case
+def test_the_parts_sum_to_the_step(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    result = fly(job, machine, strategy, **settings)
+    assert sum(result.parts.values()) == pytest.approx(result.step_seconds, rel=1e-9)
+    assert set(result.parts) <= set(PARTS)
+    assert result.bound_by == max(result.parts, key=lambda part: result.parts[part])
+
+
+@every_case
+def test_the_memory_parts_sum_to_the_peak(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    memory = fly(job, machine, strategy, **settings).memory
+    assert sum(memory.parts.values()) == pytest.approx(memory.peak_bytes)
+    assert memory.total_bytes >= memory.peak_bytes
+
+
+@every_case
+def test_the_step_lies_inside_its_interval_and_is_no_faster_than_its_lanes(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    result = fly(job, machine, strategy, **settings)
+    assert 0 < result.low_seconds < result.step_seconds < result.high_seconds
+    assert result.unit_seconds is not None and result.step_seconds >= result.unit_seconds * (1 - 1e-9)
+
+
+@every_case
+def test_a_faster_unit_memory_or_link_is_never_slower(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    slow = wt.Machine.named(machine)
+    unit = slow.unit
+    faster_unit = dataclasses.replace(unit, flop_rates={k: 2 * v for k, v in unit.flop_rates.items()}, memory_rate=2 * (unit.memory_rate or 0))
+    quick = dataclasses.replace(slow, unit=faster_unit, link=slow.link and dataclasses.replace(slow.link, rate=2 * slow.link.rate))
+    assert fly(job, quick, strategy, **settings).step_seconds <= fly(job, slow, strategy, **settings).step_seconds * (1 + 1e-9)
+
+
+@every_case
+def test_a_faster_host_is_never_slower(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    slow = wt.Machine.named(machine)
+    assert slow.issue is not None
+    quick = dataclasses.replace(slow, issue=slow.issue.scaled(0.5))
+    assert fly(job, quick, strategy, **settings).step_seconds <= fly(job, slow, strategy, **settings).step_seconds * (1 + 1e-9)
+
+
+@every_case
+def test_the_same_question_gets_the_same_answer_and_changes_nothing(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+    where = wt.Machine.named(machine)
+    before = (dataclasses.replace(where), dataclasses.replace(strategy))
+    assert fly(job, where, strategy, **settings) == fly(job, where, strategy, **settings)
+    assert (where, strategy) == before
+
+
+def test_a_small_recurrent_network_is_launch_bound_on_every_gpu() -> None:
+    for machine in ("h200", "k80", "m2090", "rtx4090", "a100-80gb"):
+        assert fly("rnn", machine, n_steps=100).bound_by == "launch"
+
+
+def test_on_a_gpu_its_time_is_flat_in_width_and_linear_in_timesteps() -> None:
+    narrow, wide = (fly("rnn", "k80", n_rec=n).step_seconds for n in (10, 200))
+    assert wide == pytest.approx(narrow, rel=0.05)
+    ten, hundred = (fly("rnn", "k80", n_steps=n).step_seconds for n in (10, 100))
+    assert 8 < hundred / ten <= 10
+
+
+def test_on_a_cpu_its_time_rises_with_width_and_the_gpu_overtakes() -> None:
+    cpu = {n: fly("rnn", "macbook-2016", n_rec=n).step_seconds for n in (50, 5000)}
+    gpu = {n: fly("rnn", "k80", n_rec=n).step_seconds for n in (50, 5000)}
+    assert cpu[50] < gpu[50], "a laptop beats the K80 on small networks (Brandfonbrener 2017, Figures 3 and 10)"
+    assert cpu[5000] > 3 * gpu[5000], "the K80 is far ahead at 5,000 (Brandfonbrener 2017, Figure 5)"
+
+
+def test_input_and_output_sizes_hardly_matter_on_a_gpu() -> None:
+    small, large = (fly("rnn", "k80", n_rec=500, n_in=n, n_out=n).step_seconds for n in (2, 100))
+    assert large == pytest.approx(small, rel=0.05), "Brandfonbrener 2017, section 4.1.4"
+
+
+def test_a_captured_graph_is_faster_where_launches_bound() -> None:
+    assert fly("rnn", "h200", wt.Strategy(execution="graph")).step_seconds < 0.5 * fly("rnn", "h200").step_seconds
+
+
+def test_threads_help_up_to_the_physical_cores_and_hurt_beyond() -> None:
+    times = {n: fly("fcn5", "i7-3820", wt.Strategy(threads=n), **SMALL).step_seconds for n in (1, 2, 4, 8)}
+    assert times[1] > times[2] > times[4], "Wuensche 2018, Table I"
+    assert times[8] > times[4], "Wuensche 2018, section III.F: not more threads than physical cores"
+
+
+def test_streaming_is_never_faster_than_resident_and_prefetch_never_slower_than_none() -> None:
+    strategies = {"resident": {}, "streamed": {"data": "streamed"}, "prefetched": {"data": "streamed", "prefetch": 1}}
+    seconds = {name: fly("fcn5", "k80", wt.Strategy(batch=256, **how), **SMALL).step_seconds for name, how in strategies.items()}  # type: ignore[arg-type]
+    assert seconds["resident"] <= seconds["prefetched"] < seconds["streamed"]
+
+
+def test_a_streamed_batch_is_a_copy_over_the_link() -> None:
+    machine = wt.Machine.named("k80")
+    slow = dataclasses.replace(machine, link=wt.machine.Link(name="thin", rate=1e6))  # type: ignore[attr-defined]
+    result = fly("fcn5", slow, wt.Strategy(batch=256, data="streamed"), **SMALL)
+    assert result.bound_by == "copy"
+    assert result.parts["copy"] == pytest.approx((256 * 2048 * 4 + 256 * 8) / 1e6)
+
+
+def test_low_precision_pays_on_matrix_units() -> None:
+    seconds = [fly("fcn5", "h200", wt.Strategy(batch=8192, precision=p), **SMALL).step_seconds for p in ("fp32", "tf32", "bf16")]  # type: ignore[arg-type]
+    assert seconds[0] > seconds[1] and seconds[0] > seconds[2]
+
+
+def test_more_memory_never_makes_a_case_stop_fitting(recorded: Callable[..., Trace]) -> None:
+    steps = recorded("fcn5", "gpu", batch=64, **SMALL)
+    machine = wt.Machine.named("k80")
+    fits = [
+        account(steps, dataclasses.replace(machine, unit=dataclasses.replace(machine.unit, memory_bytes=float(size))), wt.Strategy()).fits
+        for size in (1e7, 1e8, 8e8, 9e8, 1e9, 1e10)
+    ]
+    assert fits == sorted(fits) and fits[0] is False and fits[-1] is True
+
+
+def test_what_does_not_fit_is_refused_with_parts_and_the_largest_batch_that_does() -> None:
+    job = wt.Workload.named("fcn5", layers=(4096, 1024, 64))
+    tiny = wt.Machine.named("k80")
+    tiny = dataclasses.replace(tiny, unit=dataclasses.replace(tiny.unit, memory_bytes=1.1e9))
+    with pytest.raises(DoesNotFit) as caught:
+        wt.predict(job, tiny, wt.Strategy(batch=1_000_000))
+    assert "data" in str(caught.value) and "k80" in str(caught.value)
+    largest = int(str(caught.value).rsplit(" ", 1)[1].rstrip("."))
+    assert wt.predict(job, tiny, wt.Strategy(batch=largest)).memory.fits
+    with pytest.raises(DoesNotFit):
+        wt.predict(job, tiny, wt.Strategy(batch=int(largest * 1.05)))
+
+
+def test_an_absurd_batch_does_not_fit_anywhere() -> None:
+    with pytest.raises(DoesNotFit):
+        wt.predict(wt.Workload.named("rnn", n_steps=2), wt.Machine.named("h200"), wt.Strategy(batch=2**40))
+
+
+def test_an_op_of_no_known_family_is_priced_and_named() -> None:
+    job = wt.Workload(
+        name="odd",
+        model=lambda: nn.Linear(64, 64),
+        batch=lambda n: torch.randn(n, 64, 64),
+        loss=lambda m, b: torch.linalg.inv_ex(m(b) + 100 * torch.eye(64))[0].sum(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+    result = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=8))
+    named = [c for c in result.cautions if "aten.linalg_inv_ex" in c]
+    assert named and "%" in named[0]
+
+
+def test_every_op_costs_the_host_and_all_but_views_the_unit(recorded: Callable[..., Trace]) -> None:
+    for target, machine in (("gpu", "h200"), ("cpu", "i7-3820")):
+        steps = recorded("rnn", target)
+        for op, price in zip(steps.ops, Pricer(wt.Machine.named(machine), wt.Strategy(), steps).price(steps.ops), strict=True):
+            assert price.host_seconds > 0
+            assert (price.unit_seconds > 0) == (op.family != "view")
+
+
+def test_a_rate_nobody_sourced_is_named_when_it_is_needed(recorded: Callable[..., Trace]) -> None:
+    machine = wt.Machine.named("k80")
+    blind = dataclasses.replace(machine, unit=dataclasses.replace(machine.unit, memory_rate=None))
+    with pytest.raises(RateMissing, match=r"unit\.memory_rate of k80"):
+        forecast(recorded("rnn", "gpu"), blind, wt.Strategy())
+    unlinked = dataclasses.replace(machine, link=None)
+    with pytest.raises(RateMissing, match=r"link\.rate"):
+        forecast(recorded("rnn", "gpu"), unlinked, wt.Strategy(data="streamed"))
+
+
+def test_a_precision_the_unit_does_not_state_is_cautioned() -> None:
+    result = fly("fcn5", "k80", wt.Strategy(precision="bf16"), **SMALL)
+    assert any("bf16" in caution for caution in result.cautions)
+
+
+def test_a_graph_needs_a_gpu_and_idle_units_are_told() -> None:
+    with pytest.raises(BadInput, match="GPU"):
+        fly("rnn", "i7-3820", wt.Strategy(execution="graph"))
+    assert any("one unit of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
+
+
+def test_lanes_by_hand() -> None:
+    """Host issues three kernels at 10 us each; the unit needs 25, 1 and 1. It ends at 10+25+1+1 = 37."""
+    tasks = []
+    for seconds in (25.0, 1.0, 1.0):
+        tasks.append(Task(lane="host", seconds=10.0, part="launch"))
+        tasks.append(Task(lane="unit", seconds=seconds, part="compute", after=(len(tasks) - 1,)))
+    spans = place(tasks)
+    assert [(s.start, s.end) for s in spans if tasks[s.task].lane == "unit"] == [(10, 35), (35, 36), (36, 37)]
+    assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
+
+
+def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:
+    op = Op(name="aten.case", family=family, phase="forward", dtype="fp32", flop=flop, read_bytes=read, written_bytes=written, shape=shape)
+    return Trace(
+        job="case", batch=1, target="gpu", precision="fp32", ops=(op,), allocations={}, held=(), batch_bytes=0, parameters=0, module_calls=0, nodes=0, torch=""
+    )
+
+
+def test_a_streaming_op_by_hand() -> None:
+    """An H200 adds two tensors of 1 GB: 3 GB at 85 % of 4.8 TB/s is 735.3 us, and 3,000 cycles at 1.98 GHz are 1.5 us more."""
+    steps = one_op("streaming", flop=2.5e8, read=2e9, written=1e9, shape=(250_000_000,))
+    price = Pricer(wt.Machine.named("h200"), wt.Strategy(), steps).price(steps.ops)[0]
+    assert price.unit_seconds == pytest.approx(3e9 / (0.85 * 4.8e12) + 3000 / 1.98e9)
+
+
+def test_a_matrix_product_by_hand() -> None:
+    """4096 cubed on an H200 in fp32: 137.4 Gflop at 70 % of 66.9 TFLOP/s is 2.935 ms."""
+    steps = one_op("matmul", flop=2 * 4096**3, read=2 * 4 * 4096**2, written=4 * 4096**2, shape=(1, 4096, 4096, 4096))
+    price = Pricer(wt.Machine.named("h200"), wt.Strategy(), steps).price(steps.ops)[0]
+    assert price.unit_seconds == pytest.approx(2.935e-3, rel=2e-3)
+
+
+def test_no_share_of_a_rate_is_more_than_all_of_it() -> None:
+    for table in (efficiency.CPU, efficiency.GPU):
+        assert all(0 < share.flop <= 1 and 0 < share.bytes <= 1 for share in table.values())
+    assert set(efficiency.CPU) == set(efficiency.GPU)
+
+
+def test_the_peak_by_hand() -> None:
+    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in units of 4 MB: weights 1, gradients 1; the batch is 0.1."""
+    job = wt.Workload(
+        name="layer",
+        model=lambda: nn.Linear(1000, 1000, bias=False),
+        batch=lambda n: torch.randn(n, 1000),
+        loss=lambda m, b: m(b).sum(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+    memory = wt.predict(job, wt.Machine.named("macbook-2016"), wt.Strategy(batch=100)).memory
+    assert memory.parts["weights"] == pytest.approx(4e6, rel=1e-3)
+    assert memory.parts["data"] == pytest.approx(4e5, rel=1e-3)
+    assert 8e6 <= memory.peak_bytes <= 9.3e6
+
+
+@pytest.mark.parametrize(("job", "machine"), [("rnn", "h200"), ("rnn", "i7-3820")])
+def test_a_forecast_prints_itself_as_the_golden_output_says(job: str, machine: str) -> None:
+    from pathlib import Path
+
+    path = Path(__file__).parent / "golden" / f"{job}-{machine}.txt"
+    text = str(fly(job, machine, n_rec=50, n_steps=100)) + "\n"
+    assert text == path.read_text()

@@ -1,0 +1,124 @@
+"""The plan of the house, kept by tests: what may import what, what is public, and that the README tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import windtunnel as wt
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "windtunnel"
+# From the ground up. A module may import what stands on its own floor or below.
+FLOORS = (
+    ("errors",),
+    ("units",),
+    ("records",),
+    ("machine", "strategy", "workload", "lesson", "results"),
+    ("here", "trainer"),
+    ("trace", "networks", "learning"),
+    ("forecast", "measurement"),
+    ("prediction",),
+    ("cli",),
+    ("__main__", "__init__"),
+)
+# A noun's own constructors may reach up when they are called, so that `Machine.here()` reads as it should.
+REACHES = {("machine", "here"), ("workload", "networks")}
+
+
+def floor_of(module: str) -> int:
+    name = module.split(".")[1] if "." in module else "__init__"
+    return next(i for i, floor in enumerate(FLOORS) if name in floor)
+
+
+def imports_of(path: Path) -> set[tuple[str, bool]]:
+    """Modules of ours that a file imports, and whether it does so when it is itself imported."""
+    tree = ast.parse(path.read_text())
+    late = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
+    typing = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) for inner in ast.walk(node)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "windtunnel":
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "windtunnel" else [node.module]
+            found |= {(name, id(node) not in late) for name in names}
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["windtunnel", *path.relative_to(SOURCE).with_suffix("").parts])
+
+
+def test_imports_only_climb() -> None:
+    wrong = []
+    for path in SOURCE.rglob("*.py"):
+        own = module_name(path)
+        for other, _ in imports_of(path):
+            pair = (own.split(".")[1], other.split(".")[1] if "." in other else "")
+            if pair not in REACHES and floor_of(other) > floor_of(own):
+                wrong.append(f"{own} imports {other}")
+    assert not wrong
+
+
+def test_forecasts_are_arithmetic_without_framework_clock_or_file() -> None:
+    for path in (SOURCE / "forecast").glob("*.py"):
+        names = {alias.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import) for alias in node.names}
+        assert not names & {"torch", "time", "os", "pathlib", "subprocess", "sqlite3"}, path
+        assert not any(other.startswith(("windtunnel.measurement", "windtunnel.trace.")) for other, _ in imports_of(path)), path
+
+
+def test_measurements_know_nothing_of_forecasts() -> None:
+    for path in (SOURCE / "measurement").rglob("*.py"):
+        assert not any(other.startswith(("windtunnel.forecast", "windtunnel.prediction")) for other, _ in imports_of(path)), path
+
+
+@pytest.mark.parametrize(
+    "words", ["import windtunnel", "import windtunnel.cli", "import windtunnel; windtunnel.Machine.named('8xh200'); windtunnel.Strategy()"]
+)
+def test_no_framework_is_imported_uninvited(words: str) -> None:
+    code = f"{words}; import sys; print([m for m in ('torch', 'numpy', 'jax', 'tensorflow', 'sklearn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names_are_these() -> None:
+    assert wt.__all__ == sorted(wt.__all__)
+    assert {"Workload", "Machine", "Strategy", "Forecast", "Measurement", "predict", "measure"} <= set(wt.__all__)
+    assert all(getattr(wt, name) is not None for name in wt.__all__)
+    with pytest.raises(AttributeError, match="simulate"):
+        wt.simulate  # noqa: B018
+
+
+def test_the_readme_is_short_and_its_example_prints_what_it_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 120
+    example, output = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    assert len(example.strip().splitlines()) <= 12
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(example, "README.md", "exec"), {})
+    assert said.getvalue().strip() == output.strip()
+
+
+def test_only_units_spells_out_powers_of_ten_and_two_in_forecasts() -> None:
+    for path in (SOURCE / "forecast").glob("*.py"):
+        if path.name != "efficiency.py":
+            assert not re.search(r"\b1e9\b|2 ?\*\* ?30|1024", path.read_text()), path
+
+
+def test_no_pickle_anywhere() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert not re.search(r"\bimport pickle\b|torch\.(save|load)\(|allow_pickle=True", path.read_text()), path
+
+
+def test_project_files_name_no_place_of_one_machine() -> None:
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "Makefile"]:
+        assert not re.search(r"/(work|root|home)/", path.read_text()), path

@@ -1,0 +1,142 @@
+"""One contract, asked of every named network: it builds, steps, learns, can be forecast and measured, saves and loads, and refuses bad settings by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+import torch
+
+import windtunnel as wt
+from windtunnel import networks
+from windtunnel.errors import BadRecord
+from windtunnel.learning import checkpoint, guide, training
+from windtunnel.learning.layers import layers
+from windtunnel.lesson import Lesson
+from windtunnel.strategy import Strategy
+from windtunnel.trainer import Trainer
+
+# Sizes at which one step takes a fraction of a second; `batch` and `steps` are the test's own words.
+SMALL = {
+    "fcn5": {"layers": (12, 16, 8), "rate": 0.5},
+    "rnn": {"n_rec": 10, "n_steps": 5},
+    "alexnet": {"size": 64, "classes": 4, "width": 8},
+    "googlenet": {"size": 32, "classes": 4, "width": 8},
+    "vgg16": {"size": 32, "classes": 4, "width": 4},
+    "resnet18": {"size": 32, "classes": 4, "width": 8},
+    "resnet50": {"size": 32, "classes": 4, "width": 8},
+    "unet": {"size": 32, "width": 8},
+    "gpt2": {"size": "tiny"},
+    "bert": {"size": "tiny"},
+    "vit": {"size": 32},
+}
+HERE = [name for name in networks.names() if importlib.util.find_spec(f"windtunnel.networks.{name}")]
+EVERY = pytest.mark.parametrize("name", HERE)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def _small(name: str) -> wt.Workload:
+    return wt.Workload.named(name, **SMALL.get(name, {}))
+
+
+def _count_setting(name: str) -> str:
+    """A setting that counts something: nodes, widths, layers."""
+    kind = networks.named(name).settings
+    fields = [f.name for f in dataclasses.fields(kind) if isinstance(f.default, (int, tuple)) and not isinstance(f.default, bool)]
+    preferred = ("hidden", "width", "widths", "n_rec", "layers", "nodes")
+    return next((key for key in preferred if key in {f.name for f in dataclasses.fields(kind)}), fields[0])
+
+
+def test_every_network_of_the_guide_is_here():
+    assert list(networks.names()) == HERE
+    assert set(guide.WHEN) == set(networks.names())
+
+
+@EVERY
+def test_it_says_what_it_learns_from_and_lets_initial_weights_be_set(name):
+    network = networks.named(name)
+    assert network.module.DATA in ("digits", "text", "images", "arithmetic", "decision")
+    assert network.settings().init == "modern"
+    with pytest.raises(BadRecord, match=f"job {name}: init"):
+        network.settings(init="huge")
+
+
+@EVERY
+def test_low_initial_weights_are_those_the_guide_advises(name):
+    model = wt.Workload.named(name, **{**SMALL.get(name, {}), "init": "guide"}).model()
+    matrices = [p.detach() for p in model.parameters() if p.dim() >= 2]
+    assert all(m.abs().max() <= 0.1 for m in matrices) and max(float(m.abs().max()) for m in matrices) > 0.09
+
+
+@EVERY
+def test_its_loss_falls_on_a_batch_it_sees_again_and_again(name):
+    torch.manual_seed(0)
+    job = _small(name)
+    model, batch = job.model(), job.batch(4)
+    trainer = Trainer(job, model, Strategy(), "cpu")
+    losses = [_number(trainer.step(batch)) for _ in range(12)]
+    assert all(torch.isfinite(torch.tensor(losses)))
+    assert any(later < losses[0] for later in losses[1:]), losses
+
+
+@EVERY
+@pytest.mark.parametrize("machine", ["h200", "i7-3820"])
+def test_it_can_be_forecast(name, machine):
+    forecast = wt.predict(_small(name), wt.Machine.named(machine), wt.Strategy(batch=4))
+    assert forecast.step_seconds > 0
+    assert sum(forecast.parts.values()) == pytest.approx(forecast.step_seconds)
+
+
+@EVERY
+def test_its_layers_hold_all_its_parameters(name):
+    job = _small(name)
+    assert sum(layer.parameters for layer in layers(job)) == sum(p.numel() for p in job.model().parameters())
+
+
+@EVERY
+def test_its_weights_are_the_same_after_saving_and_loading(name, tmp_path):
+    job = _small(name)
+    torch.manual_seed(0)
+    saved = job.model()
+    path = checkpoint.save_weights(tmp_path / "weights.safetensors", saved)
+    loaded = job.model()
+    checkpoint.load_weights(path, loaded)
+    assert all(torch.equal(a, b) for a, b in zip(saved.state_dict().values(), loaded.state_dict().values(), strict=True))
+
+
+@EVERY
+def test_it_refuses_an_unknown_setting_and_a_negative_width_by_name(name):
+    with pytest.raises(BadRecord, match=f"job {name}: unknown key 'colour'"):
+        wt.Workload.named(name, colour="red")
+    setting = _count_setting(name)
+    with pytest.raises(BadRecord, match=rf"job {name}:.*\b{setting}"):
+        wt.Workload.named(name, **{setting: "-3"})
+
+
+@EVERY
+def test_it_has_a_lesson_on_its_own_data(name):
+    lesson, identity = training.prepare(name, SMALL.get(name, {}))
+    assert isinstance(lesson, Lesson) and lesson.stages and identity["network"] == name
+    for stage in lesson.stages:
+        assert stage.epochs >= 1
+        if name not in LONG:
+            assert sum(1 for _ in stage.batches(torch.Generator().manual_seed(0))) == stage.steps
+
+
+LONG = ("lstm", "gpt2", "bert")  # whose epochs have too many batches to draw just to count them
+
+
+@pytest.mark.parametrize("name", ["ffn", "rbm"])  # one loss and one optimiser, and a step of its own: each measured in a real child process
+def test_it_can_be_measured(name, tmp_path):
+    protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.2)
+    measured = wt.measure(_small(name), wt.Machine.here().with_cpu_only(), wt.Strategy(threads=1), protocol=protocol, store=wt.Store(tmp_path / "store.db"))
+    assert measured.step_seconds > 0
+
+
+def _number(loss: object) -> float:
+    return float(loss.detach().mean()) if isinstance(loss, torch.Tensor) else float(loss)  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""What a trace must be true to: counts worked by hand, and the real run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import windtunnel as wt
+from windtunnel import records
+from windtunnel.prediction import trace
+from windtunnel.trace import Trace, family
+
+Recorded = Callable[..., Trace]
+
+
+def job(model: Callable[[], nn.Module], *shape: int, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> wt.Workload:
+    return wt.Workload(
+        name="case",
+        model=model,
+        batch=lambda n: torch.randn(n, *shape),
+        loss=lambda m, b: m(b).sum(),
+        optimizer=lambda params: optimizer(params, lr=0.1),  # type: ignore[call-arg]
+    )
+
+
+def product_flop(recorded: Trace, phase: str) -> float:
+    return sum(op.flop for op in recorded.ops if op.phase == phase and op.family in ("matmul", "convolution"))
+
+
+def test_a_linear_layer_does_two_flop_for_each_weight_and_example() -> None:
+    # 32 examples x 100 inputs x 50 outputs x 2 = 320,000; backward needs the weights' gradient only, since no input does.
+    recorded = trace(job(lambda: nn.Linear(100, 50), 100), wt.Strategy(batch=32), "cpu")
+    assert product_flop(recorded, "forward") == 320_000
+    assert product_flop(recorded, "backward") == 320_000
+
+
+def test_a_second_layer_costs_backward_twice_its_forward() -> None:
+    # Layer two (50 -> 20, 64,000 flop) also passes the gradient on to layer one: 320,000 + 2 x 64,000.
+    recorded = trace(job(lambda: nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 20)), 100), wt.Strategy(batch=32), "cpu")
+    assert product_flop(recorded, "backward") == 320_000 + 2 * 64_000
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_is_counted_by_its_output_and_its_kernel(groups: int) -> None:
+    # 2 x 8 examples x 16 x 16 positions x (32 x 64 / groups) x 3 x 3 weights; the second of the two also passes back.
+    model = lambda: nn.Sequential(nn.Conv2d(32, 64, 3, padding=1, groups=groups), nn.Conv2d(64, 32, 3, padding=1, groups=groups))  # noqa: E731
+    recorded = trace(job(model, 32, 16, 16), wt.Strategy(batch=8), "cpu")
+    once = 2 * 8 * 16 * 16 * (32 * 64 // groups) * 9
+    assert product_flop(recorded, "forward") == 2 * once
+    assert product_flop(recorded, "backward") == 3 * once
+
+
+def test_a_transposed_convolution_is_counted_by_its_input() -> None:
+    # Each of 8 x 8 input positions meets 16 x 32 x 2 x 2 weights, for 4 examples.
+    recorded = trace(job(lambda: nn.ConvTranspose2d(16, 32, 2, stride=2), 16, 8, 8), wt.Strategy(batch=4), "cpu")
+    assert product_flop(recorded, "forward") == 2 * 4 * 64 * 16 * 32 * 4
+
+
+@pytest.mark.parametrize(("name", "settings"), [("rnn", {"n_steps": 10}), ("fcn5", {"layers": (512, 256, 128)})])
+def test_doubling_the_batch_doubles_the_products(recorded: Recorded, name: str, settings: dict[str, object]) -> None:
+    one, two = (recorded(name, batch=n, **settings) for n in (16, 32))
+    for phase in ("forward", "backward"):
+        assert product_flop(two, phase) == 2 * product_flop(one, phase)
+
+
+def test_the_recurrent_step_is_linear_in_timesteps(recorded: Recorded) -> None:
+    ten, twenty, forty = (len(recorded("rnn", n_steps=n).ops) for n in (10, 20, 40))
+    assert forty - twenty == 2 * (twenty - ten)
+
+
+def test_a_gpu_runs_a_recurrent_module_as_one_call_each_way(recorded: Recorded) -> None:
+    gpu = [op.name for op in recorded("rnn", "gpu", way="module").ops if op.family == "recurrent"]
+    cpu = [op.name for op in recorded("rnn", "cpu", way="module").ops if op.family == "recurrent"]
+    assert gpu == ["windtunnel.recurrent", "windtunnel.recurrent_backward"]
+    assert cpu == []
+
+
+def test_a_gpu_updates_all_tensors_in_one_call_where_a_cpu_takes_one_each(recorded: Recorded) -> None:
+    updates = {t: [op for op in recorded("rnn", t).ops if op.phase == "update" and "add" in op.name] for t in ("cpu", "gpu")}
+    assert len(updates["cpu"]) >= 5
+    assert any(op.name == "aten._foreach_add_" and op.calls == 5 for op in updates["gpu"])
+
+
+def test_views_move_nothing_and_all_else_moves_something(recorded: Recorded) -> None:
+    for op in recorded("fcn5", layers=(64, 32, 16)).ops:
+        moved = op.read_bytes + op.written_bytes
+        assert (moved == 0) == (op.family == "view"), op
+
+
+def test_memory_dies_once_and_only_after_it_was_born(recorded: Recorded) -> None:
+    steps = recorded("rnn", n_steps=10)
+    alive = set(steps.held)
+    for op in steps.ops:
+        assert not alive & set(op.born)
+        alive |= set(op.born)
+        assert set(op.dead) <= alive
+        alive -= set(op.dead)
+
+
+def test_what_is_alive_after_the_step_is_weights_gradients_and_the_batch(recorded: Recorded) -> None:
+    steps = recorded("fcn5", layers=(512, 256, 128), batch=16)
+    alive = set(steps.held)
+    for op in steps.ops:
+        alive = (alive | set(op.born)) - set(op.dead)
+    weights = 4.0 * steps.parameters
+    parts = {part: sum(steps.allocations[n].bytes for n in alive if steps.allocations[n].part == part) for part in ("weights", "gradients")}
+    assert parts == {"weights": weights, "gradients": weights}
+
+
+def test_adam_keeps_two_numbers_for_each_weight() -> None:
+    recorded = trace(job(lambda: nn.Linear(1000, 100, bias=False), 1000, optimizer=torch.optim.Adam), wt.Strategy(batch=4), "gpu")
+    state = sum(recorded.allocations[n].bytes for n in recorded.held if recorded.allocations[n].part == "optimiser")
+    assert state == pytest.approx(2 * 4 * 100_000, abs=64)
+
+
+def test_tracing_leaves_random_numbers_and_weights_as_they_were() -> None:
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    wt.predict(wt.Workload.named("rnn"), wt.Machine.named("h200"))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_trace_is_plain_data_that_survives_saving(recorded: Recorded) -> None:
+    steps = recorded("rnn", n_steps=10)
+    data = records.plain(steps)
+    again = records.read(Trace, {**data, "allocations": {k: dict(v) for k, v in data["allocations"].items()}}, "trace")
+    assert [op.name for op in again.ops] == [op.name for op in steps.ops]
+    assert again.flop == steps.flop
+
+
+def test_every_op_of_the_first_jobs_has_a_family(recorded: Recorded) -> None:
+    for name, target in (("rnn", "cpu"), ("rnn", "gpu")):
+        assert not [op.name for op in recorded(name, target).ops if op.family == "other"]
+    assert family.family_of("an_op_nobody_knows") == "other"
