@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
@@ -135,6 +136,15 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(here: wt.Machine, s
     measured = wt.measure(job, here, protocol=protocol, store=store)
     assert measured.processes == 3 and len(calls) == 4
     assert any("before an interruption" in caution for caution in measured.cautions)
+
+
+def test_a_measurement_that_another_process_is_at_is_left_to_it(store: Store) -> None:
+    row = store.begin("key", {})
+    store.add_process(row, 0, "done", {"samples": {}})
+    for owner, taken in ((f"{platform.node()}:1", None), ("another-host:7", None), (f"{platform.node()}:999999999", row)):
+        store._db.execute("UPDATE measurement SET owner = ?", (owner,))
+        assert store.take_over("key") == taken
+    assert store.take_over("another key") is None
 
 
 def test_a_full_disk_is_said_and_loses_nothing(store: Store) -> None:

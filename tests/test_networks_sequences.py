@@ -85,7 +85,7 @@ def test_the_trigram_model_to_beat_is_right_about_a_text_worked_by_hand() -> Non
 def test_lstm_beats_a_trigram_model_on_held_out_text(tmp_path: Path) -> None:
     text = a_little_of(data.text(), characters=50_000, held_out=10_000)
     lesson = lstm.teach(lstm.Settings(), text)
-    model = learn(lesson, epochs=6)
+    model = learn(lesson, epochs=5)
     bits = lesson.examine(model)["bits_per_character"]
     assert (lesson.metric, lesson.better) == ("bits_per_character", "lower")
     assert bits < trigram_bits(text) - 0.1
@@ -131,7 +131,7 @@ def bag_accuracy(arithmetic: Dataset) -> float:
 def test_recursive_generalises_to_deeper_trees_than_it_saw_where_counting_does_not() -> None:
     arithmetic = trees.generate()
     lesson = recursive.teach(recursive.Settings(), arithmetic)
-    figures = lesson.examine(learn(lesson, epochs=12))
+    figures = lesson.examine(learn(lesson, epochs=10))
     assert figures["accuracy"] >= 0.9
     assert figures["deeper_accuracy"] >= 0.85
     assert figures["deeper_accuracy"] >= bag_accuracy(arithmetic) + 0.3

@@ -39,7 +39,7 @@ def layers(workload: Workload) -> list[Layer]:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, examples = workload.model(), workload.batch(batch)
-        called = _called(model, lambda: Trainer(workload, model, Strategy(), "cpu").step(examples))
+        called = _called(model, _forward(workload, model, examples))
     first = next(leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, Tensor))
     rows = [Layer(name="", kind="input", shape=tuple(first.shape), width=_width(tuple(first.shape), batch), parameters=0)]
     counted: set[Tensor] = set()
@@ -52,6 +52,12 @@ def layers(workload: Workload) -> list[Layer]:
         else:
             _add(rows, name, module, called.get(module), sum(p.numel() for _, p in new), batch)
     return rows if len(rows) <= MOST_ROWS else _grouped(rows, model)
+
+
+def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[], Any]:
+    """What runs the layers: the loss where there is one, else the whole step."""
+    loss = workload.loss
+    return (lambda: loss(model, examples)) if loss else (lambda: Trainer(workload, model, Strategy(), "cpu").step(examples))
 
 
 def _called(model: nn.Module, step: Callable[[], Any]) -> dict[nn.Module, tuple[int, ...]]:

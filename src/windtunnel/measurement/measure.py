@@ -100,7 +100,7 @@ class _Session:
 
     def run(self, store: Store, fresh: bool, progress: Progress) -> Measurement:
         key = self._key()
-        row = None if fresh or self.workload.origin is None else store.unfinished(key)
+        row = None if fresh or self.workload.origin is None else store.take_over(key)
         resumed = len(store.reports(row)) if row is not None else 0
         row = row if row is not None else store.begin(key, self.cell)
         others = environment.busy_cores()
@@ -249,6 +249,7 @@ def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> 
             stderr=errors,
             pass_fds=(writer,),
             env=environment.for_child(threads),
+            start_new_session=True,  # so that what the child itself starts can be ended with it
         )
         os.close(writer)
         try:
@@ -258,13 +259,18 @@ def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> 
                 child.stdin.close()
             messages, timed_out = _listen(reader, timeout)
             if timed_out:
-                child.kill()
+                _end_group(child.pid)
             code = child.wait()
         except BaseException:
-            child.kill()
+            _end_group(child.pid)
             child.wait()
             raise
         return _report(messages, code, timed_out, _tail(errors), timeout)
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import sqlite3
 import sys
 import time
@@ -20,6 +21,7 @@ CREATE TABLE measurement (
     id INTEGER PRIMARY KEY,
     key TEXT NOT NULL,
     created TEXT NOT NULL,
+    owner TEXT NOT NULL,
     cell TEXT NOT NULL,
     state TEXT NOT NULL,
     error TEXT NOT NULL DEFAULT '',
@@ -59,6 +61,18 @@ def default_path() -> Path:
     return base / "windtunnel" / "store.sqlite"
 
 
+def _own_name() -> str:
+    return f"{platform.node()}:{os.getpid()}"
+
+
+def _is_at_work(owner: str) -> bool:
+    """Whether another process that writes here is alive; on another host that cannot be seen, so it is taken to be."""
+    import psutil
+
+    host, _, pid = owner.rpartition(":")
+    return owner != _own_name() and (host != platform.node() or psutil.pid_exists(int(pid)))
+
+
 class Store:
     """Measurements, the processes of each and every raw sample."""
 
@@ -79,17 +93,26 @@ class Store:
         """A new measurement, running."""
         with self._writing() as db:
             row = db.execute(
-                "INSERT INTO measurement (key, created, cell, state) VALUES (?, ?, ?, 'running')",
-                (key, time.strftime("%Y-%m-%dT%H:%M:%S%z"), json.dumps(cell)),
+                "INSERT INTO measurement (key, created, owner, cell, state) VALUES (?, ?, ?, ?, 'running')",
+                (key, time.strftime("%Y-%m-%dT%H:%M:%S%z"), _own_name(), json.dumps(cell)),
             )
             return int(row.lastrowid or 0)
 
-    def unfinished(self, key: str) -> int | None:
-        """The latest measurement of this key that was interrupted with at least one process done."""
-        query = "SELECT m.id FROM measurement m WHERE m.key = ? AND m.state = 'running' AND EXISTS (SELECT 1 FROM process p WHERE p.measurement = m.id AND p.state = 'done') ORDER BY m.id DESC LIMIT 1"
-        with self._told("read"):
-            row = self._db.execute(query, (key,)).fetchone()
-        return int(row[0]) if row else None
+    def take_over(self, key: str) -> int | None:
+        """The latest measurement of this key that was interrupted with at least one process done, from now on ours.
+
+        One whose owner is still at work is not interrupted, and is left alone.
+        """
+        query = """
+            SELECT id, owner FROM measurement m WHERE key = ? AND state = 'running'
+            AND EXISTS (SELECT 1 FROM process p WHERE p.measurement = m.id AND p.state = 'done') ORDER BY id DESC
+        """
+        with self._writing() as db:
+            for row, owner in db.execute(query, (key,)).fetchall():
+                if not _is_at_work(owner):
+                    db.execute("UPDATE measurement SET owner = ? WHERE id = ?", (_own_name(), row))
+                    return int(row)
+        return None
 
     def add_process(self, measurement: int, number: int, state: str, report: dict[str, Any]) -> None:
         """One child's report with all its samples, in one transaction."""

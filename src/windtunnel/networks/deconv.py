@@ -46,7 +46,7 @@ class Settings:
 
 
 class Deconv(nn.Module):
-    """Spread the code over many feature maps, then trade maps for pixels; a side that is no whole doubling is cut to fit."""
+    """Spread the code over many feature maps, then trade maps for pixels; a size that no doubling meets is met by shrinking a little at the end."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Deconv(nn.Module):
 
     def forward(self, code: Tensor) -> Tensor:
         image: Tensor = torch.sigmoid(self.layers(code))
-        return image[..., : self.size, : self.size]
+        return image if image.shape[-1] == self.size else F.interpolate(image, size=(self.size, self.size), mode="bilinear")
 
 
 def build(settings: Settings) -> Workload:
