@@ -1,6 +1,8 @@
 """Forecast beside measurement for the two first jobs on this machine; prints a table and, if asked, writes JSON.
 
-python benchmarks/first_flight.py cpu|cuda [results.json]
+python benchmarks/first_flight.py cpu|cuda|networks [results.json]
+
+`networks` flies every named network at its default settings on the unit of this machine.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import tempfile
 from pathlib import Path
 
 import windtunnel as wt
+from windtunnel import networks
 
 RNN = [{"n_rec": r, "n_steps": t, "way": w} for w in ("loop", "module") for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))]
+PROCESSES = {"cpu": 2, "cuda": 2, "networks": 1}
 ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
     "cpu": [("rnn", s, wt.Strategy(threads=1)) for s in RNN] + [("fcn5", {}, wt.Strategy(threads=t)) for t in (1, 2)],
     "cuda": [("rnn", s, wt.Strategy()) for s in RNN]
@@ -22,17 +26,20 @@ ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
     + [("fcn5", {}, wt.Strategy(precision=p, batch=b)) for p in ("fp32", "tf32", "bf16") for b in (64, 4096)]
     + [("fcn5", {}, wt.Strategy(data="streamed", prefetch=p, batch=1024)) for p in (0, 1)],
 }
+ROWS["networks"] = [(name, {}, wt.Strategy()) for name in networks.names() if name not in ("rnn", "fcn5")]
 
 
 def main(device: str, target: str | None) -> None:
-    machine = wt.Machine.here() if device == "cuda" else wt.Machine.here().with_cpu_only()
+    machine = wt.Machine.here().with_cpu_only() if device == "cpu" else wt.Machine.here()
     store = wt.Store(Path(tempfile.mkdtemp()) / "store.sqlite")
     rows = []
     print(machine.title)
     for name, settings, strategy in ROWS[device]:
         job = wt.Workload.named(name, **settings)
         forecast = wt.predict(job, machine, strategy)
-        measured = wt.measure(job, machine, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=2, seconds=1.0))
+        measured = wt.measure(
+            job, machine, strategy, store=store, protocol=wt.Protocol(processes=PROCESSES[device], most_processes=PROCESSES[device], seconds=1.0)
+        )
         ratio, memory = forecast.step_seconds / measured.step_seconds, forecast.memory.peak_bytes / measured.memory.peak_bytes
         rows.append({"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio})
         unit = f"unit {forecast.unit_seconds * 1e3:9.3f} / {(measured.unit_seconds or 0) * 1e3:9.3f}"

@@ -21,9 +21,9 @@ from windtunnel.trainer import Trainer
 SMALL = {
     "fcn5": {"layers": (12, 16, 8), "rate": 0.5},
     "rnn": {"n_rec": 10, "n_steps": 5},
-    "alexnet": {"size": 64, "classes": 4, "width": 8},
-    "googlenet": {"size": 32, "classes": 4, "width": 8},
-    "vgg16": {"size": 32, "classes": 4, "width": 4},
+    "alexnet": {"size": 64, "classes": 4, "width": 8, "hidden": 64, "dropout": 0.0},
+    "googlenet": {"size": 32, "classes": 4, "width": 8, "dropout": 0.0},
+    "vgg16": {"size": 32, "classes": 4, "width": 4, "hidden": 64, "dropout": 0.0},
     "resnet18": {"size": 32, "classes": 4, "width": 8},
     "resnet50": {"size": 32, "classes": 4, "width": 8},
     "unet": {"size": 16, "padded": True, "width": 4},

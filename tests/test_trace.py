@@ -78,6 +78,22 @@ def test_a_gpu_runs_a_recurrent_module_as_one_call_each_way(recorded: Recorded) 
     assert cpu == []
 
 
+def test_a_gpu_runs_attention_as_one_call_each_way_and_keeps_no_scores() -> None:
+    case = wt.Workload(
+        name="attention",
+        model=lambda: nn.Linear(64, 3 * 64),
+        batch=lambda n: torch.randn(n, 256, 64),
+        loss=lambda m, b: nn.functional.scaled_dot_product_attention(*m(b).view(-1, 256, 3, 4, 16).permute(2, 0, 3, 1, 4), dropout_p=0.1).sum(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+    recorded = trace(case, wt.Strategy(batch=8), "gpu")
+    calls = [op for op in recorded.ops if op.family == "attention"]
+    # Two products of 8 examples x 4 heads x 256 x 256 x 16 forward; five backward, since the scores are computed again.
+    assert [op.flop for op in calls] == [2 * 2 * 8 * 4 * 256 * 256 * 16, 5 * 2 * 8 * 4 * 256 * 256 * 16]
+    scores = 8 * 4 * 256 * 256 * 4
+    assert all(a.bytes < scores for a in recorded.allocations.values())
+
+
 def test_a_gpu_updates_all_tensors_in_one_call_where_a_cpu_takes_one_each(recorded: Recorded) -> None:
     updates = {t: [op for op in recorded("rnn", t).ops if op.phase == "update" and "add" in op.name] for t in ("cpu", "gpu")}
     assert len(updates["cpu"]) >= 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from windtunnel import records, units
+from windtunnel import records
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _INK, _PALE = "#1f2a44", "#d9dde5"
@@ -49,15 +48,15 @@ def png(pixels: Tensor, path: Path) -> Path:
 def write_bytes(path: Path, body: bytes) -> Path:
     """Write beside, sync, then replace: a full disk or a kill leaves the old file whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("wb") as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(beside, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     return path
 
@@ -100,7 +99,7 @@ def _panel(name: str, points: Sequence[tuple[float, float]], top: int, colour: s
     def place(x: float, y: float) -> tuple[float, float]:
         return round(_LEFT + x / last * _WIDE, 1), round(top + 12 + (high - y) / (high - low) * _HIGH, 1)
 
-    lines = [f'<text x="{_LEFT}" y="{top + 2}" fill="{colour}" font-weight="bold">{escape(name)}</text>']
+    lines = [f'<text x="{_LEFT}" y="{top + 2}" fill="{colour}" font-weight="bold">{escape(name)}: {points[-1][1]:.4g} at the end</text>']
     for y in ticks_y:
         (left, at), (right, _) = place(0, y), place(last, y)
         lines.append(f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="{_PALE}"/><text x="{left - 8}" y="{at + 4}" text-anchor="end">{y:g}</text>')
@@ -112,11 +111,11 @@ def _panel(name: str, points: Sequence[tuple[float, float]], top: int, colour: s
     if mark is not None:
         (left, at), (right, _) = place(0, mark), place(last, mark)
         lines.append(f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="#3b7a3b" stroke-dasharray="6 4"/>')
-        lines.append(f'<text x="{right}" y="{at - 5}" text-anchor="end" fill="#3b7a3b">target {mark:g}</text>')
+        lines.append(f'<text x="{right}" y="{top + 2}" text-anchor="end" fill="#3b7a3b">dashed: target {mark:g}</text>')
     spots = " ".join(f"{x},{y}" for x, y in (place(*point) for point in points))
     lines.append(f'<polyline points="{spots}" fill="none" stroke="{colour}" stroke-width="2"/>')
     x, y = place(*points[-1])
-    return [*lines, f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{units.digits(points[-1][1])}</title></circle>']
+    return [*lines, f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>']
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -60,7 +60,8 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
     device = order["device"]
     _set_up(torch, strategy, order["threads"], device)
     emit({"kind": "ready", **_read_back(torch, device)})
-    _touch(torch, device)
+    if device == "cpu":
+        _touch(torch)
     base = _resident_bytes(reset_peak=True)
     torch.manual_seed(order["seed"])
     started = time.perf_counter()
@@ -84,9 +85,9 @@ def _set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
 
 
-def _touch(torch: Any, device: str) -> None:
+def _touch(torch: Any) -> None:
     """Load the libraries that any step needs, so that their memory is not taken for the job's."""
-    weight = torch.ones(64, 64, device=device, requires_grad=True)
+    weight = torch.ones(64, 64, requires_grad=True)
     torch.nn.functional.mse_loss(torch.relu(weight @ weight), weight).backward()
 
 

@@ -95,6 +95,11 @@ def fixed_noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
+def few(shown: Tensor, count: int = 10) -> Tensor:
+    """Some images from first to last, since data may lie in the order of its classes."""
+    return shown[torch.linspace(0, len(shown) - 1, min(count, len(shown))).long()]
+
+
 def save_sheet(folder: Path, name: str, images: Tensor, columns: int) -> list[Path]:
     """One sheet of images in `folder`, row by row."""
     from windtunnel.learning import pictures

@@ -50,17 +50,14 @@ class Deconv(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.code, self.size = settings.code, settings.size
+        self.size = settings.size
+        self.shrink = nn.AdaptiveAvgPool2d(settings.code)  # the code of an image: each pixel of it the mean of a patch
         doublings = (-(-settings.size // settings.code) - 1).bit_length()
         widths = [max(8, settings.width >> turn) for turn in range(doublings + 1)]
         layers: list[nn.Module] = [nn.Conv2d(settings.channels, widths[0], 3, padding=1), nn.ReLU()]
         for before, after in itertools.pairwise(widths):
             layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-1], settings.channels, 3, padding=1))
-
-    def shrink(self, shown: Tensor) -> Tensor:
-        """The code of an image: each pixel of it the mean of a patch."""
-        return F.adaptive_avg_pool2d(shown, self.code)
 
     def forward(self, code: Tensor) -> Tensor:
         image: Tensor = torch.sigmoid(self.layers(code))
@@ -98,7 +95,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         examine=lambda model: _examine(model, held_out),
         metric="error",
         better="lower",
-        draw=lambda model, folder: _draw(model, held_out[:10], folder),
+        draw=lambda model, folder: _draw(model, images.few(held_out), folder),
     )
 
 
@@ -118,7 +115,7 @@ def _enlarged(model: Deconv, code: Tensor, mode: str) -> Tensor:
 def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
     """`nearest` and `bilinear`: the error of enlarging the code without a network."""
     (real,) = images.beside(model, held_out)
-    code = model.shrink(real)
+    code: Tensor = model.shrink(real)
     made = {"error": model(code), "nearest": _enlarged(model, code, "nearest"), "bilinear": _enlarged(model, code, "bilinear")}
     return {name: float(F.mse_loss(image, real)) for name, image in made.items()}
 
@@ -127,5 +124,5 @@ def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
 def _draw(model: Deconv, held_out: Tensor, folder: Path) -> list[Path]:
     """Three rows: the codes, what the network makes of them, and the images they came from."""
     (real,) = images.beside(model, held_out)
-    code = model.shrink(real)
+    code: Tensor = model.shrink(real)
     return images.save_sheet(folder, "enlarged", torch.cat([_enlarged(model, code, "nearest"), model(code), real]), len(real))

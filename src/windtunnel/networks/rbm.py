@@ -121,7 +121,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         examine=lambda model: _examine(model, held_out),
         metric="reconstruction",
         better="lower",
-        draw=lambda model, folder: _draw(model, held_out[:10], folder),
+        draw=lambda model, folder: _draw(model, images.few(held_out), folder),
     )
 
 

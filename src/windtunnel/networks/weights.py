@@ -33,6 +33,6 @@ def initialise(model: nn.Module, init: str, job: str) -> nn.Module:
         for name, parameter in model.named_parameters():
             if parameter.dim() >= 2:
                 nn.init.uniform_(parameter, -bound, bound)
-            elif name.endswith("bias"):
+            elif "bias" in name:
                 nn.init.zeros_(parameter)
     return model

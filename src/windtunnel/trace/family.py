@@ -16,8 +16,9 @@ from torch import Tensor
 MATRIX = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "addr", "ger", "linear"}
 CONVOLUTION = {"convolution", "convolution_backward", "_convolution", "mkldnn_convolution", "cudnn_convolution", "_slow_conv2d_forward"}
 RECURRENT = {"recurrent", "recurrent_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
+ATTENTION = ("_scaled_dot_product", "attention")
 _PREFIXES = {
-    "attention": ("_scaled_dot_product",),
+    "attention": ATTENTION,
     "normalisation": (
         "native_batch_norm",
         "_native_batch_norm",
@@ -30,6 +31,7 @@ _PREFIXES = {
     ),
     "softmax": (
         "_softmax",
+        "_safe_softmax",
         "_log_softmax",
     ),
     "indexing": (
@@ -128,7 +130,7 @@ def flop_of(name: str, args: Sequence[Any], tensors: Sequence[Tensor], outputs: 
         return 2.0 * batch * rows * columns * depth
     if name in CONVOLUTION:
         return _convolution_flop(name, args, outputs)
-    if name.startswith("_scaled_dot_product"):
+    if name.startswith(ATTENTION):
         return _attention_flop(name, tensors)
     if name in ("recurrent", "recurrent_backward"):
         return _recurrent_flop(name, args)

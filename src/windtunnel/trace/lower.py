@@ -1,6 +1,6 @@
 """What a unit really runs, where tracing on fake CPU tensors would show another path.
 
-On a GPU recurrent layers are one fused call for a whole sequence, optimisers and clipping work on lists of tensors, and
+On a GPU recurrent layers are one fused call for a whole sequence, attention is one fused call that keeps no scores, optimisers and clipping work on lists of tensors, and
 dropout keeps a one-byte mask. These contexts make the trace show that; on a CPU they do nothing.
 """
 
@@ -50,6 +50,8 @@ class _FusedCalls(TorchFunctionMode):
             return _recurrent(name, args)
         if func is torch.nn.functional.dropout:
             return _dropout(func, *args, **kwargs)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -62,10 +64,14 @@ def _dropout(func: Any, source: Tensor, p: float = 0.5, training: bool = True, i
 
 @functools.cache
 def _operators() -> Any:
-    """Two stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls."""
+    """Stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls and of fused attention."""
     library: Any = torch.library.Library("windtunnel", "DEF")  # type: ignore[no-untyped-call]
     library.define("recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)")
     library.define("recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve) -> (Tensor, Tensor[])")
+    library.define("attention(Tensor query, Tensor key, Tensor value) -> (Tensor, Tensor)")
+    library.define("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums) -> (Tensor, Tensor, Tensor)")
+    library.impl("attention", _attention_shapes, "Meta")
+    library.impl("attention_backward", _attention_backward_shapes, "Meta")
     library.impl("recurrent", _forward_shapes, "Meta")
     library.impl("recurrent_backward", _backward_shapes, "Meta")
     return library
@@ -80,6 +86,34 @@ def _forward_shapes(source: Tensor, weights: Sequence[Tensor], gates: int, layer
 
 def _backward_shapes(source: Tensor, weights: Sequence[Tensor], gradient: Tensor, reserve: Tensor) -> tuple[Tensor, list[Tensor]]:
     return torch.empty_like(source), [torch.empty_like(w) for w in weights]
+
+
+def _attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    output = query.new_empty(*query.shape[:-1], value.shape[-1])
+    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _attention_backward_shapes(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
+        output, sums = torch.ops.windtunnel.attention(query, key, value)
+        ctx.save_for_backward(query, key, value, output, sums)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return torch.ops.windtunnel.attention_backward(gradient, *ctx.saved_tensors)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Scores are computed tile by tile and never stored; masks and dropout change nothing that is kept."""
+    _operators()
+    call: Callable[..., Tensor] = _Attention.apply
+    return call(query, key, value)
 
 
 class _Recurrent(torch.autograd.Function):
