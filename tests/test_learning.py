@@ -355,6 +355,22 @@ def test_a_full_disk_is_told_and_leaves_the_old_checkpoint_whole(tmp_path, monke
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "no half-written file is left behind"
 
 
+def test_a_folder_that_cannot_be_made_is_told_before_any_step(tmp_path):
+    _written(tmp_path, "taken", "a file")
+    with pytest.raises(StoreError, match="taken cannot be made"):
+        training.train(_lesson(), folder=tmp_path / "taken", progress=lambda *_: pytest.fail("a step was made"))
+
+
+def test_synthetic_images_stay_small_unless_a_size_is_asked_for_and_photographs_are_not_shrunk_to_nothing(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(data, "load", lambda source, wanted, **sizes: asked.append(sizes) or data.images(size=32, channels=3))
+    training.prepare("resnet18", {})
+    training.prepare("resnet18", {"size": "64"})
+    training.prepare("resnet18", {}, str(tmp_path))
+    training.prepare("dcn", {}, str(tmp_path))
+    assert [sizes["size"] for sizes in asked] == [None, 64, 224, 32]
+
+
 def test_training_leaves_the_callers_random_numbers_alone_and_repeats_itself():
     torch.manual_seed(7)
     wanted = torch.rand(3)

@@ -155,7 +155,7 @@ def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
     went_on = f", went on from epoch {course.resumed}" if course.resumed else ""
     figures = ", ".join(f"{name} {value:.4g}" for name, value in course.figures.items())
     lines = [
-        f"{title}: {last.epoch} epochs, {last.steps:,} steps in {units.show(last.seconds, 's')}{went_on}",
+        f"{title}: {last.epoch} epoch{'' if last.epoch == 1 else 's'}, {last.steps:,} steps in {units.show(last.seconds, 's')}{went_on}",
         *_wrapped("held out", figures),
         f"  best      {course.metric} {course.best:.4g} in epoch {course.best_epoch}",
     ]
@@ -163,9 +163,10 @@ def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
         lines.append(f"  target    {until}: " + (f"reached in epoch {last.epoch}" if course.reached else "not reached; try more epochs, or other settings"))
     curves = {course.metric: [r.figures[course.metric] for r in course.rows if course.metric in r.figures]}
     curves["training loss"] = [r.loss for r in course.rows if r.loss is not None]
+    wide = max(map(len, curves))
     for name, values in curves.items():
         if len(values) > 1:
-            lines.append(f"  {name:<14}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}")
+            lines.append(f"  {name:<{wide}}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}")
     for caution in course.cautions:
         lines += _wrapped("caution", caution)
     return "\n".join([*lines, f"  files     {folder}{os.sep}", *(f"            {file.relative_to(folder)}" for file in course.files)])

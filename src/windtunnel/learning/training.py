@@ -26,6 +26,7 @@ from windtunnel.lesson import Dataset, Lesson, Stage
 
 Better = Literal["higher", "lower"]
 Progress = Callable[[int, int, str], None]
+SMALLEST_PHOTOGRAPH = 32
 _GOAL = re.compile(r"^\s*([A-Za-z_][\w.]*)\s*(=|>=|<=)\s*(\S+)\s*$")
 
 
@@ -93,8 +94,8 @@ def prepare(name: str, settings: Mapping[str, Any], source: str | None = None) -
     network = networks.named(name)
     chosen = records.read(network.settings, settings, f"job {name}")
     source = source or network.module.DATA
-    wanted = {key: getattr(chosen, key) for key in ("size", "channels", "n_steps") if hasattr(chosen, key)}
-    dataset = data.load(source, network.module.DATA, **wanted)
+    wanted = {key: getattr(chosen, key) for key in ("channels", "n_steps") if hasattr(chosen, key)}
+    dataset = data.load(source, network.module.DATA, size=_picture_size(chosen, settings, source), **wanted)
     identity = {"network": name, "settings": records.plain(chosen), "data": source}
     return _teach(network, chosen, dataset), identity
 
@@ -162,6 +163,8 @@ class _Run:
         if not self.rows:
             self._note("start", None, 0, 0.0)
         self._check_goal()
+        if self.folder is not None:
+            self._make(self.folder)
         first, epochs_done = self.done
         for number, stage in enumerate(self.stages[first:], first):
             if self._reached():
@@ -170,6 +173,13 @@ class _Run:
                 self.optimizers = stage.optimizers(self.model)
             self._stage(number, stage, epochs_done if number == first else 0)
         return self._finish(resumed)
+
+    def _make(self, folder: Path) -> None:
+        """Say before the first epoch, not after it, that nothing can be written there."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"The folder {folder} cannot be made: {error.strerror or error}.", hint="Choose another --folder.") from error
 
     def _stage(self, number: int, stage: Stage, epochs_done: int) -> None:
         for epoch in range(epochs_done, stage.epochs):
@@ -309,6 +319,14 @@ def draw_curve(course: Course, folder: Path, name: str, goal: Goal | None = None
     marks = {f"held-out {course.metric}": goal.target} if goal and goal.metric == course.metric else {}
     panels = {f"held-out {course.metric}": held_out, **({"training loss": losses} if losses else {})}
     return [numbers, pictures.curves(f"{name}: learning curve", panels, folder / "curve.svg", marks=marks)]
+
+
+def _picture_size(chosen: Any, given: Mapping[str, Any], source: str) -> int | None:
+    """The size the user asks for. Else synthetic images stay small, and photographs are not made smaller than can be recognised."""
+    size = getattr(chosen, "size", None)
+    if not isinstance(size, int):  # a language model's size is a word
+        return None
+    return size if "size" in given else None if source in data.NAMES else max(size, SMALLEST_PHOTOGRAPH)
 
 
 def _teach(network: networks.Network, settings: Any, dataset: Dataset) -> Lesson:
