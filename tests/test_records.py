@@ -93,16 +93,16 @@ def test_toml_that_is_written_is_read_back_by_the_standard_library(tmp_path: Pat
     assert records.load(path) == data
 
 
-def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
     records.save(path, {"kept": 1})
 
-    class Unwritable:
-        def __str__(self) -> str:
-            raise OSError("disk full")
+    def full(descriptor: int) -> None:
+        raise OSError("disk full")
 
-    with pytest.raises(TypeError):
-        records.write_whole(path, Unwritable())  # type: ignore[arg-type]
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        records.save(path, {"lost": 2})
     assert json.loads(path.read_text()) == {"kept": 1}
     assert list(tmp_path.iterdir()) == [path]
 

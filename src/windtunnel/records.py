@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 import tomllib
 import types
 import typing
@@ -93,19 +92,20 @@ def save(path: Path, data: Any) -> None:
     write_whole(path, json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else to_toml(body))
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, body: str | bytes) -> Path:
     """Write beside, sync, then replace: there is never half a file under the right name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            file.write(body if isinstance(body, bytes) else body.encode())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(beside, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
+    return path
 
 
 def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:

@@ -80,6 +80,7 @@ def train_network(
     until: Annotated[str | None, typer.Option("--until", help="Stop when a held-out figure is reached: accuracy=0.95, 'loss<=0.2'.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs of each stage; the network's own number else.")] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    threads: words.Threads = None,
     folder: Annotated[Path | None, typer.Option("--folder", help="Where weights, curve and samples go; a folder under windtunnel-runs else.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="For initial weights, the order of examples and all noise.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew even where an interrupted training could go on.")] = False,
@@ -90,6 +91,8 @@ def train_network(
     name = networks.named(job[0]).name
     goal = training.parse_goal(until) if until else None
     training.check_device(device)
+    if threads is not None:
+        training.use_threads(threads)
     lesson, identity = training.prepare(name, _given(job), data)
     place = folder or Path("windtunnel-runs") / f"{name}-{records.digest({**identity, 'seed': seed})[:8]}"
     with _progress(f"training {name}") as progress:

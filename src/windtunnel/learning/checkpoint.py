@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadInput, StoreError, Unavailable
-from windtunnel.learning.pictures import write_bytes
+from windtunnel.records import write_whole
 
 NAME = "checkpoint.safetensors"
 _KEY = "windtunnel"
@@ -34,7 +34,7 @@ def save(path: Path, trees: Mapping[str, Any], note: Mapping[str, Any]) -> None:
     header = json.dumps({"format": _FORMAT, "trees": plain, "note": note})
     body: bytes = _safetensors("torch").save(tensors, metadata={_KEY: header})
     try:
-        write_bytes(path, body)
+        write_whole(path, body)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}.", hint=_kept(path)) from error
 
@@ -59,7 +59,7 @@ def save_weights(path: Path, model: torch.nn.Module) -> Path:
     """The weights alone, for any program that reads safetensors; shared weights are written under each of their names."""
     body: bytes = _safetensors("torch").save({name: _copy(t) for name, t in model.state_dict().items()})
     try:
-        return write_bytes(path, body)
+        return write_whole(path, body)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}.", hint=_kept(path)) from error
 

@@ -33,13 +33,21 @@ _RARE = 20
 _LONGEST_FILE = 60_000
 
 
-def load(source: str, wanted: str | None = None, *, size: int | None = None, channels: int | None = None, n_steps: int | None = None) -> Dataset:
+def load(
+    source: str,
+    wanted: str | None = None,
+    *,
+    size: int | None = None,
+    channels: int | None = None,
+    classes: int | None = None,
+    n_steps: int | None = None,
+) -> Dataset:
     """A data set by name or path; `wanted` is the named set that a network learns from by default, and so the kind it needs.
 
-    `size` and `channels` are what the network's settings ask of images, `n_steps` what they ask of trials.
+    `size`, `channels` and `classes` are what the network's settings ask of images, `n_steps` what they ask of trials.
     """
     if source in NAMES:
-        return _named(source, size, channels, n_steps)
+        return _named(source, size, channels, classes, n_steps)
     path = Path(source)
     if not path.exists():
         raise UnknownName(f"There is no data set and no file called {source!r}.", hint=f"{nearest(source, NAMES)} Or give a path to your own data.")
@@ -112,9 +120,9 @@ def decode(ids: Sequence[int], alphabet: str) -> str:
     return "".join(alphabet[i] for i in ids)
 
 
-def _named(name: str, size: int | None, channels: int | None, n_steps: int | None) -> Dataset:
+def _named(name: str, size: int | None, channels: int | None, classes: int | None, n_steps: int | None) -> Dataset:
     if name == "images":
-        return images(size=size or 32, channels=channels or 3)
+        return images(size=size or 32, channels=channels or 3, classes=classes or 10)
     if name == "decision":
         from windtunnel.learning import decision
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -42,23 +41,7 @@ def png(pixels: Tensor, path: Path) -> Path:
     lines = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.permute(1, 2, 0).contiguous())
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
     body = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
-    return write_bytes(path, body)
-
-
-def write_bytes(path: Path, body: bytes) -> Path:
-    """Write beside, sync, then replace: a full disk or a kill leaves the old file whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    return path
+    return records.write_whole(path, body)
 
 
 def spark(values: Sequence[float], width: int = 40) -> str:

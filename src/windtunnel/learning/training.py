@@ -95,7 +95,8 @@ def prepare(name: str, settings: Mapping[str, Any], source: str | None = None) -
     chosen = records.read(network.settings, settings, f"job {name}")
     source = source or network.module.DATA
     wanted = {key: getattr(chosen, key) for key in ("channels", "n_steps") if hasattr(chosen, key)}
-    dataset = data.load(source, network.module.DATA, size=_picture_size(chosen, settings, source), **wanted)
+    classes = getattr(chosen, "classes", None) if "classes" in settings else None
+    dataset = data.load(source, network.module.DATA, size=_picture_size(chosen, settings, source), classes=classes, **wanted)
     identity = {"network": name, "settings": records.plain(chosen), "data": source}
     return _teach(network, chosen, dataset), identity
 
@@ -137,6 +138,13 @@ def check_device(device: str) -> None:
         raise BadInput(f"A network can be trained on cpu or cuda, not on {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("There is no CUDA GPU that PyTorch can use on this machine.", hint="Use --device cpu")
+
+
+def use_threads(threads: int) -> None:
+    """Small networks often learn fastest on one thread."""
+    if threads < 1:
+        raise BadInput(f"A training needs at least one thread, not {threads}.")
+    torch.set_num_threads(threads)
 
 
 class _Run:
