@@ -25,6 +25,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 _SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _PROFILED_STEPS = 3
+_SLOW_SECONDS = 0.2
 _LEAST_STEADY = 3
 
 
@@ -73,8 +74,10 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
     emit({"kind": "memory", **_peak_memory(torch, device, base)})
-    emit({"kind": "parts", **_profile(torch, step, sync, device)})
-    emit({"kind": "done", "stopped": stopped, "linear": sampler.linearity()})
+    steps = _PROFILED_STEPS if statistics.median(sampler.seconds) < _SLOW_SECONDS else 1
+    emit({"kind": "parts", **_profile(torch, step, sync, device, steps)})
+    linear = sampler.linearity() if device == "cuda" else None  # a CPU has done a step when the call returns
+    emit({"kind": "done", "stopped": stopped, "linear": linear})
 
 
 def _set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
@@ -219,14 +222,14 @@ def _alike(left: list[float], right: list[float]) -> bool:
     return abs(a - b) <= 0.05 * max(a, b)
 
 
-def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device: str) -> dict[str, float]:
+def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device: str, steps: int) -> dict[str, float]:
     """A few steps under the profiler: how much of a step is inside ops, inside the optimiser, or on the unit at all."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with profile(activities=activities) as recorded:
         start = time.perf_counter()
-        for _ in range(_PROFILED_STEPS):
+        for _ in range(steps):
             step()
         sync()
         wall = time.perf_counter() - start
@@ -234,7 +237,7 @@ def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], devi
     if device == "cuda":
         on_unit = (e for e in events if e.device_type == torch.autograd.DeviceType.CUDA)  # kernels, not the ops above them
         busy = sum(e.self_device_time_total for e in on_unit) / 1e6
-        return {"wall": wall / _PROFILED_STEPS, "busy": busy / _PROFILED_STEPS, "update": 0.0}
+        return {"wall": wall / steps, "busy": busy / steps, "update": 0.0}
     updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
     busy = update = 0.0
     for event in events:
@@ -242,7 +245,7 @@ def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], devi
             busy += event.self_cpu_time_total / 1e6
             if any(r.start <= event.time_range.start <= r.end for r in updates):
                 update += event.self_cpu_time_total / 1e6
-    return {"wall": wall / _PROFILED_STEPS, "busy": busy / _PROFILED_STEPS, "update": update / _PROFILED_STEPS}
+    return {"wall": wall / steps, "busy": busy / steps, "update": update / steps}
 
 
 def _peak_memory(torch: Any, device: str, base: int) -> dict[str, float]:
