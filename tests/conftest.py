@@ -35,8 +35,3 @@ def recorded() -> Callable[..., Trace]:
         return _trace(job, tuple(sorted(settings.items())), batch, precision, target)
 
     return get
-
-
-@pytest.fixture
-def small_fcn() -> dict[str, object]:
-    return {"layers": (512, 256, 128)}

@@ -1,4 +1,4 @@
-"""The hardware catalogue: every machine loads, every figure names its source, and the seeds' numbers are in it."""
+"""The hardware catalogue: every machine loads, every figure names its source, and the papers' numbers are in it."""
 
 from __future__ import annotations
 
@@ -243,10 +243,10 @@ def test_the_host_of_a_gpu_machine_alone_is_the_cpu_machine() -> None:
     assert [path for path in figures_of(alone) if not alone.source_of(path)] == []
 
 
-# The seeds' own numbers
+# The papers' own numbers
 
 
-def test_all_machines_of_the_seeds_are_in_the_catalogue() -> None:
+def test_all_machines_of_the_papers_are_in_the_catalogue() -> None:
     assert set(SEEDS_MACHINES) <= set(NAMES)
 
 
@@ -286,7 +286,7 @@ def test_the_macbook_runs_at_2_9_ghz_with_16_gb() -> None:
     assert (unit.kind, unit.clock_rate, unit.memory_bytes) == ("cpu", 2.9e9, 16e9)
 
 
-def test_the_seeds_transfer_rates_are_in_the_catalogue() -> None:
+def test_the_papers_transfer_rates_are_in_the_catalogue() -> None:
     assert link("pcie-4.0-x16").rate == 31.5e9
     assert storage("samsung-960-pro").read_rate == 3.5e9
     assert storage("5x-samsung-960-pro").read_rate == 17e9
@@ -299,7 +299,7 @@ def test_five_striped_drives_give_less_than_five_times_one_and_less_than_their_l
     assert five < link("pcie-4.0-x16").rate
 
 
-def test_refreshing_a_gtx_1080_over_pcie_4_takes_what_the_seed_computes() -> None:
+def test_refreshing_a_gtx_1080_over_pcie_4_takes_what_the_guide_computes() -> None:
     memory = Machine.named("gtx1080").unit.memory_bytes
     assert memory == 8e9
     seconds = memory / link("pcie-4.0-x16").rate

@@ -84,6 +84,12 @@ def test_a_mistake_gets_a_clear_message_and_exit_code_2(words: tuple[str, ...], 
     assert all(word in done.stderr for word in expected), done.stderr
 
 
+def test_the_version_can_be_asked() -> None:
+    import windtunnel
+
+    assert run("--version").stdout.strip() == windtunnel.__version__
+
+
 def test_a_gpu_that_is_not_there_is_said() -> None:
     import torch
 
@@ -103,6 +109,7 @@ def test_a_job_whose_step_raises_is_told_without_traceback_unless_debug(tmp_path
     )
     done = run("predict", f"{path}:build", "--on", "h200")
     assert done.returncode == 2 and "bad" in done.stderr and "Traceback" not in done.stderr
+    assert "job.py line 3" in done.stderr
     assert "Traceback" in run("predict", f"{path}:build", "--on", "h200", "--debug").stderr
     measured = run("measure", f"{path}:build", *QUICK, store=tmp_path / "s.sqlite")
     assert measured.returncode == 2 and "Traceback" not in measured.stderr and "could not be measured" in measured.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
@@ -77,9 +78,9 @@ def test_a_faster_host_is_never_slower(job: str, machine: str, strategy: wt.Stra
 
 @every_case
 def test_the_same_question_gets_the_same_answer_and_changes_nothing(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
-    where = wt.Machine.named(machine)
-    before = (dataclasses.replace(where), dataclasses.replace(strategy))
-    assert fly(job, where, strategy, **settings) == fly(job, where, strategy, **settings)
+    where, workload = wt.Machine.named(machine), wt.Workload.named(job, **settings)
+    before = copy.deepcopy((where, strategy))
+    assert wt.predict(workload, where, strategy) == wt.predict(workload, where, strategy)
     assert (where, strategy) == before
 
 
@@ -203,6 +204,8 @@ def test_a_precision_the_unit_does_not_state_is_cautioned() -> None:
 def test_a_graph_needs_a_gpu_and_idle_units_are_told() -> None:
     with pytest.raises(BadInput, match="GPU"):
         fly("rnn", "i7-3820", wt.Strategy(execution="graph"))
+    with pytest.raises(BadInput, match="streamed"):
+        fly("rnn", "h200", wt.Strategy(execution="graph", data="streamed"))
     assert any("one unit of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
 
 

@@ -188,6 +188,24 @@ def test_a_store_of_version_one_can_be_read(tmp_path: Path) -> None:
     assert old.reports(1)[0]["samples"]["steady"]["seconds"] == [0.0021, 0.002, 0.0019]
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE theirs (x)")
+        db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_the_memory_of_a_tiny_job_is_not_the_frameworks(here: wt.Machine, store: Store) -> None:
+    measured = wt.measure(wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=1), protocol=QUICK, store=store)
+    assert measured.memory.peak_bytes < 30 * 2**20
+
+
 @pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be taken for one" * 20, b""])
 def test_a_file_that_is_no_store_is_refused_or_begun(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.sqlite"

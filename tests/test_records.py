@@ -114,6 +114,8 @@ def test_counts_make_nodes_and_units() -> None:
         wt.Machine.named("h2000")
     with pytest.raises(BadRecord, match="above 0"):
         wt.Machine.named("0xh200")
+    with pytest.raises(UnknownName, match="2x3x4xh200"):
+        wt.Machine.named("2x3x4xh200")
     with pytest.raises(BadRecord, match="CPU machine"):
         wt.Machine.named("2xi7-3820")
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import windtunnel as wt
-from windtunnel import records
+from windtunnel import networks, records
 from windtunnel.prediction import trace
 from windtunnel.trace import Trace, family
 
@@ -147,7 +147,91 @@ def test_a_trace_is_plain_data_that_survives_saving(recorded: Recorded) -> None:
     assert again.flop == steps.flop
 
 
-def test_every_op_of_the_first_jobs_has_a_family(recorded: Recorded) -> None:
-    for name, target in (("rnn", "cpu"), ("rnn", "gpu")):
-        assert not [op.name for op in recorded(name, target).ops if op.family == "other"]
+@pytest.mark.parametrize("name", [n for n in networks.names() if n not in ("gpt2", "bert")])
+def test_every_op_of_every_named_network_has_a_family(recorded: Recorded, name: str) -> None:
+    assert not {op.name for op in recorded(name, "gpu").ops if op.family == "other"}
     assert family.family_of("an_op_nobody_knows") == "other"
+
+
+def test_an_encoder_and_its_decoder_both_go_back() -> None:
+    """The decoder starts from the encoder's last state, so the gradient must reach the encoder's weights too."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.LSTM(8, 16), nn.LSTM(8, 16)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            sequence = batch.transpose(0, 1)
+            output: torch.Tensor = self.decoder(sequence, self.encoder(sequence)[1])[0]
+            return output
+
+    recorded = trace(job(Pair, 12, 8), wt.Strategy(batch=4), "gpu")
+    calls = [op.name for op in recorded.ops if op.family == "recurrent"]
+    assert calls == ["windtunnel.recurrent"] * 2 + ["windtunnel.recurrent_backward"] * 2
+    held = {part: sum(a.bytes for a in recorded.allocations.values() if a.part == part) for part in ("weights", "gradients")}
+    assert held["weights"] == held["gradients"]
+
+
+def test_frozen_weights_have_no_optimiser_state() -> None:
+    def model() -> nn.Module:
+        network = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 4))
+        network[0].requires_grad_(False)
+        return network
+
+    recorded = trace(job(model, 512, optimizer=torch.optim.Adam), wt.Strategy(batch=4), "gpu")
+    state = sum(recorded.allocations[n].bytes for n in recorded.held if recorded.allocations[n].part == "optimiser")
+    assert state < 3 * 4 * (512 * 4 + 4)
+
+
+def test_an_optimiser_that_needs_a_closure_can_be_traced() -> None:
+    def step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)  # type: ignore[call-overload,no-any-return]
+
+    case = wt.Workload(name="closure", model=lambda: nn.Linear(4, 4), batch=lambda n: torch.randn(n, 4), step=step, optimizer=lambda p: torch.optim.Rprop(p))
+    assert trace(case, wt.Strategy(batch=8), "cpu").backward_calls == 1
+
+
+def test_a_large_network_is_traced_without_its_memory() -> None:
+    recorded = trace(job(lambda: nn.Linear(200_000, 200_000, bias=False), 200_000), wt.Strategy(batch=2), "gpu")
+    assert recorded.parameters == 4 * 10**10  # 160 GB, which no machine that runs this test has to spare
+
+
+def test_a_network_whose_making_looks_at_values_is_traced_too() -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates = [x.item() for x in torch.linspace(0, 0.1, 3)]
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.layer(batch)
+            return output
+
+    assert trace(job(Drops, 4), wt.Strategy(batch=2), "cpu").parameters == 20
+
+
+def test_losses_of_a_second_player_are_no_update() -> None:
+    def step(model: nn.Module, batch: torch.Tensor, optimizers: tuple[torch.optim.Optimizer, ...]) -> torch.Tensor:
+        for optimizer in optimizers:
+            loss = model(batch).tanh().mean()
+            loss.backward()
+            optimizer.step()
+        return loss
+
+    case = wt.Workload(
+        name="twice",
+        model=lambda: nn.Linear(4, 4),
+        batch=lambda n: torch.randn(n, 4),
+        step=step,
+        optimizers=lambda m: (torch.optim.SGD(m.parameters(), lr=0.1), torch.optim.SGD(m.parameters(), lr=0.1)),
+    )
+    recorded = trace(case, wt.Strategy(batch=8), "cpu")
+    assert [op.phase for op in recorded.ops if op.name == "aten.tanh"] == ["forward", "forward"]
+    assert (recorded.backward_calls, recorded.update_calls) == (2, 2)

@@ -60,7 +60,7 @@ def _unit_sources(known: Machine | None) -> dict[str, str]:
 
 def cpu_name() -> str:
     """The processor's name as the system gives it."""
-    for line in _read("/proc/cpuinfo").splitlines():
+    for line in read_text("/proc/cpuinfo").splitlines():
         if line.startswith(("model name", "Model")) and ":" in line:
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine() or "unknown CPU"
@@ -75,13 +75,13 @@ def interpreter_loop() -> int:
 
 
 def interpreter_seconds() -> float:
-    """The lower quartile of some runs of the loop."""
+    """A low decile of runs over some tenths of a second, so that a busy moment does not count."""
     samples = []
-    for _ in range(20):
+    for _ in range(150):
         start = time.perf_counter()
         interpreter_loop()
         samples.append(time.perf_counter() - start)
-    return sorted(samples)[5]
+    return sorted(samples)[15]
 
 
 def available_cpus() -> list[int]:
@@ -136,12 +136,12 @@ def _clock() -> tuple[float | None, str]:
         frequency = None
     if frequency and (frequency.max or frequency.current):
         return float(frequency.max or frequency.current) * 1e6, "read here: operating system's clock"
-    mhz = re.search(r"cpu MHz\s*:\s*([0-9.]+)", _read("/proc/cpuinfo"))
+    mhz = re.search(r"cpu MHz\s*:\s*([0-9.]+)", read_text("/proc/cpuinfo"))
     return (float(mhz[1]) * 1e6, "read here: current clock") if mhz else (None, "")
 
 
 def _flop_per_cycle() -> tuple[int, str] | None:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", read_text("/proc/cpuinfo"), re.MULTILINE)
     flags = set(match[1].split()) if match else ({"asimd"} if platform.machine() in ("arm64", "aarch64") else set())
     for flag, count, reason in _FLOP_PER_CYCLE:
         if flag in flags:
@@ -153,7 +153,7 @@ def _caches() -> dict[int, float]:
     """Bytes of the level 2 cache of one core and of the whole level 3 cache."""
     found: dict[int, float] = {}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        level, kind, size = (_read(str(index / name)).strip() for name in ("level", "type", "size"))
+        level, kind, size = (read_text(str(index / name)).strip() for name in ("level", "type", "size"))
         match = re.match(r"(\d+)([KMG]?)", size)
         if kind != "Instruction" and level.isdigit() and match:
             found[int(level)] = float(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
@@ -209,7 +209,8 @@ def _key_word(words: set[str]) -> str:
     return next((word for word in sorted(words) if re.search(r"\d", word) and not word.endswith("gb")), "")
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """What a file of the system says, nothing where it is not there."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

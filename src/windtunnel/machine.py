@@ -55,7 +55,6 @@ class Link:
 
     name: str
     rate: ByteRate
-    latency_seconds: Seconds | None = None
 
     def __post_init__(self) -> None:
         _require_positive(self.name, "rate", self.rate)
@@ -79,8 +78,8 @@ class Issue:
     """What the host pays to issue work: Python, the dispatcher, autograd and, to a GPU, the launch.
 
     By family of op in each phase, "other" standing for families not listed; `node_seconds` for each node that autograd
-    visits on its way back; `tensor_seconds` for every further tensor of a call on a list; `module_seconds` for calling a module; `step_seconds` once a step (backward call, optimiser call).
-    `graph_seconds` is what launching a whole captured step costs.
+    visits on its way back; `tensor_seconds` for every further tensor of a call on a list; `module_seconds` for calling a module; `backward_seconds` and `update_seconds` for each
+    call of backward and of an optimiser's step beside its ops. `graph_seconds` is what launching a whole captured step costs.
     """
 
     forward: Mapping[str, Seconds]
@@ -89,7 +88,8 @@ class Issue:
     node_seconds: Seconds
     tensor_seconds: Seconds
     module_seconds: Seconds
-    step_seconds: Seconds
+    backward_seconds: Seconds
+    update_seconds: Seconds
     graph_seconds: Seconds = 0.0
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Machine:
         if name in names():
             return _from_catalog(name)
         match = _COUNTED.match(name)
-        if not match:
+        if not match or match["name"] not in names():
             raise UnknownName(f"No machine is called {name!r}.", hint=f"{nearest(name, names())} See: windtunnel machine list")
         one = Machine.named(match["name"])
         units_in_node = int(match["units"])
@@ -183,7 +183,7 @@ def need(machine: Machine, path: str) -> float:
     if value is None:
         raise RateMissing(
             f"The forecast needs {path} of {machine.name}, and its description leaves that out because no source states it.",
-            hint="Put the figure in a machine file and pass it with --on FILE.toml, or probe the machine.",
+            hint="Put the figure in a machine file and pass it with --on FILE.toml.",
         )
     return float(value)
 

@@ -10,7 +10,6 @@ from typing import Any
 from windtunnel import records, units
 
 PARTS = ("compute", "launch", "feed", "copy", "exchange", "update", "waiting")
-MEMORY_PARTS = ("weights", "gradients", "optimiser", "activations", "data", "temporary", "workspace")
 BOUNDS = {
     "compute": "the unit's arithmetic and memory traffic",
     "launch": "the host issuing one small op after another",

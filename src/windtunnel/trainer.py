@@ -46,7 +46,7 @@ class Trainer:
         """Let every optimiser make its state, as it would in the first step, without running one."""
         for optimizer in self.all_optimizers():
             for group in optimizer.param_groups:
-                for parameter in group["params"]:
+                for parameter in (p for p in group["params"] if p.requires_grad):
                     parameter.grad = torch.zeros_like(parameter)
             optimizer.step()
         self.model.zero_grad(set_to_none=True)

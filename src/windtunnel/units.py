@@ -55,11 +55,6 @@ def show(value: float, unit: str) -> str:
     return _show_scaled(value, name, tuple((p + name, _DECIMAL[p]) for p in ("P", "T", "G", "M", "k", "")))
 
 
-def show_count(value: float) -> str:
-    """A count with a short suffix: 117,997,696 -> '118 M'."""
-    return _show_scaled(value, "", ((" T", 1e12), (" G", 1e9), (" M", 1e6), (" k", 1e3), ("", 1))).replace("  ", " ").strip()
-
-
 def digits(value: float) -> str:
     """Three significant digits without an exponent."""
     value = float(f"{value:.3g}")

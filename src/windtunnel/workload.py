@@ -109,7 +109,7 @@ def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
     try:
         workload = build(**settings)
     except Exception as error:
-        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=_last_line(error, path)) from error
+        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=place_of(error)) from error
     if not isinstance(workload, Workload):
         raise BadJob(
             f"{address} returned {type(workload).__name__}, not a windtunnel.Workload.",
@@ -128,7 +128,7 @@ def _import_file(path: Path, shown: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise BadJob(f"{shown} does not import: {type(error).__name__}: {error}", hint=_last_line(error, path)) from error
+        raise BadJob(f"{shown} does not import: {type(error).__name__}: {error}", hint=place_of(error)) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
@@ -138,10 +138,19 @@ def _with_origin(workload: Workload, origin: Origin) -> Workload:
     return dataclasses.replace(workload, origin=origin)
 
 
-def _last_line(error: BaseException, path: Path) -> str:
-    """Where in the user's own file it happened, which is the line a user can mend."""
+def place_of(error: BaseException) -> str:
+    """Where in the user's own code it happened, which is the line a user can mend."""
     if isinstance(error, SyntaxError) and error.lineno:
-        return f"Look at {path.name} line {error.lineno}; --debug shows the whole traceback."
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
-    place = f"Look at {path.name} line {frames[-1].lineno}: {frames[-1].line}; " if frames else ""
+        return f"Look at {Path(error.filename or '').name} line {error.lineno}; --debug shows the whole traceback."
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    place = f"Look at {Path(frames[-1].filename).name} line {frames[-1].lineno}: {frames[-1].line}; " if frames else ""
     return f"{place}--debug shows the whole traceback."
+
+
+def _is_users(filename: str) -> bool:
+    return (
+        "site-packages" not in filename
+        and Path(__file__).parent not in Path(filename).parents
+        and not filename.startswith("<")
+        and "lib/python" not in filename
+    )

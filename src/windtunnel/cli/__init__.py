@@ -39,13 +39,17 @@ app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         print(windtunnel.__version__)
         raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)] = False,
+) -> None:
+    """Options before any command."""
 
 
 def main() -> None:
@@ -59,9 +63,11 @@ def main() -> None:
             raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as error:
+        code = getattr(error, "code", 130)
+        if code == 130:
+            print("Interrupted before anything was measured or trained.", file=sys.stderr)
+        sys.exit(code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

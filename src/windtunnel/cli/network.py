@@ -45,7 +45,7 @@ def list_networks(as_json: words.Json = False) -> None:
 
 
 @app.command("show", help="What a network is for, its settings, layers, parameters, flop and memory a step.\n\nExample: windtunnel network show rnn n_rec=200")
-def show_network(job: words.Job, as_json: words.Json = False) -> None:
+def show_network(job: words.Network, as_json: words.Json = False) -> None:
     from windtunnel.forecast.memory import account
     from windtunnel.learning.guide import WHEN
     from windtunnel.learning.layers import layers
@@ -75,7 +75,7 @@ def show_network(job: words.Job, as_json: words.Json = False) -> None:
 
 @app.command("train", help=_TRAIN)
 def train_network(
-    job: words.Job,
+    job: words.Network,
     data: Annotated[str | None, typer.Option("--data", help="digits, text, images, arithmetic, decision, or a path; the network's own else.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Stop when a held-out figure is reached: accuracy=0.95, 'loss<=0.2'.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs of each stage; the network's own number else.")] = None,

@@ -17,6 +17,9 @@ from windtunnel.workload import Workload
 Job = Annotated[
     list[str], typer.Argument(metavar="JOB [key=value ...]", help="A named network with settings, or path/to/file.py:function.", show_default=False)
 ]
+Network = Annotated[
+    list[str], typer.Argument(metavar="NAME [key=value ...]", help="A named network with settings; see: windtunnel network list", show_default=False)
+]
 Batch = Annotated[int | None, typer.Option("--batch", help="Examples a step; the job's own default else.")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; one for each physical core else.")]

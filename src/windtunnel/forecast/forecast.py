@@ -63,6 +63,10 @@ def forecast(trace: Trace, machine: Machine, strategy: Strategy, examples: int |
 def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
     if strategy.execution == "graph" and machine.unit.kind == "cpu":
         raise BadInput(f"execution=graph needs a GPU; {machine.name} computes on its CPU.", hint="Use --execution eager, or --on a GPU machine.")
+    if strategy.execution == "graph" and strategy.data == "streamed":
+        raise BadInput(
+            "execution=graph reads its batch from one fixed place, so data=streamed cannot go with it.", hint="Use --data resident or --execution eager."
+        )
     if machine.issue is None:
         raise BadInput(
             f"{machine.name} says nothing of what its host pays to issue an op.", hint="Load it with Machine.load or Machine.named, which fill that in."

@@ -43,14 +43,6 @@ class Timeline:
         _add(parts, "waiting", now - self.begin)
         return parts
 
-    def busy_seconds(self, lane: str) -> float:
-        """How long a lane works in one step."""
-        count = self._steps()
-        return sum(task.seconds for task in self.tasks if task.lane == lane) / count
-
-    def _steps(self) -> int:
-        return max(1, sum(task.label == "step" for task in self.tasks))
-
 
 def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> Timeline:
     """Repeat the step until its period is steady."""
@@ -81,11 +73,13 @@ def _step_ends(spans: Sequence[Span], marks: Sequence[int]) -> list[float]:
 def _add_step(tasks: list[Task], marks: Sequence[int], trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> None:
     issue = machine.issue
     assert issue is not None
-    tasks.append(Task(lane="host", seconds=issue.step_seconds, part="launch", label="step"))
+    calls = issue.backward_seconds * trace.backward_calls + issue.update_seconds * trace.update_calls
+    captured = machine.unit.kind == "gpu" and strategy.execution == "graph"
+    tasks.append(Task(lane="host", seconds=0.0 if captured else calls, part="launch", label="step"))
     ready = _add_copy(tasks, marks, trace, machine, strategy)
     if machine.unit.kind == "cpu":
         _add_cpu_ops(tasks, trace, prices)
-    elif strategy.execution == "graph":
+    elif captured:
         _add_graph(tasks, trace, prices, issue, ready)
     else:
         _add_gpu_ops(tasks, trace, prices, ready)

@@ -104,7 +104,7 @@ def _add(rows: list[Layer], name: str, module: nn.Module, shape: tuple[int, ...]
     last = rows[-1]
     if len(rows) > 1 and shape == last.shape and _of_torch(module) and not isinstance(module, _WEIGHING):
         rows[-1] = Layer(name=last.name, kind=last.kind, shape=shape, width=last.width, parameters=last.parameters + parameters)
-    elif _own(module) or _width(shape, batch) != last.width:
+    elif _own(module) or (len(shape) > 1 and _width(shape, batch) != last.width):
         rows.append(Layer(name=name, kind=type(module).__name__, shape=shape, width=_width(shape, batch), parameters=parameters))
 
 

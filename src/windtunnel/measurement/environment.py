@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
+from importlib import metadata
 from typing import Any
 
+import windtunnel
 from windtunnel import here
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -28,6 +30,8 @@ def describe() -> dict[str, Any]:
         "system": platform.system(),
         "release": platform.release(),
         "python": platform.python_version(),
+        "windtunnel": windtunnel.__version__,
+        "torch": metadata.version("torch"),
         "cpu": here.cpu_name(),
         "cpus": len(here.available_cpus()),
     }
@@ -47,4 +51,14 @@ def cpus_for(threads: int) -> set[int] | None:
     allowed = here.available_cpus()
     if not hasattr(os, "sched_setaffinity") or threads >= len(allowed):
         return None
-    return set(allowed[-threads:])
+    return set(_one_per_core(allowed)[:threads])
+
+
+def _one_per_core(cpus: list[int]) -> list[int]:
+    """From the last to the first, one logical processor of each core before a second of any."""
+    first, second, seen = list[int](), list[int](), set[str]()
+    for cpu in reversed(cpus):
+        core = here.read_text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu)
+        (second if core in seen else first).append(cpu)
+        seen.add(core)
+    return first + second

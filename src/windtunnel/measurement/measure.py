@@ -63,17 +63,17 @@ def measure(
     progress: Progress | None = None,
 ) -> Measurement:
     """Run the job's steps on this machine. An interrupted measurement of the same is continued unless `fresh`."""
-    session = _Session(workload, machine, strategy or Strategy(), protocol or Protocol())
+    measuring = _Measuring(workload, machine, strategy or Strategy(), protocol or Protocol())
     own = store is None
     store = store or Store()
     try:
-        return session.run(store, fresh, progress or (lambda done, most: None))
+        return measuring.run(store, fresh, progress or (lambda done, most: None))
     finally:
         if own:
             store.close()
 
 
-class _Session:
+class _Measuring:
     """One measurement from its first child to its last."""
 
     def __init__(self, workload: Workload, machine: Machine, strategy: Strategy, protocol: Protocol) -> None:
@@ -88,6 +88,7 @@ class _Session:
             "batch": self.batch,
             "device": self.device,
             "protocol": records.plain(protocol),
+            "unit": machine.unit.model,
             "environment": self.around,
         }
 
@@ -103,19 +104,18 @@ class _Session:
         row = None if fresh or self.workload.origin is None else store.take_over(key)
         resumed = len(store.reports(row)) if row is not None else 0
         row = row if row is not None else store.begin(key, self.cell)
-        others = environment.busy_cores()
         try:
             reports, stopped = self._children(store, row, progress)
         except KeyboardInterrupt:
             kept = len(store.reports(row))
             raise Interrupted(
-                f"Interrupted: {kept} of {self.protocol.processes} processes are measured and kept in {store.path}.",
+                f"{kept} of {self.protocol.processes} processes are measured and kept in {store.path}.",
                 hint="The same command goes on from there; --fresh begins anew." if kept else "The same command begins anew.",
             ) from None
         except MeasurementFailed as error:
             store.finish(row, error.state, error=error.message)
             raise
-        result = self._result(reports, stopped, others, resumed)
+        result = self._result(reports, stopped, resumed)
         try:
             store.finish(row, "complete", result=result.plain())
         except StoreError as error:
@@ -129,7 +129,8 @@ class _Session:
         stopped = ""
         while not stopped:
             progress(len(reports), self.protocol.processes)
-            report = self._child(number)
+            others = environment.busy_cores()
+            report = {**self._child(number), "others": others}
             try:
                 store.add_process(row, number, "done", report)
             except StoreError as error:
@@ -164,7 +165,7 @@ class _Session:
             code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
         return records.digest({"cell": self.cell, "code": [_CODE, code]})
 
-    def _result(self, reports: list[dict[str, Any]], stopped: str, others: float, resumed: int) -> Measurement:
+    def _result(self, reports: list[dict[str, Any]], stopped: str, resumed: int) -> Measurement:
         seen = _interval(reports, self.protocol.seed)
         parts = _parts(reports, seen.median, self.device)
         return Measurement(
@@ -180,7 +181,7 @@ class _Session:
             bound_by=max(parts, key=lambda part: parts[part]),
             unit_seconds=statistics.median(r["parts"]["busy"] for r in reports),
             examples=self.workload.examples,
-            cautions=self._cautions(reports, others, resumed),
+            cautions=self._cautions(reports, resumed),
             processes=len(reports),
             samples=sum(len(r["samples"]["steady"]["seconds"]) for r in reports),
             first_seconds=statistics.median(r["samples"]["first"]["seconds"][0] for r in reports),
@@ -189,10 +190,11 @@ class _Session:
             environment={**self.around, **{k: v for k, v in reports[0]["ready"].items() if k not in ("kind", "pid")}},
         )
 
-    def _cautions(self, reports: list[dict[str, Any]], others: float, resumed: int) -> tuple[str, ...]:
+    def _cautions(self, reports: list[dict[str, Any]], resumed: int) -> tuple[str, ...]:
         cautions = []
+        others = max(r.get("others", 0.0) for r in reports)
         if others > environment.BUSY:
-            cautions.append(f"other processes kept {others:.1f} cores busy just before: times may be too long")
+            cautions.append(f"other processes kept {others:.1f} cores busy just before a process began: times may be too long")
         wrong = [r["ready"]["threads"] for r in reports if self.device == "cpu" and r["ready"]["threads"] != self.threads]
         if wrong:
             cautions.append(f"{self.threads} threads were asked for but the framework used {wrong[0]}")
@@ -211,6 +213,10 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
     """Where to run, or why it cannot be run here."""
     if machine.name != "here":
         raise Unavailable(f"measure runs on this machine; {machine.name} is not it.", hint="Use predict for a machine that is not here, or --on here.")
+    if strategy.execution == "graph" and strategy.data == "streamed":
+        raise Unavailable(
+            "execution=graph reads its batch from one fixed place, so data=streamed cannot go with it.", hint="Use --data resident or --execution eager."
+        )
     if machine.unit.kind == "cpu":
         if strategy.execution == "graph":
             raise Unavailable("execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager.")
@@ -353,9 +359,7 @@ def _report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: 
         return report
     if "failed" in report:
         failed = report["failed"]
-        raise MeasurementFailed(
-            f"The step could not be measured ({failed['state']}): {failed['error']}", state=failed["state"], hint=failed.get("hint") or _advice(failed["state"])
-        )
+        raise MeasurementFailed(f"The step could not be measured ({failed['state']}): {failed['error']}", state=failed["state"], hint=failed["hint"])
     if timed_out:
         raise MeasurementFailed(
             f"A process gave no result within {timeout:.0f} s and was ended.", state="timeout", hint="Give more time with --timeout, or measure a smaller job."
@@ -369,10 +373,6 @@ def _report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: 
             hint="SIGKILL most often means that memory ran out: try a smaller batch." if state == "killed" else "Its last words are above.",
         )
     raise MeasurementFailed(f"A process ended with code {code} and no result.{errors}", state="no result", hint="Its last words are above.")
-
-
-def _advice(state: str) -> str:
-    return "Try a smaller batch." if state == "out of memory" else "Run one step of the job by itself to see where."
 
 
 def _tail(file: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from windtunnel.errors import StoreError
 
 VERSION = 1
+_APPLICATION = 0x57494E44  # "WIND"
 _SCHEMA = """
 CREATE TABLE measurement (
     id INTEGER PRIMARY KEY,
@@ -152,18 +153,24 @@ class Store:
         return samples
 
     def _prepare(self) -> None:
-        """Make the tables of a new store; refuse one that a later program wrote."""
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        """Make the tables of a new store; refuse one that a later program wrote, or another program altogether."""
+        found, owner = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
+        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if found > VERSION:
             raise StoreError(
                 f"The store {self.path} was written by a newer windtunnel (its version is {found}, this program knows {VERSION}).",
                 hint="Update windtunnel, or use another store with --store FILE or WINDTUNNEL_STORE.",
+            )
+        if tables and owner != _APPLICATION:
+            raise StoreError(
+                f"{self.path} is a database of another program, not a store of windtunnel.", hint="Name another file with --store FILE or WINDTUNNEL_STORE."
             )
         if found == 0:
             self._db.execute("BEGIN IMMEDIATE")
             if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another process may have been quicker
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
             self._db.execute("COMMIT")
 
@@ -184,8 +191,11 @@ class Store:
         """Any trouble with file or database as one clear error."""
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.DatabaseError as error:
+            known = isinstance(error, sqlite3.OperationalError)
+            hint = "Free some space or mend its rights, or use another" if known else "Use another file"
             raise StoreError(
-                f"The store {self.path} cannot be {verb}: {error}.",
-                hint="What it held before is still there. Free some space or mend its rights, or use another with --store FILE.",
+                f"The store {self.path} cannot be {verb}: {error}.", hint=f"What it held before is still there. {hint} with --store FILE."
             ) from error
+        except OSError as error:
+            raise StoreError(f"The store {self.path} cannot be {verb}: {error}.", hint="Mend its rights, or use another with --store FILE.") from error

@@ -7,8 +7,10 @@ goes to standard error and disturbs nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import statistics
 import sys
 import threading
@@ -19,7 +21,7 @@ from typing import Any
 from windtunnel.errors import WindtunnelError
 from windtunnel.measurement.steady import Protocol, is_precise
 from windtunnel.strategy import Strategy
-from windtunnel.workload import Workload
+from windtunnel.workload import Workload, place_of
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -27,18 +29,40 @@ _SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _PROFILED_STEPS = 3
 _SLOW_SECONDS = 0.2
 _LEAST_STEADY = 3
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    pipe = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    _die_with_parent()
+    run(order, lambda: Workload.named(order["job"], **order["settings"]), _speak_on(int(sys.argv[1])))
+
+
+def run_in_fork(order: dict[str, Any], workload: Workload, descriptor: int) -> None:
+    """The same in a forked child, for a job made of functions that only this process has.
+
+    The work is done on a new thread: the parent's thread pools did not survive the fork, and OpenMP keeps one for each
+    thread that asks.
+    """
+    _die_with_parent()
+    thread = threading.Thread(target=run, args=(order, lambda: workload, _speak_on(descriptor)))
+    thread.start()
+    thread.join()
+
+
+def _speak_on(descriptor: int) -> Emit:
+    """Messages go to a pipe of their own, and what the user's code prints to standard error."""
+    pipe = os.fdopen(descriptor, "w", buffering=1)
     os.dup2(2, 1)
-    _volunteer_for_the_oom_killer()
+    return lambda message: print(json.dumps(message), file=pipe, flush=True)
 
-    def emit(message: dict[str, Any]) -> None:
-        pipe.write(json.dumps(message) + "\n")
 
-    run(order, lambda: Workload.named(order["job"], **order["settings"]), emit)
+def _die_with_parent() -> None:
+    """Nobody waits for this child's result when its parent is gone; and if memory runs out it is this child that must go."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> None:
@@ -48,10 +72,10 @@ def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> Non
     except WindtunnelError as error:
         emit({"kind": "failed", "state": "refused", "error": error.message, "hint": error.hint})
     except MemoryError as error:
-        emit({"kind": "failed", "state": "out of memory", "error": str(error)})
+        emit({"kind": "failed", "state": "out of memory", "error": str(error), "hint": _hint("out of memory", error)})
     except Exception as error:
         state = "out of memory" if _is_out_of_memory(error) else "raised"
-        emit({"kind": "failed", "state": state, "error": f"{type(error).__name__}: {_first_lines(error)}"})
+        emit({"kind": "failed", "state": state, "error": f"{type(error).__name__}: {_first_lines(error)}", "hint": _hint(state, error)})
 
 
 def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
@@ -65,10 +89,8 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
         _touch(torch)
     base = _resident_bytes(reset_peak=True)
     torch.manual_seed(order["seed"])
-    started = time.perf_counter()
     step, sync = _make_step(torch, workload, strategy, device)
     sync()
-    emit({"kind": "built", "seconds": time.perf_counter() - started})
     sampler = _Sampler(step, sync, _SAMPLE_SECONDS[device], emit)
     sampler.first()
     sampler.warm_up(protocol.warm_seconds)
@@ -91,14 +113,16 @@ def _set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
 def _touch(torch: Any) -> None:
     """Load the libraries that any step needs, so that their memory is not taken for the job's."""
     weight = torch.ones(64, 64, requires_grad=True)
-    torch.nn.functional.mse_loss(torch.relu(weight @ weight), weight).backward()
+    image = torch.nn.functional.conv2d(weight.view(1, 1, 64, 64), torch.ones(4, 1, 3, 3))
+    (torch.nn.functional.mse_loss(torch.relu(weight @ weight), weight) + image.mean()).backward()
+    torch.optim.Adam([weight]).step()
 
 
 def _read_back(torch: Any, device: str) -> dict[str, Any]:
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     told = {"threads": torch.get_num_threads(), "cpus": cpus, "torch": torch.__version__, "pid": os.getpid()}
     if device == "cuda":
-        told |= {"unit": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "driver_capability": torch.cuda.get_device_capability(0)}
+        told |= {"unit": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}
     return told
 
 
@@ -121,12 +145,12 @@ def _make_step(torch: Any, workload: Workload, strategy: Strategy, device: str) 
             return _capture(torch, lambda: trainer.step(there)), sync
         return (lambda: trainer.step(there)), sync
     if strategy.prefetch:
-        return _prefetched(torch, trainer.step, batch, move), sync
+        return _prefetched(torch, trainer.step, batch, move, strategy.prefetch), sync
     return (lambda: trainer.step(move(batch))), sync
 
 
-def _prefetched(torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any]) -> Callable[[], Any]:
-    """The next batch is copied from pinned memory on a stream of its own while this one is trained on."""
+def _prefetched(torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int) -> Callable[[], Any]:
+    """The next batches are copied from pinned memory on a stream of its own while this one is trained on."""
     from torch.utils import _pytree as pytree
 
     pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
@@ -145,7 +169,8 @@ def _prefetched(torch: Any, step: Callable[[Any], Any], batch: Any, move: Callab
         fetch()
         return step(ready)
 
-    fetch()
+    for _ in range(depth):
+        fetch()
     return run_step
 
 
@@ -234,11 +259,13 @@ def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], devi
         sync()
         wall = time.perf_counter() - start
     events = recorded.events()
+    updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
     if device == "cuda":
         on_unit = (e for e in events if e.device_type == torch.autograd.DeviceType.CUDA)  # kernels, not the ops above them
         busy = sum(e.self_device_time_total for e in on_unit) / 1e6
-        return {"wall": wall / steps, "busy": busy / steps, "update": 0.0}
-    updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
+        inside = (e for e in events if any(r.start <= e.time_range.start <= r.end for r in updates))
+        update = sum(kernel.duration for event in inside for kernel in event.kernels) / 1e6
+        return {"wall": wall / steps, "busy": busy / steps, "update": update / steps}
     busy = update = 0.0
     for event in events:
         if event.name.startswith("aten::"):
@@ -274,38 +301,17 @@ def _peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _volunteer_for_the_oom_killer() -> None:
-    """If memory runs out it is this child that must go, not the user's other work."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
-
-
 def _is_out_of_memory(error: Exception) -> bool:
     text = str(error).lower()
     return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "can't allocate memory" in text
 
 
+def _hint(state: str, error: Exception) -> str:
+    return "Try a smaller batch." if state == "out of memory" else place_of(error)
+
+
 def _first_lines(error: Exception) -> str:
     return " ".join(str(error).strip().splitlines()[:2])
-
-
-def run_in_fork(order: dict[str, Any], workload: Workload, descriptor: int) -> None:
-    """The same in a forked child, for a job made of functions that only this process has.
-
-    The work is done on a new thread: the parent's thread pools did not survive the fork, and OpenMP keeps one for each
-    thread that asks.
-    """
-    pipe = os.fdopen(descriptor, "w", buffering=1)
-    os.dup2(2, 1)
-    _volunteer_for_the_oom_killer()
-
-    def emit(message: dict[str, Any]) -> None:
-        pipe.write(json.dumps(message) + "\n")
-
-    thread = threading.Thread(target=run, args=(order, lambda: workload, emit))
-    thread.start()
-    thread.join()
-    pipe.flush()
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class Allocation:
 class Trace:
     """A steady training step: optimiser state exists already, gradients are freed at its beginning.
 
-    `nodes` counts what autograd visits on its way back. `held` are the allocations alive before the first op (weights, optimiser state, the batch).
+    `nodes` counts what autograd visits on its way back, `backward_calls` and `update_calls` how often
+    backward and an optimiser are called. `held` are the allocations alive before the first op (weights, optimiser state, the batch).
     """
 
     job: str
@@ -59,6 +60,8 @@ class Trace:
     parameters: int
     module_calls: int
     nodes: int
+    backward_calls: int
+    update_calls: int
     torch: str
 
     @property

@@ -118,26 +118,28 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, source: Tensor, gates: int, layers: int, ways: int, hidden: int, *weights: Tensor) -> Any:
-        output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), gates, layers, ways, hidden)
-        ctx.save_for_backward(source, output, reserve, *weights)
-        return output, last
+    def forward(ctx: Any, sizes: tuple[int, int, int, int], source: Tensor, *tensors: Tensor) -> Any:
+        gates, layers, ways, states = sizes
+        state, weights = tensors[:states], tensors[states:]
+        output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), gates, layers, ways, state[0].shape[-1])
+        ctx.states = states
+        ctx.save_for_backward(source, reserve, *tensors)
+        return (output, last, *(torch.empty_like(s) for s in state[1:]))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any, _last: Any) -> Any:
-        source, _, reserve, *weights = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Any, *_: Any) -> Any:
+        source, reserve, *tensors = ctx.saved_tensors
+        state, weights = tensors[: ctx.states], tensors[ctx.states :]
         to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve)
-        return to_source, None, None, None, None, *to_weights
+        return None, to_source, *(torch.empty_like(s) for s in state), *to_weights
 
 
 def _recurrent(name: str, args: Sequence[Any]) -> Any:
     """cuDNN's one call for all layers and timesteps, from the arguments of torch.rnn_relu, rnn_tanh, gru and lstm."""
     source, state, weights, _, layers, _, _, two_ways, batch_first = args
     _operators()
-    ways = 2 if two_ways else 1
-    first_state = state[0] if isinstance(state, (tuple, list)) else state
+    states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
     sequence = source.transpose(0, 1) if batch_first else source
     call: Callable[..., Any] = _Recurrent.apply
-    output, last = call(sequence, _GATES[name], layers, ways, first_state.shape[-1], *weights)
-    output = output.transpose(0, 1) if batch_first else output
-    return (output, last, last) if name == "lstm" else (output, last)
+    output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), sequence, *states, *weights)
+    return (output.transpose(0, 1) if batch_first else output, *last)

@@ -21,7 +21,7 @@ from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Allocation, Op, Part, Phase, Trace, family, lower
 from windtunnel.trainer import Trainer
-from windtunnel.workload import Workload
+from windtunnel.workload import Workload, place_of
 
 
 def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
@@ -35,12 +35,12 @@ def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise BadJob(
             f"The step of {workload.name} depends on values of tensors ({error}), which a forecast without running cannot know.",
-            hint="Avoid .item(), nonzero() and branches on tensors inside the step, or use measure instead.",
+            hint="Avoid packed sequences, .item(), nonzero() and branches on tensors inside the step, or use measure instead.",
         ) from error
     except Exception as error:
         raise BadJob(
             f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {_first_line(error)}",
-            hint="Run one step of the job by itself to see where; --debug shows the whole traceback.",
+            hint=place_of(error),
         ) from error
 
 
@@ -59,9 +59,8 @@ def _quiet() -> Iterator[None]:
 
 def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
     torch.manual_seed(0)
-    model = workload.model()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    _make_fake(model, fake)
+    model = _fake_model(workload, fake)
     recorder = _Recorder(target)
     with fake, lower.as_on(target):
         examples = _fake_batch(workload, fake, batch)
@@ -69,7 +68,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         if target == "gpu":
             for optimizer in trainer.all_optimizers():
                 lower.prefer_lists(optimizer)
-        trainer.prime()
+        _prime(trainer, examples)
         recorder.hold(model.parameters(), "weights")
         recorder.hold(model.buffers(), "weights")
         recorder.hold(_state_tensors(trainer), "optimiser")
@@ -89,8 +88,30 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         parameters=sum(p.numel() for p in model.parameters()),
         module_calls=recorder.module_calls,
         nodes=recorder.nodes,
+        backward_calls=recorder.backward_calls,
+        update_calls=recorder.update_calls,
         torch=torch.__version__,
     )
+
+
+def _fake_model(workload: Workload, fake: FakeTensorMode) -> torch.nn.Module:
+    """The network without its bytes. Where its making looks at values of tensors it is made for real and then swapped."""
+    try:
+        with fake:
+            return workload.model()
+    except Exception:
+        model = workload.model()
+        _make_fake(model, fake)
+        return model
+
+
+def _prime(trainer: Trainer, examples: Any) -> None:
+    """Have optimiser state there, as in every step but the first; an unusual optimiser gets it from a whole step."""
+    try:
+        trainer.prime()
+    except Exception:
+        trainer.step(examples)
+        trainer.model.zero_grad(set_to_none=True)
 
 
 def _make_fake(model: torch.nn.Module, fake: FakeTensorMode) -> None:
@@ -149,6 +170,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.allocations: dict[int, Allocation] = {}
         self.module_calls = 0
         self.nodes = 0
+        self.backward_calls = 0
+        self.update_calls = 0
         self._ops: list[dict[str, Any]] = []
         self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._held: list[int] = []
@@ -258,6 +281,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _counting(self, backward: Any) -> Any:
         def counted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self.backward_calls += 1
             self.nodes += _count_nodes([t.grad_fn for t in _tensors(tensors) if t.grad_fn is not None])
             return backward(tensors, *args, **kwargs)
 
@@ -265,6 +289,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _enter(self, path: str) -> None:
         self._path.append(path)
+        self._went_back = False
         self.module_calls += 1
 
     def _leave(self) -> None:
@@ -272,7 +297,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._path.pop()
 
     def _set_updating(self, updating: bool) -> None:
+        self.update_calls += updating
         self._updating = updating
+        self._went_back = self._went_back and updating
 
 
 def _part(phase: Phase) -> Part:
