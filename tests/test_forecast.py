@@ -223,7 +223,20 @@ def test_lanes_by_hand() -> None:
 def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:
     op = Op(name="aten.case", family=family, phase="forward", dtype="fp32", flop=flop, read_bytes=read, written_bytes=written, shape=shape)
     return Trace(
-        job="case", batch=1, target="gpu", precision="fp32", ops=(op,), allocations={}, held=(), batch_bytes=0, parameters=0, module_calls=0, nodes=0, torch=""
+        job="case",
+        batch=1,
+        target="gpu",
+        precision="fp32",
+        ops=(op,),
+        allocations={},
+        held=(),
+        batch_bytes=0,
+        parameters=0,
+        module_calls=0,
+        nodes=0,
+        backward_calls=0,
+        update_calls=0,
+        torch="",
     )
 
 

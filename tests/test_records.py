@@ -128,6 +128,18 @@ def test_rates_below_zero_are_refused() -> None:
         dataclasses.replace(unit, flop_rates={"bf17": 1e12})
 
 
+def test_a_host_keeps_its_pace_when_its_gpu_is_left_out() -> None:
+    h200 = wt.Machine.named("h200")
+    assert h200.issue is not None
+    here = dataclasses.replace(h200, name="here")
+    slow = dataclasses.replace(here, issue=h200.issue.scaled(3.0))
+    quick_issue, slow_issue = here.with_cpu_only().issue, slow.with_cpu_only().issue
+    assert quick_issue is not None and slow_issue is not None
+    assert slow_issue.node_seconds == pytest.approx(3 * quick_issue.node_seconds)
+    cpu = wt.Machine.named("i7-3820")
+    assert cpu.with_cpu_only() is cpu
+
+
 def test_here_describes_this_machine() -> None:
     here = wt.Machine.here()
     assert here.host.kind == "cpu"

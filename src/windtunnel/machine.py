@@ -168,11 +168,21 @@ class Machine:
 
     def with_cpu_only(self) -> Machine:
         """The same host without its other units: what training on its CPU would see."""
+        if self.unit == self.host:
+            return self
         sources = {k: v for k, v in self.sources.items() if not k.startswith(("unit", "link", "peer_link", "issue"))}
         sources |= {k.replace("host", "unit", 1): v for k, v in sources.items() if k.startswith("host")}
-        sources["issue"] = issue_source(self.host)
-        issue = issue_for(self.host, self.host)
+        sources["issue"] = issue_source(self.host, paced=self.name == "here")
+        issue = issue_for(self.host, self.host, self._interpreter_seconds() if self.name == "here" else None)
         return dataclasses.replace(self, unit=self.host, units=1, link=None, peer_link=None, issue=issue, sources=sources)
+
+    def _interpreter_seconds(self) -> float | None:
+        """How fast the host runs plain Python, read back from the issue costs that were scaled by it."""
+        if self.issue is None:
+            return None
+        reference, _ = _reference_issue(self.unit.kind)
+        pace = units.parse(records.load(CATALOG / "issue.toml")[self.unit.kind]["interpreter_seconds"], "s")
+        return pace * self.issue.node_seconds / units.parse(reference["node_seconds"], "s")
 
 
 def need(machine: Machine, path: str) -> float:

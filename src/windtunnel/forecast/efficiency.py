@@ -79,6 +79,7 @@ TILE_SIDE = 64
 SPLIT_DEPTH = 1024
 GPU_CACHE_SPEEDUP = 2.0
 
-# How far a forecast from specified rates may be off, as a factor either way, for the unit and for the host.
-UNIT_SPREAD = 1.6
-HOST_SPREAD = 1.4
+# How far a forecast from specified rates may be off, as a factor either way, for the unit and for the host: two of the
+# same hosts differ by half, and thin products reach half of what large ones do.
+UNIT_SPREAD = 2.0
+HOST_SPREAD = 2.0

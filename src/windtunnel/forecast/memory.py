@@ -14,7 +14,7 @@ _ROUND = {"cpu": 64, "gpu": 512}
 _SEGMENT = 2 * MIB
 # cuBLAS keeps a workspace for each thread that calls it, and backward has a thread of its own: 32 MiB each on Hopper and
 # later, less before. A captured step was warmed up and captured on streams of their own, which keep theirs.
-_MATRIX_WORKSPACE = {"eager": 2 * 32 * MIB, "graph": 6 * 32 * MIB}
+_MATRIX_WORKSPACE = {"eager": 2 * 32 * MIB, "graph": 4 * 32 * MIB}
 # What the driver and the framework's kernels take before the first tensor.
 _CONTEXT = 700 * MIB
 # For "does it fit" only, on the safe side: the allocator's caches are fuller than the tensors in them, and convolutions take
