@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from windtunnel.prediction import trace
 from windtunnel.trace import Trace
 
 torch.set_num_threads(1)
+os.environ["WINDTUNNEL_STORE"] = str(Path(tempfile.mkdtemp()) / "store.sqlite")  # never the user's own
 
 
 @functools.cache

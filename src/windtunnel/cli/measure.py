@@ -55,8 +55,8 @@ def measure(
     strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch)
     workload, machine = words.find_job(job), words.find_machine(on)
     protocol = Protocol(processes=processes, most_processes=max(processes, min(2 * processes, processes + 2)), seconds=seconds, timeout_seconds=timeout)
-    kept = Store(store)
     forecast, caution = _forecast(workload, machine, strategy)
+    kept = Store(store)
     with _progress(f"measuring {workload.name}") as progress:
         measured = measure_step(workload, machine, strategy, protocol=protocol, store=kept, fresh=fresh, progress=progress)
     ratio = forecast.step_seconds / measured.step_seconds if forecast else None
