@@ -126,7 +126,9 @@ def test_a_store_from_the_future_is_refused(tmp_path: Path) -> None:
 def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     words = [sys.executable, "-m", "windtunnel", "measure", "rnn", "n_steps=2", "--processes", "2", "--seconds", "0.2", "--store", str(path)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # A shell that starts tests in the background has them ignore interrupts; a user's terminal does not.
+    listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listen)
     deadline = time.monotonic() + 120
     while _processes(path) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
