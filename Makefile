@@ -28,7 +28,7 @@ sizes:  ## lines per file and the longest function
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,learn]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,learn,libraries]"
 	touch $(STAMP)
 
 clean:

@@ -19,18 +19,19 @@ SOURCE = ROOT / "src" / "windtunnel"
 # From the ground up. A module may import what stands on its own floor or below.
 FLOORS = (
     ("errors",),
-    ("units",),
+    ("units", "agreement"),
     ("records",),
-    ("machine", "strategy", "workload", "lesson", "results"),
+    ("machine", "strategy", "workload", "lesson", "results", "truth"),
     ("here", "trainer"),
-    ("trace", "networks", "learning"),
+    ("trace", "networks", "libraries", "learning"),
     ("forecast", "measurement"),
-    ("prediction",),
+    ("prediction", "perfetto", "difference", "calibration"),
+    ("validation",),
     ("cli",),
     ("__main__", "__init__"),
 )
 # A noun's own constructors may reach up when they are called, so that `Machine.here()` reads as it should.
-REACHES = {("machine", "here"), ("workload", "networks")}
+REACHES = {("machine", "here"), ("workload", "networks"), ("workload", "libraries")}
 
 
 def floor_of(module: str) -> int:

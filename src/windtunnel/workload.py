@@ -74,15 +74,15 @@ class Workload:
 
     @staticmethod
     def named(name: str, **settings: Any) -> Workload:
-        """A job by name with settings (`rnn`, n_rec=50), or `path/to/file.py:function`, or a file that `save` wrote."""
+        """A job by name with settings (`rnn`, n_rec=50), `library:network`, `path/to/file.py:function`, or a file that `save` wrote."""
         if name.endswith((".toml", ".json")):
             origin = records.read(Origin, records.load(Path(name)), name)
             return Workload.named(origin.job, **{**origin.settings, **settings})
         if ".py" in name and (":" in name or name.endswith(".py")):
             return load_file(name, settings)
-        from windtunnel import networks
+        from windtunnel import libraries, networks
 
-        return networks.workload(name, settings)
+        return libraries.workload(name, settings) if libraries.is_address(name) else networks.workload(name, settings)
 
     def save(self, path: str | Path) -> None:
         """Write the words this job was built from; `named(path)` builds it again."""

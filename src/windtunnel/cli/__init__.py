@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import windtunnel
-from windtunnel.cli import machine, measure, network, predict
+from windtunnel.cli import machine, measure, network, predict, validate
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
@@ -26,7 +26,7 @@ Fly your training run before you build it: predict a training step's time, memor
 
 [bold]Exit codes[/bold]
 
-  0 done.   1 a fault of windtunnel's own.   2 the input cannot be used, does not fit, is not here, or failed to run.
+  0 done.   1 a fault of windtunnel's own, or forecasts beyond their tolerances (validate).   2 the input cannot be used, does not fit, is not here, or failed to run.
   130 interrupted; what was measured is kept.
 
 Add --debug anywhere to see the traceback behind an error.
@@ -35,6 +35,7 @@ Add --debug anywhere to see the traceback behind an error.
 app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
+app.command("validate", help=validate.HELP)(validate.validate)
 app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,11 +31,20 @@ def predict(
     execution: words.Execution = "eager",
     data: words.Data = "resident",
     prefetch: words.Prefetch = 0,
+    accumulate: words.Accumulate = 1,
+    recompute: words.Recompute = "none",
+    optimizer: words.Optimizer = None,
+    timeline: Annotated[Path | None, typer.Option("--timeline", help="Write the step to this file, for ui.perfetto.dev.")] = None,
     as_json: words.Json = False,
 ) -> None:
+    from windtunnel import perfetto
     from windtunnel.prediction import predict as predict_step
 
-    strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch)
-    machine = words.find_machine(on)
-    forecast = predict_step(words.find_job(job), machine, strategy)
+    strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
+    if timeline:
+        perfetto.refuse_unwritable(timeline)
+    workload, machine = words.find_job(job), words.find_machine(on)
+    forecast = predict_step(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))
+    if timeline:
+        perfetto.write(timeline, perfetto.of_forecast(workload, machine, strategy))

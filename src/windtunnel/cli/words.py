@@ -23,9 +23,12 @@ Network = Annotated[
 Batch = Annotated[int | None, typer.Option("--batch", help="Examples a step; the job's own default else.")]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads; one for each physical core else.")]
-Execution = Annotated[str, typer.Option("--execution", help="eager, or graph: the whole step captured as one CUDA graph.")]
+Execution = Annotated[str, typer.Option("--execution", help="eager; graph: the whole step captured as one CUDA graph; compiled: by torch.compile.")]
 Data = Annotated[str, typer.Option("--data", help="resident: the data lies on the unit. streamed: each batch crosses the link.")]
 Prefetch = Annotated[int, typer.Option("--prefetch", help="Batches copied ahead while others are trained on.")]
+Accumulate = Annotated[int, typer.Option("--accumulate", help="Equal micro-batches a step, whose gradients are added before the one update.")]
+Recompute = Annotated[str, typer.Option("--recompute", help="none, or blocks: keep the inputs of blocks only, and compute the rest again going back.")]
+Optimizer = Annotated[str | None, typer.Option("--optimizer", help="sgd, momentum, adam, adamw or fused-adamw in place of the job's own.")]
 Json = Annotated[bool, typer.Option("--json", help="Plain data in seconds and bytes.")]
 
 
@@ -53,9 +56,21 @@ def find_machine(word: str) -> Machine:
     return Machine.named(word)
 
 
-def make_strategy(batch: int | None, precision: str, threads: int | None, execution: str, data: str, prefetch: int) -> Strategy:
+def make_strategy(
+    batch: int | None,
+    precision: str,
+    threads: int | None,
+    execution: str,
+    data: str,
+    prefetch: int,
+    *,
+    accumulate: int = 1,
+    recompute: str = "none",
+    optimizer: str | None = None,
+) -> Strategy:
     given: dict[str, Any] = {"precision": precision, "execution": execution, "data": data, "prefetch": prefetch}
-    given |= {key: value for key, value in (("batch", batch), ("threads", threads)) if value is not None}
+    given |= {"accumulate": accumulate, "recompute": recompute}
+    given |= {key: value for key, value in (("batch", batch), ("threads", threads), ("optimizer", optimizer)) if value is not None}
     return Strategy.read(given)
 
 

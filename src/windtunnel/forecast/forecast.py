@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel import records, units
+from windtunnel import units
 from windtunnel.errors import BadInput
 from windtunnel.forecast import efficiency, memory
 from windtunnel.forecast.price import Price, Pricer, threads_of
@@ -75,7 +75,7 @@ def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
 
 def _told(strategy: Strategy, machine: Machine) -> dict[str, object]:
     """The strategy as it will be run, with the machine's defaults filled in and what plays no part left out."""
-    told = records.plain(strategy)
+    told = strategy.told()
     told.pop("batch", None)
     if machine.unit.kind == "cpu":
         told["threads"] = threads_of(machine, strategy)

@@ -1,73 +1,168 @@
-"""Bytes alive over the step: the third reading of the trace. Errs on the safe side."""
+"""Bytes over the step: the third reading of the trace. Births and deaths are played to the allocator as a warm process would."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
+from windtunnel.forecast.allocator import Block, Heap, Pools
 from windtunnel.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 from windtunnel.units import MIB
 
-_ROUND = {"cpu": 64, "gpu": 512}
-_SEGMENT = 2 * MIB
-# cuBLAS keeps a workspace for each thread that calls it, and backward has a thread of its own: 32 MiB each on Hopper and
-# later, less before. A captured step was warmed up and captured on streams of their own, which keep theirs.
-_MATRIX_WORKSPACE = {"eager": 2 * 32 * MIB, "graph": 4 * 32 * MIB}
+# cuBLAS keeps a workspace for each thread and stream that calls it, and backward has a thread of its own: 32 MiB on Hopper and
+# later, less before.
+_MATRIX_WORKSPACE = 32 * MIB
 # What the driver and the framework's kernels take before the first tensor.
 _CONTEXT = 700 * MIB
-# For "does it fit" only, on the safe side: the allocator's caches are fuller than the tensors in them, and convolutions take
-# workspace that depends on the algorithm chosen (up to three times what the largest one moves, in VGG-16 on an H200).
-_SLACK = 1.1
-_CONVOLUTION_WORKSPACE = 3.0
+# Kept free when asking whether a step fits, as a share of what the allocator takes: where segments come to lie, and what
+# libraries take for themselves, is not known to the last byte.
+_SPARE = 0.03
+# More of it where nobody has said what the ops need beside their tensors. A convolution's workspace depends on the algorithm
+# chosen: up to three times what the largest one moves, in VGG-16 on an H200.
+_BLIND_SPARE = 0.1
+_CONVOLUTION_ROOM = 3.0
+_STEPS = 2  # the first makes the optimiser's state and fills the cache, the second finds them
 
 
-def account(trace: Trace, machine: Machine, strategy: Strategy) -> Memory:
-    """The fullest moment of the step and what fills it, batches fetched ahead included."""
-    gpu = machine.unit.kind == "gpu"
-    sizes = {name: _rounded(a.bytes, _ROUND[trace.target]) for name, a in trace.allocations.items()}
-    alive = set(trace.held)
-    total = peak = sum(sizes[name] for name in alive)
-    fullest = -1
-    for index, op in enumerate(trace.ops):
-        total += sum(sizes[name] for name in op.born)
-        if total > peak:
-            peak, fullest = total, index
-        total -= sum(sizes[name] for name in op.dead)
-    parts = _parts_at(trace, sizes, fullest)
-    if gpu and any(op.family == "matmul" for op in trace.ops):
-        parts["workspace"] = float(_MATRIX_WORKSPACE[strategy.execution])
-    if gpu and strategy.data == "streamed":
-        parts["data"] = parts.get("data", 0.0) + strategy.prefetch * trace.batch_bytes
-    whole = sum(parts.values())
-    return Memory(
-        peak_bytes=whole,
-        parts=parts,
-        reserved_bytes=_rounded(whole * _SLACK + _convolution_room(trace), _SEGMENT) if gpu else None,
-        context_bytes=float(_CONTEXT) if gpu else 0.0,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room(Memory):
+    """The memory of a step that was never run. `spare_bytes` is no part of what it takes, but must be left for it to fit."""
+
+    spare_bytes: float = 0.0
+
+    @property
+    def total_bytes(self) -> float:
+        return (self.reserved_bytes or self.peak_bytes) + self.context_bytes + self.spare_bytes
+
+
+def account(trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float] | None = None) -> Room:
+    """The fullest moment of a warm process's steps, what fills it, and what the allocator has taken by then.
+
+    `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
+    """
+    if machine.unit.kind == "cpu":
+        replay = _Replay(trace, Heap(), workspace)
+        _run_eagerly(replay, 0)
+        return Room(peak_bytes=float(replay.peak), parts=replay.peak_parts(), capacity_bytes=machine.unit.memory_bytes)
+    pools = Pools()
+    replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
+    if strategy.execution == "graph":
+        _capture(replay, pools)
+    else:
+        _run_eagerly(replay, strategy.prefetch if strategy.data == "streamed" else 0)
+    return Room(
+        peak_bytes=float(replay.peak),
+        parts=replay.peak_parts(),
+        reserved_bytes=float(pools.most_reserved),
+        context_bytes=float(_CONTEXT),
         capacity_bytes=machine.unit.memory_bytes,
+        spare_bytes=_BLIND_SPARE * pools.most_reserved + _convolution_room(trace) if workspace is None else _SPARE * pools.most_reserved,
     )
+
+
+def _run_eagerly(replay: _Replay, ahead: int) -> None:
+    """Batches fetched ahead lie on the copying stream, as many as are waiting and the one in use."""
+    replay.hold("weights")
+    for copy in range(ahead + 1):
+        replay.hold("data", stream="copy" if ahead else "", copy=copy)
+    for _ in range(_STEPS):
+        replay.step()
+
+
+def _capture(replay: _Replay, pools: Pools) -> None:
+    """Warm-up runs on a stream of its own, whose gradients live until the captured step frees them; that one has its own pool."""
+    replay.hold("weights", "data")
+    for _ in range(_STEPS):
+        replay.step("warm-up")
+    pools.release()
+    replay.step("graph")
+
+
+class _Replay:
+    """Plays steps of a trace to an allocator and remembers the fullest moment, part by part."""
+
+    def __init__(self, trace: Trace, store: Pools | Heap, workspace: Sequence[float] | None, matrix_workspace: int = 0) -> None:
+        self.peak = 0
+        self._peak_parts: dict[str, int] = {}
+        self._store = store
+        self._matrix_workspace = matrix_workspace
+        self._is_warm = False
+        self._parts: dict[str, int] = {}
+        self._blocks: dict[Hashable, tuple[Block, str]] = {}
+        self._allocations = {name: (allocation.bytes, allocation.part) for name, allocation in trace.allocations.items()}
+        self._held = trace.held
+        self._born = [name for op in trace.ops for name in op.born]
+        needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
+        # Most ops of a trace are views or work in place, and move no memory.
+        self._ops = [(op, need) for op, need in zip(trace.ops, needs, strict=True) if op.born or op.dead or need or op.family == "matmul"]
+
+    def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
+        """Take what is there between steps for the sake of `parts`; a further `copy` lies beside the first."""
+        for name in self._held:
+            size, part = self._allocations[name]
+            if part in parts:
+                self._take((name, copy) if copy else name, size, part, stream)
+
+    def step(self, stream: str = "") -> None:
+        """One step. It frees what the last one left; the first makes the optimiser's state when it comes to the update."""
+        self._free(self._born)
+        if self._is_warm:
+            self._take_missing(stream)
+        for op, need in self._ops:
+            if op.phase == "update" and not self._is_warm:
+                self._take_missing(stream)
+            for name in op.born:
+                self._take(name, *self._allocations[name], stream)
+            if op.family == "matmul" and self._matrix_workspace:
+                self._take_matrix_workspace(stream, op.phase == "backward")
+            if need:
+                self._take("need", need, "workspace", stream)
+            self._note_peak()
+            if need:
+                self._free(("need",))
+            if op.dead:
+                self._free(op.dead)
+        if not self._is_warm:
+            self._take_missing(stream)
+        self._note_peak()
+
+    def peak_parts(self) -> dict[str, float]:
+        return {part: float(size) for part, size in self._peak_parts.items() if size}
+
+    def _note_peak(self) -> None:
+        if self._store.allocated > self.peak:
+            self.peak, self._peak_parts = self._store.allocated, dict(self._parts)
+
+    def _take_missing(self, stream: str) -> None:
+        """All that a step finds when it begins, once there was a first one."""
+        self._is_warm = True
+        for name in self._held:
+            if name not in self._blocks:
+                self._take(name, *self._allocations[name], stream)
+
+    def _take_matrix_workspace(self, stream: str, in_backward: bool) -> None:
+        key = ("matrix workspace", stream, in_backward)
+        if key not in self._blocks:
+            self._take(key, self._matrix_workspace, "workspace", stream)
+
+    def _take(self, key: Hashable, size: float, part: str, stream: str) -> None:
+        if size:
+            block = self._store.take(size, stream)
+            self._blocks[key] = block, part
+            self._parts[part] = self._parts.get(part, 0) + block.size
+
+    def _free(self, keys: Iterable[Hashable]) -> None:
+        for key in keys:
+            found = self._blocks.pop(key, None)
+            if found is not None:
+                block, part = found
+                self._parts[part] -= block.size
+                self._store.free(block)
 
 
 def _convolution_room(trace: Trace) -> float:
     moved = (op.read_bytes + op.written_bytes for op in trace.ops if op.family == "convolution")
-    return _CONVOLUTION_WORKSPACE * max(moved, default=0.0)
-
-
-def _parts_at(trace: Trace, sizes: dict[int, float], fullest: int) -> dict[str, float]:
-    """What is alive while op `fullest` runs, by what it is for."""
-    alive = set(trace.held)
-    for index, op in enumerate(trace.ops[: fullest + 1]):
-        alive.update(op.born)
-        if index < fullest:
-            alive.difference_update(op.dead)
-    parts: dict[str, float] = {}
-    for name in alive:
-        part = trace.allocations[name].part
-        parts[part] = parts.get(part, 0.0) + sizes[name]
-    return parts
-
-
-def _rounded(size: float, step: int) -> float:
-    return float(math.ceil(size / step) * step)
+    return _CONVOLUTION_ROOM * max(moved, default=0.0)

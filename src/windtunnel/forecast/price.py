@@ -2,159 +2,153 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from windtunnel.forecast import efficiency
+from windtunnel.forecast.features import TENSOR_FAMILIES, Piece, Roof, pieces_of
+from windtunnel.forecast.profile import Profile
 from windtunnel.machine import Issue, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
 
 _LOW_PRECISION = ("tf32", "fp16", "bf16")
-_TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
+# A CPU with more threads than cores: threads take turns, and every join waits for the one that came last.
+_OVERSUBSCRIBED = 1.5
+# Ops so small stay on one thread, as in PyTorch, whose grain is some ten thousand elements.
+_GRAIN_ELEMENTS = 32768
+_GRAIN_FLOP = 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Seconds of one op on the host lane and on the unit lane."""
+class Price(NamedTuple):
+    """Seconds of one op on the host lane and on the unit lane, the pauses before its kernels, and bytes it needs for a while."""
 
     host_seconds: float
     unit_seconds: float
+    gap_seconds: float = 0.0
+    room_bytes: float = 0.0
 
 
 class Pricer:
-    """Prices ops for one machine and strategy; remembers what it had to assume."""
+    """Prices ops for one machine and strategy by a profile; remembers what it had to assume."""
 
-    def __init__(self, machine: Machine, strategy: Strategy, trace: Trace) -> None:
+    def __init__(self, machine: Machine, strategy: Strategy, trace: Trace, profile: Profile) -> None:
         assert machine.issue is not None
-        self.machine = machine
+        self.machine, self.strategy, self.profile = machine, strategy, profile
         self.issue: Issue = machine.issue
         self.unit = machine.unit
-        self.strategy = strategy
         self.threads = threads_of(machine, strategy)
         self.assumed: dict[str, float] = defaultdict(float)
-        backward = sum(op.phase == "backward" for op in trace.ops)
-        self._node_seconds = self.issue.node_seconds * trace.nodes / backward if backward else 0.0
-        forward = sum(op.phase == "forward" for op in trace.ops)
-        self._module_seconds = self.issue.module_seconds * trace.module_calls / forward if forward else 0.0
-        self._allocations = trace.allocations
+        self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
-
-    def price(self, ops: Sequence[Op]) -> list[Price]:
-        """Prices in order. Equal ops are priced once."""
-        known: dict[tuple[object, ...], Price] = {}
-        prices = []
-        for op in ops:
-            key = (op.name, op.phase, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, len(op.born))
-            if key not in known:
-                known[key] = Price(host_seconds=self.host_seconds(op), unit_seconds=self.unit_seconds(op))
-            prices.append(known[key])
-            if op.family == "other":
-                self.assumed[op.name] += known[key].unit_seconds
-        return prices
+        self._tables = {"forward": self.issue.forward, "backward": self.issue.backward, "update": self.issue.update}
+        backward = sum(op.phase == "backward" for op in trace.ops)
+        forward = sum(op.phase == "forward" for op in trace.ops)
+        # What autograd and modules cost beside their ops is spread over the ops of their phase.
+        self._beside = {
+            "forward": self.issue.module_seconds * trace.module_calls / max(forward, 1),
+            "backward": self.issue.node_seconds * trace.nodes / max(backward, 1),
+            "update": 0.0,
+        }
 
     @property
     def notes(self) -> tuple[str, ...]:
         return tuple(sorted(self._notes))
 
+    def price(self, ops: Sequence[Op]) -> list[Price]:
+        """Prices in order. Equal ops are priced once, and all of a kind together."""
+        keys = [_key(op) for op in ops]
+        unique = {key: op for key, op in zip(keys, ops, strict=True)}
+        work = self._unit_work(list(unique.values()))
+        known = {key: self._price(op, *done) for (key, op), done in zip(unique.items(), work, strict=True)}
+        for key, op in zip(keys, ops, strict=True):
+            if op.family == "other":
+                self.assumed[op.name] += known[key].unit_seconds
+        return [known[key] for key in keys]
+
+    def _price(self, op: Op, seconds: float, kernels: float, room: float) -> Price:
+        host = self.host_seconds(op)
+        if self.unit.kind == "cpu":
+            return Price(host, max(0.0, seconds - host) if seconds else 0.0)  # a CPU's timing of an op has its issuing in it
+        return Price(host, seconds, kernels * self.profile.gap_seconds, room)
+
     def host_seconds(self, op: Op) -> float:
-        table = {"forward": self.issue.forward, "backward": self.issue.backward, "update": self.issue.update}[op.phase]
+        table = self._tables[op.phase]
         seconds = table.get(op.family, table["other"]) + self.issue.tensor_seconds * (op.calls - 1)
-        if op.phase == "backward":
-            seconds += self._node_seconds
-        return seconds + (self._module_seconds if op.phase == "forward" else 0.0)
+        return seconds + self._beside[op.phase]
 
-    def unit_seconds(self, op: Op) -> float:
-        """Zero for a view, which moves no data; never less than the shortest kernel for anything else on a GPU."""
-        if op.family == "view":
-            return 0.0
-        return self._gpu_seconds(op) if self.unit.kind == "gpu" else self._cpu_seconds(op)
+    def _unit_work(self, ops: Sequence[Op]) -> list[tuple[float, float, float]]:
+        """Seconds, kernels and workspace of each op; nothing for a view, which moves no data."""
+        pieces: list[Piece] = []
+        owners: list[int] = []
+        for number, op in enumerate(ops):
+            own = [] if op.family in ("view", "host") else self._pieces(op)
+            pieces += own
+            owners += [number] * len(own)
+        seconds = self._seconds(pieces)
+        room = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
+        work = [[0.0, 0.0, 0.0] for _ in ops]
+        for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, room, strict=True):
+            entry = work[owner]
+            entry[0] += spent
+            entry[1] += self.profile.kernels(piece)
+            entry[2] = max(entry[2], bytes_held)
+            if self.profile.is_outside(piece):
+                self.outside[ops[owner].name] += spent
+        return [(entry[0], entry[1], entry[2]) for entry in work]
 
-    def _cpu_seconds(self, op: Op) -> float:
-        share = efficiency.CPU[op.family]
-        threads = self._useful_threads(op)
-        cores = need(self.machine, "unit.cores")
-        clock = need(self.machine, "unit.clock_rate")
-        flop_rate = self._flop_rate(op) * min(threads, cores) / cores * share.flop * _side_share(op)
-        moved = op.read_bytes + op.written_bytes
-        seconds = max(
-            op.flop / flop_rate,
-            moved / self._cpu_byte_rate(moved, threads, clock) / share.bytes,
-            math.prod(op.shape) * share.element_cycles / (clock * min(threads, cores)),
-        )
-        seconds += self._fresh_bytes(op) / (efficiency.FRESH_RATE * min(threads, cores) ** 0.5)
-        if threads == 1:
-            return float(seconds)
-        crowd = max(1.0, threads / cores) * efficiency.OVERSUBSCRIBED if threads > cores else 1.0
-        return float(seconds * crowd + efficiency.THREAD_JOIN_SECONDS * crowd)
+    def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
+        if self.unit.kind == "gpu":
+            return self.profile.seconds(pieces, self._roof(1), 1)
+        cores = int(need(self.machine, "unit.cores"))
+        many = min(self.threads, cores)
+        alone, together = self.profile.seconds(pieces, self._roof(1), 1), self.profile.seconds(pieces, self._roof(many), many)
+        crowd = max(1.0, self.threads / cores) * _OVERSUBSCRIBED if self.threads > cores else 1.0
+        return [(b * crowd if _is_shared(piece) else a) for piece, a, b in zip(pieces, alone, together, strict=True)]
 
-    def _fresh_bytes(self, op: Op) -> float:
-        """Newborn memory so large that the system gives it page by page."""
-        sizes = (self._allocations[name].bytes for name in op.born)
-        return sum(size for size in sizes if size >= efficiency.FRESH_BYTES)
+    def _pieces(self, op: Op) -> list[Piece]:
+        tf32 = self.unit.kind == "gpu" and op.dtype == "fp32" and self.strategy.precision == "tf32" and op.family in TENSOR_FAMILIES
+        dtype = self._known_format("tf32" if tf32 else op.dtype, op.family)
+        return pieces_of(op.name, op.family, dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, self.unit.cores or 1)
 
-    def _useful_threads(self, op: Op) -> int:
-        """Small ops stay on one thread, as in PyTorch, whose grain is some ten thousand elements."""
-        size = max(math.prod(op.shape), (op.read_bytes + op.written_bytes) / 12)
-        busy = op.flop > 1e6 if op.family in _TENSOR_FAMILIES else size > efficiency.THREAD_GRAIN_ELEMENTS
-        return self.threads if busy else 1
+    def _known_format(self, dtype: str, family: str) -> str:
+        if family in TENSOR_FAMILIES and dtype in _LOW_PRECISION and dtype not in self.unit.flop_rates:
+            self._notes.add(f"{self.machine.name} states no {dtype} rate; {dtype} products are priced at its fp32 rate")
+        return dtype
 
-    def _cpu_byte_rate(self, moved: float, threads: int, clock: float) -> float:
-        """From the cache that holds what the op touches, else from memory, of which one core cannot draw all."""
-        cores = min(threads, int(need(self.machine, "unit.cores")))
-        if self.unit.core_cache_bytes and moved <= self.unit.core_cache_bytes * cores:
-            return clock * efficiency.CORE_CACHE_BYTES_PER_CYCLE * cores
-        if self.unit.cache_bytes and moved <= self.unit.cache_bytes / 2:
-            return clock * efficiency.SHARED_CACHE_BYTES_PER_CYCLE * cores
-        one_core = self.unit.core_memory_rate or efficiency.CORE_MEMORY_RATE
-        return min(need(self.machine, "unit.memory_rate"), one_core * cores)
-
-    def _gpu_seconds(self, op: Op) -> float:
-        share = efficiency.GPU[op.family]
-        clock = self.unit.clock_rate or 1.5e9
-        moved = op.read_bytes + op.written_bytes
-        byte_rate = need(self.machine, "unit.memory_rate") * share.bytes
-        if self.unit.cache_bytes and moved < self.unit.cache_bytes / 2:
-            byte_rate *= efficiency.GPU_CACHE_SPEEDUP
-        arithmetic = op.flop / (self._flop_rate(op) * share.flop * self._busy_share(op))
-        fixed = efficiency.KERNEL_CYCLES / clock
-        if op.name.startswith("windtunnel.recurrent"):
-            fixed *= self._timesteps(op) * efficiency.TIMESTEP_CYCLES / efficiency.KERNEL_CYCLES
-        return max(arithmetic, moved / byte_rate) + fixed
-
-    def _busy_share(self, op: Op) -> float:
-        """The share of multiprocessors that a matrix product of this size can use; deep ones are split further."""
-        if op.family != "matmul" or not self.unit.cores:
-            return 1.0
-        batch, rows, columns, depth = op.shape
-        tiles = batch * math.ceil(rows / efficiency.TILE_SIDE) * math.ceil(columns / efficiency.TILE_SIDE) * max(1.0, depth / efficiency.SPLIT_DEPTH)
-        return min(1.0, tiles / self.unit.cores)
-
-    def _timesteps(self, op: Op) -> int:
-        return op.shape[0] if op.shape else 1
-
-    def _flop_rate(self, op: Op) -> float:
-        """The rate for the op's number format; matrix units serve products only."""
-        wanted = op.dtype
-        if self.unit.kind == "gpu" and wanted == "fp32" and self.strategy.precision == "tf32" and op.family in _TENSOR_FAMILIES:
-            wanted = "tf32"
-        if op.family not in _TENSOR_FAMILIES and wanted in _LOW_PRECISION:
-            wanted = "fp32"
-        rate = self.unit.flop_rates.get(wanted)
-        if rate is not None:
-            return rate
-        self._notes.add(f"{self.machine.name} states no {wanted} rate; {wanted} products are priced at its fp32 rate")
-        return need(self.machine, "unit.flop_rates.fp32")
+    def _roof(self, threads: int) -> Roof:
+        return roof_of(self.machine, self.profile, threads)
 
 
-def _side_share(op: Op) -> float:
-    """What a CPU loses on a thin matrix product, whose packing is not paid back."""
-    if op.family != "matmul":
-        return 1.0
-    side = min(op.shape[1:])
-    return efficiency.CPU_VECTOR_SHARE if side == 1 else side / (side + efficiency.CPU_HALF_SIDE)
+def roof_of(machine: Machine, profile: Profile, threads: int = 1) -> Roof:
+    """The machine's rates as a roofline; of a CPU, as much of them as so many threads can draw."""
+    unit = machine.unit
+    need(machine, "unit.flop_rates.fp32")
+    memory_rate = need(machine, "unit.memory_rate")
+    fixed = profile.fixed_seconds
+    if unit.kind == "gpu":
+        return Roof(flop_rates=unit.flop_rates, memory_rate=memory_rate, cache_bytes=unit.cache_bytes or 0.0, fixed_seconds=fixed, cores=unit.cores or 1)
+    cores = int(need(machine, "unit.cores"))
+    share = min(threads, cores) / cores
+    one_core = unit.core_memory_rate or memory_rate / min(cores, 4)
+    return Roof(
+        flop_rates={name: rate * share for name, rate in unit.flop_rates.items()},
+        memory_rate=min(memory_rate, one_core * min(threads, cores)),
+        cache_bytes=unit.cache_bytes or 0.0,
+        fixed_seconds=fixed,
+        cores=cores,
+    )
+
+
+def _is_shared(piece: Piece) -> bool:
+    """Whether a CPU shares the piece among its threads."""
+    if piece.kind.partition(" ")[0] in TENSOR_FAMILIES:
+        return piece.flop > _GRAIN_FLOP
+    return piece.bytes / 12 > _GRAIN_ELEMENTS
+
+
+def _key(op: Op) -> tuple[object, ...]:
+    return op.name, op.phase, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls
 
 
 def threads_of(machine: Machine, strategy: Strategy) -> int:
@@ -162,3 +156,5 @@ def threads_of(machine: Machine, strategy: Strategy) -> int:
     if strategy.threads is not None:
         return strategy.threads
     return machine.unit.cores or 1 if machine.unit.kind == "cpu" else 1
+
+

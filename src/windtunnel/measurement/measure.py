@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,19 @@ from windtunnel.strategy import Strategy
 from windtunnel.workload import Workload
 
 Progress = Callable[[int, int], None]
-_CODE = 1  # raise when a change of this code makes old samples incomparable with new ones
+Timeline = Callable[[dict[str, Any]], None]
+_CODE = 2  # raise when a change of this code makes old samples incomparable with new ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(Result):
-    """Steps that were really run."""
+    """Steps that were really run.
 
+    `families` are the unit's seconds by family of op, `kernels` how many it ran in a step, where it is not the host itself.
+    """
+
+    families: Mapping[str, float] = field(default_factory=dict)
+    kernels: float | None = None
     processes: int = 0
     samples: int = 0
     first_seconds: float = 0.0
@@ -61,13 +67,17 @@ def measure(
     store: Store | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
+    timeline: Timeline | None = None,
 ) -> Measurement:
-    """Run the job's steps on this machine. An interrupted measurement of the same is continued unless `fresh`."""
+    """Run the job's steps on this machine. An interrupted measurement of the same is continued unless `fresh`.
+
+    `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
+    """
     measuring = _Measuring(workload, machine, strategy or Strategy(), protocol or Protocol())
     own = store is None
     store = store or Store()
     try:
-        return measuring.run(store, fresh, progress or (lambda done, most: None))
+        return measuring.run(store, fresh, progress or (lambda done, most: None), timeline)
     finally:
         if own:
             store.close()
@@ -93,19 +103,19 @@ class _Measuring:
         }
 
     def told(self) -> dict[str, Any]:
-        told = {k: v for k, v in records.plain(self.strategy).items() if k not in ("batch", "prefetch") or (k == "prefetch" and v)}
+        told = {k: v for k, v in self.strategy.told().items() if k not in ("batch", "prefetch") or (k == "prefetch" and v)}
         if self.device == "cpu":
             told["threads"] = self.threads
             told.pop("data")
         return told
 
-    def run(self, store: Store, fresh: bool, progress: Progress) -> Measurement:
+    def run(self, store: Store, fresh: bool, progress: Progress, timeline: Timeline | None) -> Measurement:
         key = self._key()
         row = None if fresh or self.workload.origin is None else store.take_over(key)
         resumed = len(store.reports(row)) if row is not None else 0
         row = row if row is not None else store.begin(key, self.cell)
         try:
-            reports, stopped = self._children(store, row, progress)
+            reports, stopped = self._children(store, row, progress, timeline)
         except KeyboardInterrupt:
             kept = len(store.reports(row))
             raise Interrupted(
@@ -122,7 +132,7 @@ class _Measuring:
             raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
         return result
 
-    def _children(self, store: Store, row: int, progress: Progress) -> tuple[list[dict[str, Any]], str]:
+    def _children(self, store: Store, row: int, progress: Progress, timeline: Timeline | None) -> tuple[list[dict[str, Any]], str]:
         """Fresh processes until their medians agree or there are enough of them."""
         reports = store.reports(row)
         number = max((r["number"] for r in reports), default=-1) + 1
@@ -130,7 +140,11 @@ class _Measuring:
         while not stopped:
             progress(len(reports), self.protocol.processes)
             others = environment.busy_cores()
-            report = {**self._child(number), "others": others}
+            report = {**self._child(number, timeline is not None), "others": others}
+            seen_events = report.pop("timeline", None)  # too much to store, and one process's is enough
+            if timeline is not None and seen_events is not None:
+                timeline(seen_events)
+                timeline = None
             try:
                 store.add_process(row, number, "done", report)
             except StoreError as error:
@@ -144,13 +158,14 @@ class _Measuring:
         progress(len(reports), len(reports))
         return reports, stopped
 
-    def _child(self, number: int) -> dict[str, Any]:
+    def _child(self, number: int, timeline: bool) -> dict[str, Any]:
         order = {
             "strategy": records.plain(dataclasses.replace(self.strategy, batch=self.batch)),
             "protocol": records.plain(self.protocol),
             "device": self.device,
             "threads": self.threads,
             "seed": self.protocol.seed + number,
+            "timeline": timeline,
         }
         origin = self.workload.origin
         if origin is not None:
@@ -168,6 +183,7 @@ class _Measuring:
     def _result(self, reports: list[dict[str, Any]], stopped: str, resumed: int) -> Measurement:
         seen = _interval(reports, self.protocol.seed)
         parts = _parts(reports, seen.median, self.device)
+        families = _families(reports, seen.median, self.device)
         return Measurement(
             job=self.workload.name,
             machine=self.machine.name,
@@ -179,7 +195,10 @@ class _Measuring:
             parts=parts,
             memory=_memory(reports, self.machine),
             bound_by=max(parts, key=lambda part: parts[part]),
-            unit_seconds=statistics.median(r["parts"]["busy"] for r in reports),
+            unit_seconds=sum(families.values()),
+            host_seconds=_middle(reports, "host") if self.device == "cuda" else parts.get("launch", 0.0),
+            families=families,
+            kernels=_middle(reports, "kernels") if self.device == "cuda" else None,
             examples=self.workload.examples,
             cautions=self._cautions(reports, resumed),
             processes=len(reports),
@@ -200,13 +219,27 @@ class _Measuring:
             cautions.append(f"{self.threads} threads were asked for but the framework used {wrong[0]}")
         if self.device == "cuda" and min(r["done"]["linear"] for r in reports) < 1.5:
             cautions.append("twice the steps did not take twice the time: the clock may not have waited for the unit")
+        if self.device == "cuda" and not _middle(reports, "kernels"):
+            cautions.append("the profiler saw nothing on the unit, so its parts and families are not known")
         if self.workload.origin is None:
             cautions.append("measured in forked processes, since a job made in Python cannot be built in a fresh one; path/to/file.py:function can")
         if resumed:
             cautions.append(f"{resumed} of the processes were measured before an interruption")
         if self.device == "cpu":
             cautions.append("parts are from a profiler pass; on a CPU the cost of issuing an op inside the framework counts as compute")
+        if self.strategy.execution == "compiled":
+            cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return tuple(cautions)
+
+
+def _compiler_cautions(reports: list[dict[str, Any]], device: str, own_step: bool) -> list[str]:
+    told = reports[0].get("compiled", {})
+    cautions = ["the job has a step of its own, of which only the network's parts are compiled"] if own_step else []
+    if told.get("breaks"):
+        cautions.append(f"the compiler could not follow all of the step, which it left in {told['breaks']} places: part of it ran eagerly")
+    if device == "cpu":
+        cautions.append("memory includes what the compiler keeps beside the job")
+    return cautions
 
 
 def _device_of(machine: Machine, strategy: Strategy) -> str:
@@ -228,14 +261,25 @@ def _interval(reports: list[dict[str, Any]], seed: int) -> Interval:
     return interval([r["samples"]["steady"]["seconds"] for r in reports], seed)
 
 
+def _middle(reports: list[dict[str, Any]], name: str) -> float:
+    return float(statistics.median(r["parts"][name] for r in reports))
+
+
 def _parts(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
     """The profiler's shares of a step, applied to the steady step that was timed without it."""
-    busy = statistics.median(r["parts"]["busy"] for r in reports)
-    update = statistics.median(r["parts"]["update"] for r in reports)
-    whole = step_seconds if device == "cuda" else statistics.median(r["parts"]["wall"] for r in reports)
-    shares = {"compute": max(0.0, busy - update), "update": update, "launch": max(0.0, whole - busy)}
+    busy, update, copy = (_middle(reports, name) for name in ("busy", "update", "exposed_copy"))
+    whole = step_seconds if device == "cuda" else _middle(reports, "wall")
+    shares = {"compute": max(0.0, busy - update), "update": update, "copy": copy, "launch": max(0.0, whole - busy - copy)}
     total = sum(shares.values())
     return {part: step_seconds * seconds / total for part, seconds in shares.items() if seconds > 0}
+
+
+def _families(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
+    """The unit's seconds by family of op. Kernels take as long under the profiler as without; a CPU's ops do not, and are scaled."""
+    names = {name for r in reports for name in r["parts"]["families"]}
+    scale = 1.0 if device == "cuda" else step_seconds / _middle(reports, "wall")
+    seconds = {name: scale * statistics.median(r["parts"]["families"].get(name, 0.0) for r in reports) for name in names}
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _memory(reports: list[dict[str, Any]], machine: Machine) -> Memory:

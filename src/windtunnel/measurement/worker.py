@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from windtunnel.errors import WindtunnelError
+from windtunnel.measurement import compilation
 from windtunnel.measurement.steady import Protocol, is_precise
 from windtunnel.strategy import Strategy
 from windtunnel.workload import Workload, place_of
@@ -27,6 +28,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 _SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _PROFILED_STEPS = 3
+_ISSUED_STEPS = 5
 _SLOW_SECONDS = 0.2
 _LEAST_STEADY = 3
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -75,6 +77,8 @@ def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> Non
         emit({"kind": "failed", "state": "out of memory", "error": str(error), "hint": _hint("out of memory", error)})
     except Exception as error:
         state = "out of memory" if _is_out_of_memory(error) else "raised"
+        if state == "raised" and order["strategy"].get("execution") == "compiled" and compilation.is_refusal(error):
+            state = compilation.STATE
         emit({"kind": "failed", "state": state, "error": f"{type(error).__name__}: {_first_lines(error)}", "hint": _hint(state, error)})
 
 
@@ -87,19 +91,36 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
     emit({"kind": "ready", **_read_back(torch, device)})
     if device == "cpu":
         _touch(torch)
+    if strategy.execution == "compiled":
+        compilation.load()
     base = _resident_bytes(reset_peak=True)
     torch.manual_seed(order["seed"])
     step, sync = _make_step(torch, workload, strategy, device)
     sync()
     sampler = _Sampler(step, sync, _SAMPLE_SECONDS[device], emit)
     sampler.first()
+    if strategy.execution == "compiled":
+        compilation.forget_peak(torch, device)
+        emit({"kind": "compiled", **compilation.tell(torch)})
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
     emit({"kind": "memory", **_peak_memory(torch, device, base)})
-    steps = _PROFILED_STEPS if statistics.median(sampler.seconds) < _SLOW_SECONDS else 1
-    emit({"kind": "parts", **_profile(torch, step, sync, device, steps)})
+    _look_inside(torch, sampler, device, bool(order.get("timeline")), emit)
     linear = sampler.linearity() if device == "cuda" else None  # a CPU has done a step when the call returns
     emit({"kind": "done", "stopped": stopped, "linear": linear})
+
+
+def _look_inside(torch: Any, sampler: _Sampler, device: str, timeline: bool, emit: Emit) -> None:
+    """Where the time of a step goes. A CPU does what it issues, so there only what lies outside all ops can be told to be the host's."""
+    from windtunnel.measurement import profiler
+
+    host = sampler.host_seconds() if device == "cuda" else None
+    steps = _PROFILED_STEPS if statistics.median(sampler.seconds) < _SLOW_SECONDS else 1
+    watched = profiler.watch(torch, sampler.step, sampler.sync, device, steps)
+    parts = profiler.sum_up(watched, device)
+    emit({"kind": "parts", **parts, "host": parts["wall"] - parts["busy"] if host is None else host})
+    if timeline:
+        emit({"kind": "timeline", **profiler.tell_timeline(watched)})
 
 
 def _set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
@@ -133,7 +154,10 @@ def _make_step(torch: Any, workload: Workload, strategy: Strategy, device: str) 
     from windtunnel.trainer import Trainer
 
     sync: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    trainer = Trainer(workload, workload.model().to(device), strategy, device)
+    model = workload.model().to(device)
+    if strategy.execution == "compiled":
+        workload = compilation.compile_job(torch, workload, model)
+    trainer = Trainer(workload, model, strategy, device)
     batch = workload.batch(strategy.batch or workload.default_batch)
 
     def move(tree: Any, **how: bool) -> Any:
@@ -231,6 +255,16 @@ class _Sampler:
         twos = statistics.median(self._time(2 * self.group) for _ in range(3))
         return twos / ones
 
+    def host_seconds(self) -> float:
+        """How long the host takes to issue a step to a unit that has nothing else to do."""
+        return statistics.median(self._issue() for _ in range(_ISSUED_STEPS))
+
+    def _issue(self) -> float:
+        self.sync()
+        start = time.perf_counter()
+        self.step()
+        return time.perf_counter() - start
+
     def _time(self, steps: int) -> float:
         start = time.perf_counter()
         for _ in range(steps):
@@ -245,34 +279,6 @@ class _Sampler:
 def _alike(left: list[float], right: list[float]) -> bool:
     a, b = statistics.median(left), statistics.median(right)
     return abs(a - b) <= 0.05 * max(a, b)
-
-
-def _profile(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device: str, steps: int) -> dict[str, float]:
-    """A few steps under the profiler: how much of a step is inside ops, inside the optimiser, or on the unit at all."""
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    with profile(activities=activities) as recorded:
-        start = time.perf_counter()
-        for _ in range(steps):
-            step()
-        sync()
-        wall = time.perf_counter() - start
-    events = recorded.events()
-    updates = [e.time_range for e in events if e.name.startswith("Optimizer.step")]
-    if device == "cuda":
-        on_unit = (e for e in events if e.device_type == torch.autograd.DeviceType.CUDA)  # kernels, not the ops above them
-        busy = sum(e.self_device_time_total for e in on_unit) / 1e6
-        inside = (e for e in events if any(r.start <= e.time_range.start <= r.end for r in updates))
-        update = sum(kernel.duration for event in inside for kernel in event.kernels) / 1e6
-        return {"wall": wall / steps, "busy": busy / steps, "update": update / steps}
-    busy = update = 0.0
-    for event in events:
-        if event.name.startswith("aten::"):
-            busy += event.self_cpu_time_total / 1e6
-            if any(r.start <= event.time_range.start <= r.end for r in updates):
-                update += event.self_cpu_time_total / 1e6
-    return {"wall": wall / steps, "busy": busy / steps, "update": update / steps}
 
 
 def _peak_memory(torch: Any, device: str, base: int) -> dict[str, float]:
@@ -307,7 +313,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _hint(state: str, error: Exception) -> str:
-    return "Try a smaller batch." if state == "out of memory" else place_of(error)
+    return {"out of memory": "Try a smaller batch.", compilation.STATE: compilation.HINT}.get(state) or place_of(error)
 
 
 def _first_lines(error: Exception) -> str:

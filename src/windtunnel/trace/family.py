@@ -31,6 +31,7 @@ _PREFIXES = {
     ),
     "softmax": (
         "_softmax",
+        "softmax",
         "_safe_softmax",
         "_log_softmax",
     ),

@@ -1,7 +1,9 @@
-"""What a unit really runs, where tracing on fake CPU tensors would show another path.
+"""What a GPU really runs, where tracing on fake CPU tensors would show another path.
 
-On a GPU recurrent layers are one fused call for a whole sequence, attention is one fused call that keeps no scores, optimisers and clipping work on lists of tensors, and
-dropout keeps a one-byte mask. These contexts make the trace show that; on a CPU they do nothing.
+While a step is traced for a GPU, some of PyTorch's CPU entries are replaced in its dispatcher: recurrent layers become one
+fused call for a whole sequence, attention one fused call that keeps no scores, dropout keeps a one-byte mask, and mixed
+precision casts what CUDA's lists say rather than the CPU's. Optimisers and clipping work on lists of tensors. Since the
+dispatcher itself is asked, calls inside of composite functions are caught as well.
 """
 
 from __future__ import annotations
@@ -14,9 +16,21 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
+_AUTOCAST = "AutocastCPU"
+# CUDA's autocast lists where they differ from the CPU's (PyTorch documentation, "Autocast Op Reference").
+_TO_LOW = "prelu addmv addr mv _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+_TO_FP32 = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm native_layer_norm
+group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
+soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist renorm logsumexp norm
+upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+upsample_trilinear3d
+""".split()
+_FP32_RESULT = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "prod", "prod.dim_int", "cumsum", "cumprod", "linalg_vector_norm")
 
 
 @contextlib.contextmanager
@@ -25,12 +39,18 @@ def as_on(target: str) -> Iterator[None]:
     if target == "cpu":
         yield
         return
-    with contextlib.ExitStack() as stack:
-        for name in ("_has_foreach_support", "_device_has_foreach_support"):
-            if hasattr(torch.nn.utils.clip_grad, name):
-                stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
-        stack.enter_context(_FusedCalls())
-        yield
+    _operators()
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        _replace_calls(library)
+        _replace_casts(library)
+        with contextlib.ExitStack() as stack:
+            for name in ("_has_foreach_support", "_device_has_foreach_support"):
+                if hasattr(torch.nn.utils.clip_grad, name):
+                    stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
+            yield
+    finally:
+        library._destroy()
 
 
 def prefer_lists(optimizer: Any) -> None:
@@ -40,40 +60,103 @@ def prefer_lists(optimizer: Any) -> None:
             group["foreach"] = True
 
 
-class _FusedCalls(TorchFunctionMode):
-    """Replaces calls that a GPU runs as one kernel or a fixed few."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name in _GATES and len(args) == 9 and isinstance(args[3], bool):
-            return _recurrent(name, args)
-        if func is torch.nn.functional.dropout:
-            return _dropout(func, *args, **kwargs)
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
-        return func(*args, **kwargs)
+def _replace_calls(library: Any) -> None:
+    library.impl("dropout", _dropout, "AutogradCPU")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    for name in _GATES:
+        library.impl(f"{name}.input", functools.partial(_recurrent, name), "AutogradCPU")
 
 
-def _dropout(func: Any, source: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    if training and 0 < p < 1 and not inplace:
-        return torch.native_dropout(source, p, True)[0]
-    result: Tensor = func(source, p, training, inplace)
-    return result
+def _replace_casts(library: Any) -> None:
+    """Entries that only act while mixed precision is on, which is when this dispatch key is."""
+    for name in _TO_LOW:
+        _replace_cast(library, name, lambda t: t.to(torch.get_autocast_dtype("cpu")) if t.dtype == torch.float32 else t)
+    for name in _TO_FP32:
+        _replace_cast(library, name, lambda t: t.float() if t.dtype in (torch.bfloat16, torch.float16) else t)
+    for name in _FP32_RESULT:
+        packet, _, overload = name.partition(".")
+        call = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        library.impl(name, functools.partial(_with_fp32_result, call), _AUTOCAST)
+
+
+def _replace_cast(library: Any, name: str, cast: Callable[[Tensor], Tensor]) -> None:
+    packet = getattr(torch.ops.aten, name, None)
+    for overload in packet.overloads() if packet is not None else ():
+        if "out" in overload or overload in ("Scalar", "complex", "int", "float", "names_dim") or overload.startswith("Dimname"):
+            continue
+        call = getattr(packet, overload)
+        full = name if overload == "default" else f"{name}.{overload}"
+        library.impl(full, functools.partial(_with_cast, call, cast), _AUTOCAST)
+
+
+def _without_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+
+
+def _with_cast(call: Any, cast: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
+    with _without_autocast():
+        return call(*pytree.tree_map_only(Tensor, cast, args), **pytree.tree_map_only(Tensor, cast, kwargs))
+
+
+def _with_fp32_result(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """These read low precision and write fp32 in one kernel, unless the user asked for another format."""
+    with _without_autocast():
+        low = args[0].dtype in (torch.bfloat16, torch.float16)
+        names = [a.name for a in call._schema.arguments]
+        asked = kwargs.get("dtype") is not None or ("dtype" in names and len(args) > names.index("dtype") and args[names.index("dtype")] is not None)
+        if not low or asked:
+            return call(*args, **kwargs)
+        if "softmax" in call.name():
+            return _Softmax.apply("log" in call.name(), args[0], args[1])
+        return call(*args[: names.index("dtype")], **{**kwargs, "dtype": torch.float32})
+
+
+class _Softmax(torch.autograd.Function):
+    """Softmax of low precision with an fp32 result, one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, log: bool, source: Tensor, dim: int) -> Any:
+        ctx.log, ctx.dim = log, dim
+        output = torch.ops.windtunnel._softmax_to_fp32(source, dim, log)
+        ctx.save_for_backward(output)
+        ctx.dtype = source.dtype
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (output,) = ctx.saved_tensors
+        low = torch.empty((), dtype=ctx.dtype)
+        return None, torch.ops.windtunnel._softmax_to_fp32_backward(gradient, output, ctx.dim, low), None
+
+
+def _dropout(source: Tensor, p: float, train: bool) -> Tensor:
+    if train and 0 < p < 1:
+        return torch.ops.aten.native_dropout(source, p, True)[0]
+    return source * 0 if train and p == 1 else source.view_as(source)
 
 
 @functools.cache
 def _operators() -> Any:
-    """Stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls and of fused attention."""
+    """Stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls, of fused attention and of softmax to fp32."""
     library: Any = torch.library.Library("windtunnel", "DEF")  # type: ignore[no-untyped-call]
     library.define("recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)")
-    library.define("recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve) -> (Tensor, Tensor[])")
-    library.define("attention(Tensor query, Tensor key, Tensor value) -> (Tensor, Tensor)")
-    library.define("attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums) -> (Tensor, Tensor, Tensor)")
-    library.impl("attention", _attention_shapes, "Meta")
-    library.impl("attention_backward", _attention_backward_shapes, "Meta")
-    library.impl("recurrent", _forward_shapes, "Meta")
-    library.impl("recurrent_backward", _backward_shapes, "Meta")
+    library.define("recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor[])")
+    library.define("attention(Tensor query, Tensor key, Tensor value, bool causal, bool masked) -> (Tensor, Tensor)")
+    library.define(
+        "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums, bool causal, bool masked)"
+        " -> (Tensor, Tensor, Tensor)"
+    )
+    library.define("_softmax_to_fp32(Tensor source, int dim, bool log) -> Tensor")
+    library.define("_softmax_to_fp32_backward(Tensor gradient, Tensor output, int dim, Tensor low) -> Tensor")
+    for name, shapes in (
+        ("attention", _attention_shapes),
+        ("attention_backward", _attention_backward_shapes),
+        ("recurrent", _forward_shapes),
+        ("recurrent_backward", _backward_shapes),
+        ("_softmax_to_fp32", lambda source, dim, log: torch.empty_like(source, dtype=torch.float32)),
+        ("_softmax_to_fp32_backward", lambda gradient, output, dim, low: torch.empty_like(output, dtype=low.dtype)),
+    ):
+        library.impl(name, shapes, "Meta")
     return library
 
 
@@ -84,36 +167,54 @@ def _forward_shapes(source: Tensor, weights: Sequence[Tensor], gates: int, layer
     return output, last, source.new_empty(layers * ways, steps, batch, hidden * (gates + 1))
 
 
-def _backward_shapes(source: Tensor, weights: Sequence[Tensor], gradient: Tensor, reserve: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _backward_shapes(
+    source: Tensor, weights: Sequence[Tensor], gradient: Tensor, reserve: Tensor, gates: int, layers: int, ways: int, hidden: int
+) -> tuple[Tensor, list[Tensor]]:
     return torch.empty_like(source), [torch.empty_like(w) for w in weights]
 
 
-def _attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    output = query.new_empty(*query.shape[:-1], value.shape[-1])
+def _attention_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:
+    # Heads lie inside of positions, as the kernels write them: joining the heads again then needs no copy.
+    output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
     return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
-def _attention_backward_shapes(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _attention_backward_shapes(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, sums: Tensor, causal: bool, masked: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
-        output, sums = torch.ops.windtunnel.attention(query, key, value)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> Any:
+        output, sums = torch.ops.windtunnel.attention(query, key, value, causal, masked)
         ctx.save_for_backward(query, key, value, output, sums)
+        ctx.flags = causal, masked
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return torch.ops.windtunnel.attention_backward(gradient, *ctx.saved_tensors)
+        return *torch.ops.windtunnel.attention_backward(gradient, *ctx.saved_tensors, *ctx.flags), None, None
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0, causal: bool = False, **options: Any) -> Tensor:
     """Scores are computed tile by tile and never stored; masks and dropout change nothing that is kept."""
-    _operators()
+    if query.dim() != 4 or query.shape[1] != key.shape[1]:
+        return _plain_attention(query, key, value, mask, causal)
     call: Callable[..., Tensor] = _Attention.apply
-    return call(query, key, value)
+    return call(query, key, value, causal, mask is not None)
+
+
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Two products with a softmax between, as where no fused kernel takes the shapes; shared keys are repeated."""
+    if query.dim() == 4 and query.shape[1] != key.shape[1]:
+        times = query.shape[1] // key.shape[1]
+        call: Callable[..., Tensor] = _Attention.apply
+        return call(query, key.repeat_interleave(times, 1), value.repeat_interleave(times, 1), causal, mask is not None)
+    scores = query @ key.transpose(-2, -1)
+    scores = scores + mask if mask is not None and mask.dtype != torch.bool else scores
+    return torch.softmax(scores, -1) @ value
 
 
 class _Recurrent(torch.autograd.Function):
@@ -121,7 +222,8 @@ class _Recurrent(torch.autograd.Function):
     def forward(ctx: Any, sizes: tuple[int, int, int, int], source: Tensor, *tensors: Tensor) -> Any:
         gates, layers, ways, states = sizes
         state, weights = tensors[:states], tensors[states:]
-        output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), gates, layers, ways, state[0].shape[-1])
+        ctx.sizes = gates, layers, ways, state[0].shape[-1]
+        output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), *ctx.sizes)
         ctx.states = states
         ctx.save_for_backward(source, reserve, *tensors)
         return (output, last, *(torch.empty_like(s) for s in state[1:]))
@@ -130,15 +232,17 @@ class _Recurrent(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any, *_: Any) -> Any:
         source, reserve, *tensors = ctx.saved_tensors
         state, weights = tensors[: ctx.states], tensors[ctx.states :]
-        to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve)
+        to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve, *ctx.sizes)
         return None, to_source, *(torch.empty_like(s) for s in state), *to_weights
 
 
-def _recurrent(name: str, args: Sequence[Any]) -> Any:
+def _recurrent(name: str, *args: Any) -> Any:
     """cuDNN's one call for all layers and timesteps, from the arguments of torch.rnn_relu, rnn_tanh, gru and lstm."""
     source, state, weights, _, layers, _, _, two_ways, batch_first = args
-    _operators()
     states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
+    if torch.is_autocast_enabled("cpu"):
+        low = torch.get_autocast_dtype("cpu")
+        source, states, weights = source.to(low), tuple(s.to(low) for s in states), [w.to(low) for w in weights]
     sequence = source.transpose(0, 1) if batch_first else source
     call: Callable[..., Any] = _Recurrent.apply
     output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), sequence, *states, *weights)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Allocation, Op, Part, Phase, Trace, family, lower
+from windtunnel.trace import Allocation, Op, Part, Phase, Trace, family, geometry, lower
 from windtunnel.trainer import Trainer
 from windtunnel.workload import Workload, place_of
 
@@ -237,7 +237,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             kind = family.family_of(name)
             flop = family.flop_of(name, args, inputs, outputs)
-            read = sum(_bytes(t) for t in inputs)
+            read = sum(_bytes(t) for t in inputs) if name != "embedding" else sum(_bytes(t) for t in outputs) + _bytes(inputs[1])
             written = sum(_bytes(t) for t in (outputs or _mutated(func, args)))
         self._ops.append(
             {
@@ -248,7 +248,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "flop": flop,
                 "read_bytes": read,
                 "written_bytes": written,
-                "shape": _shape(name, kind, inputs, outputs),
+                "shape": () if kind == "view" else geometry.sizes_of(name, kind, args, inputs, outputs),
                 "calls": _list_length(args),
                 "module": self._path[-1] if self._path else "",
                 "born": born,
@@ -329,7 +329,31 @@ def _list_length(args: Sequence[Any]) -> int:
     return max(lengths, default=1)
 
 
-def _shape(name: str, kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
-    if kind == "matmul":
-        return family.matrix_shape(name, inputs)
-    return tuple(outputs[0].shape) if outputs else ()
+class Observer:
+    """Describes single calls the way a whole step is described; opened once for many calls."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Observer:
+        self._stack.enter_context(_quiet())
+        self._stack.enter_context(lower.as_on(self.target))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def ops_of(self, make: Callable[[], list[Tensor]], call: Callable[[list[Tensor]], Any]) -> tuple[Op, ...]:
+        """The ops of one call forward and, where a tensor wants a gradient, backward; views are left out."""
+        recorder = _Recorder(self.target)
+        with self._fake:
+            tensors = make()
+            recorder.hold(tensors, "data")
+            with recorder:
+                result = call(tensors)
+                wanted = [t for t in tensors if t.requires_grad]
+                if wanted:
+                    torch.autograd.grad(result, wanted, torch.empty_like(result), allow_unused=True)
+        return tuple(op for op in recorder.finish() if op.family != "view")

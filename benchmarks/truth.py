@@ -1,0 +1,328 @@
+"""Measure the rows of a truth table, one after another in one process.
+
+    python benchmarks/truth.py collect CASES.toml OUT.jsonl [--device cuda|cpu] [--seconds-per-row 2.5] [--budget 400] [--again]
+    python benchmarks/truth.py table OUT.jsonl TABLE.jsonl [--machine NAME] [--host-factor X]
+
+`collect` appends a line as soon as a row is done, so that a kill loses nothing, and goes on where it stopped. All rows are timed
+before any is profiled: once the profiler has been on, it may slow later launches. So a row has two lines, which readers join.
+`table` joins them and leaves the details of ops out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import gc
+import importlib.metadata
+import json
+import platform
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from windtunnel import here, records, truth
+from windtunnel.measurement import compilation, worker
+from windtunnel.truth import Case, read_cases
+
+LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
+LEAST_GROUPS = {"cuda": 5, "cpu": 7}
+FEWEST_GROUPS = 3  # for a step so slow that the usual number would take many times a row's time
+MOST_GROUPS = 60
+LEAST_WARM_STEPS = 5
+HOST_STEPS = 10
+PROFILED_STEPS = 3
+MOST_SHAPES = 150
+LEFT_OUT = ("ops", "shapes", "row_seconds", "detail")
+DRIVER_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
+LIBRARIES = ("torch", "torchvision", "timm", "transformers", "numpy")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("collect")
+    verb.add_argument("cases", type=Path)
+    verb.add_argument("out", type=Path)
+    verb.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    verb.add_argument("--seconds-per-row", type=float, default=2.5, help="for warming up and timing a row, not for building it")
+    verb.add_argument("--budget", type=float, default=400.0, help="seconds after which no further row is begun")
+    verb.add_argument("--again", action="store_true", help="try rows that failed once more")
+    verb = verbs.add_parser("table")
+    verb.add_argument("out", type=Path)
+    verb.add_argument("table", type=Path)
+    verb.add_argument("--machine", help="the machine's name, where the table's file is not called by it")
+    verb.add_argument("--host-factor", type=float, help="how slow the host was against the machine's description, by a probe of the same hour")
+    asked = parser.parse_args()
+    if asked.verb == "table":
+        write_table(asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor})
+    else:
+        collect(read_cases(asked.cases), asked.out, asked.device, asked.seconds_per_row, asked.budget, asked.again)
+
+
+def collect(cases: list[Case], out: Path, device: str, seconds: float, budget: float, again: bool) -> None:
+    """Time every case, then profile every case, until the budget is used."""
+    begin = time.perf_counter()
+    before = truth.whole_lines(out) if out.exists() else []
+    if out.exists():
+        records.write_whole(out, "".join(json.dumps(line) + "\n" for line in before))  # without the half line that a kill may have left
+    failed = {line["key"] for line in before if "error" in line and not again}
+    done = {(line["key"], line["pass"]) for line in before if "key" in line and "error" not in line}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a", encoding="utf-8") as file:
+
+        def write(line: dict[str, Any]) -> None:
+            print(json.dumps(line), file=file, flush=True)
+
+        if not file.tell():
+            write(header(device))
+        left = 0
+        for name, measure in (("time", lambda *at: time_case(*at, seconds)), ("profile", profile_case)):
+            for case in cases:
+                if (case.key, name) in done or case.key in failed:
+                    continue
+                if time.perf_counter() - begin > budget:
+                    left += 1
+                    continue
+                line = {"key": case.key, "pass": name, **records.plain(case), **attempt(measure, case, device)}
+                write(line)
+                tell(line, case, time.perf_counter() - begin)
+                if "error" in line:
+                    failed.add(case.key)
+                if "CUDA error" in line.get("error", ""):
+                    raise SystemExit("The unit is in no state to go on; start again to go on with the next row.")
+    print(f"{time.perf_counter() - begin:.0f} s; {left} passes left, {len(failed)} rows failed.")
+
+
+def attempt(measure: Callable[[Case, str], dict[str, Any]], case: Case, device: str) -> dict[str, Any]:
+    """What was measured, or the error by name; either way nothing of the case stays behind."""
+    clear(device)
+    begin = time.perf_counter()
+    told: dict[str, Any] = {}
+    for part in (lambda: measure(case, device), lambda: clear(device)):
+        try:
+            told |= part() or {}
+        except Exception as error:
+            told["error"] = f"{type(error).__name__}: {str(error).strip()[:500]}"
+    return {**told, "row_seconds": time.perf_counter() - begin}
+
+
+def clear(device: str) -> None:
+    """As empty as a fresh process: no tensors, no cache, no workspaces, no compiled code."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def build(case: Case, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """One whole step and a wait for its end, as a measurement has them."""
+    strategy = case.strategy()
+    worker._set_up(torch, strategy, case.threads or torch.get_num_threads(), device)
+    torch.manual_seed(0)
+    step, sync = worker._make_step(torch, case.workload(), strategy, device)
+    sync()
+    return step, sync
+
+
+def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
+    """Seconds of a steady step, of the host alone, and memory, all without a profiler."""
+    pace = interpreter_pace()
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    begin = time.perf_counter()
+    step, sync = build(case, device)
+    built, first = time.perf_counter(), None
+    if case.execution == "compiled":
+        first = time_steps(step, sync, 1)
+        compilation.forget_peak(torch, device)
+    warm = warm_up(step, sync, 0.4 * seconds)
+    groups, steps = time_groups(step, sync, device, statistics.median(warm[-4:]), 0.6 * seconds)
+    low, middle, high = statistics.quantiles(groups, n=4)
+    told = {
+        "step_seconds": middle,
+        "low_seconds": low,
+        "high_seconds": high,
+        "groups": len(groups),
+        "group_steps": steps,
+        "host_seconds": host_seconds(step, sync),
+        "first_seconds": first or warm[0],
+        "warm_steps": len(warm),
+        "build_seconds": built - begin,
+        "pace": pace,
+    }
+    if device == "cuda":
+        peaks = {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+        return told | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
+    return told | {"pace_after": interpreter_pace()}
+
+
+def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> list[float]:
+    """Steps until two halves of the last eight agree; a slow step has had enough after five."""
+    begin, seen = time.perf_counter(), list[float]()
+    while True:
+        seen.append(time_steps(step, sync, 1))
+        over = time.perf_counter() - begin > most
+        if len(seen) >= LEAST_WARM_STEPS and (over or (len(seen) >= 9 and worker._alike(seen[-8:-4], seen[-4:]))):
+            return seen
+
+
+def time_groups(step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float) -> tuple[list[float], int]:
+    """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
+    steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
+    begin, groups = time.perf_counter(), list[float]()
+    while True:
+        groups.append(time_steps(step, sync, steps) / steps)
+        spent = time.perf_counter() - begin
+        enough = len(groups) >= LEAST_GROUPS[device] and (spent > most or len(groups) >= MOST_GROUPS)
+        if enough or (len(groups) >= FEWEST_GROUPS and spent > 4 * most):
+            return groups, steps
+
+
+def time_steps(step: Callable[[], Any], sync: Callable[[], None], steps: int) -> float:
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    sync()
+    return time.perf_counter() - start
+
+
+def host_seconds(step: Callable[[], Any], sync: Callable[[], None]) -> float:
+    """Until the call returns, the unit still working; a full queue of launches makes the host wait, which is then in it."""
+    seen = []
+    for _ in range(HOST_STEPS):
+        sync()
+        start = time.perf_counter()
+        step()
+        seen.append(time.perf_counter() - start)
+    sync()
+    return statistics.median(seen)
+
+
+def interpreter_pace() -> float:
+    """How fast this host runs plain Python just now."""
+    seen = []
+    for _ in range(20):
+        start = time.perf_counter()
+        here.interpreter_loop()
+        seen.append(time.perf_counter() - start)
+    return statistics.median(seen)
+
+
+def profile_case(case: Case, device: str) -> dict[str, Any]:
+    """What the unit did in a step, by op: seconds and calls. On a CPU an op's own seconds, the host's part included."""
+    step, sync = build(case, device)
+    for _ in range(LEAST_WARM_STEPS):
+        step()
+    sync()
+    activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
+    if case.detail:  # the host's record is only needed to say which op a kernel belongs to, and takes the most time
+        activities = list({ProfilerActivity.CPU, *activities})
+    with profile(activities=activities, record_shapes=case.detail) as recorded:
+        for _ in range(PROFILED_STEPS):
+            step()
+        sync()
+    if device == "cuda":
+        return unit_work(recorded.profiler.kineto_results.events(), case.detail)
+    return host_work(recorded, case.detail)
+
+
+def unit_work(raw: list[Any], detail: bool) -> dict[str, Any]:
+    """Kernels, copies and fills on the unit, each credited to the innermost op that launched it.
+
+    The raw events are used: the profiler's own summary counts a range that is marked on the unit beside the kernels in it.
+    """
+    cuda = torch.autograd.DeviceType.CUDA
+    own = [e for e in raw if e.device_type() != cuda and not e.linked_correlation_id() and not e.is_user_annotation()]
+    launchers = {e.correlation_id(): e for e in own if not DRIVER_CALL.match(e.name())}  # the driver numbers its calls in a series of its own
+    work = [e for e in raw if e.device_type() == cuda and not e.is_user_annotation()]
+    moved = sum(e.name().startswith(("Memcpy", "Memset")) for e in work)
+    ops: dict[str, Credit] = collections.defaultdict(Credit)
+    shapes: dict[tuple[str, str], Credit] = collections.defaultdict(Credit)
+    for event in work:
+        link = event.linked_correlation_id()
+        op = launchers.get(link) if link else None
+        name = op.name() if op is not None else "unknown"
+        ops[name].add(event.duration_ns() / 1e9, link)
+        if detail:
+            shapes[name, str(op.shapes()) if op is not None else ""].add(event.duration_ns() / 1e9, link)
+    told = {"unit_seconds": sum(e.duration_ns() for e in work) / 1e9, "kernels": len(work) - moved, "moves": moved}
+    return {name: figure / PROFILED_STEPS for name, figure in told.items()} | {"ops": a_step(ops)} | ({"shapes": by_shapes(shapes)} if detail else {})
+
+
+def host_work(recorded: Any, detail: bool) -> dict[str, Any]:
+    ops: dict[str, Credit] = collections.defaultdict(Credit)
+    shapes: dict[tuple[str, str], Credit] = collections.defaultdict(Credit)
+    for number, event in enumerate(recorded.events()):
+        if event.name.startswith("aten::"):
+            ops[event.name].add(event.self_cpu_time_total / 1e6, number)
+            shapes[event.name, str(event.input_shapes)].add(event.self_cpu_time_total / 1e6, number)
+    told = {"op_seconds": sum(credit.seconds for credit in ops.values()) / PROFILED_STEPS, "ops": a_step(ops)}
+    return told | ({"shapes": by_shapes(shapes)} if detail else {})
+
+
+class Credit:
+    """Seconds of an op and the calls they came from; a call may launch several kernels."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.calls: set[int] = set()
+
+    def add(self, seconds: float, call: int) -> None:
+        self.seconds += seconds
+        self.calls.add(call)
+
+    def plain(self) -> list[float]:
+        return [self.seconds / PROFILED_STEPS, len(self.calls) / PROFILED_STEPS]
+
+
+def a_step(ops: dict[str, Credit]) -> dict[str, list[float]]:
+    """Seconds and calls a step, the longest first."""
+    return {name: credit.plain() for name, credit in sorted(ops.items(), key=lambda item: -item[1].seconds)}
+
+
+def by_shapes(shapes: dict[tuple[str, str], Credit]) -> list[list[Any]]:
+    """[op, shapes of its inputs, seconds a step, calls a step], the longest first."""
+    ordered = sorted(shapes.items(), key=lambda item: -item[1].seconds)[:MOST_SHAPES]
+    return [[name, text, *credit.plain()] for (name, text), credit in ordered]
+
+
+def header(device: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "device": device, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            told[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            told[name] = None
+    told |= {"cpu": here.cpu_name(), "cpus": len(here.available_cpus()), "pace": interpreter_pace()}
+    if device == "cuda":
+        told |= {"gpu": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    return told
+
+
+def tell(line: dict[str, Any], case: Case, elapsed: float) -> None:
+    figures = " ".join(f"{name[:4]} {line[name] * 1e3:.3f} ms" for name in ("step_seconds", "host_seconds", "unit_seconds") if name in line)
+    print(f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {line.get('error') or figures}", flush=True)
+
+
+def write_table(out: Path, table: Path, extra: dict[str, Any]) -> None:
+    """The header and one line for each row, without what only tuning looks at."""
+    head, rows = truth.read_lines(out)
+    kept = [{name: value for name, value in row.items() if name not in LEFT_OUT} for row in rows]
+    given = {name: value for name, value in extra.items() if value is not None}
+    records.write_whole(table, "".join(json.dumps(line) + "\n" for line in (head | given, *kept)))
+    print(f"{len(rows)} rows, {sum('error' in row for row in rows)} with an error.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""From a probe's rows to a profile: for each kind of work, how far it stays from its roofline and what room it takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from windtunnel.calibration.boosting import Boosting
+from windtunnel.calibration.probe import Row
+from windtunnel.forecast.features import Piece, Roof, pieces_of
+from windtunnel.forecast.profile import Kind
+
+_LEAST_ROWS = 8
+_FOLDS = 4
+_ROOMY_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How finely to fit: trees for a kind of few rows and of many, and how deep."""
+
+    few: int = 250
+    many: int = 700
+    depth: int = 7
+
+
+def fit_kinds(rows: Sequence[Row], roofs: Mapping[int, Roof], effort: Effort | None = None) -> dict[str, Kind]:
+    """One model for each kind of work that was timed often enough; `roofs` by number of threads."""
+    effort = effort or Effort()
+    gathered: dict[str, list[tuple[Piece, Row]]] = defaultdict(list)
+    for row in rows:
+        pieces = pieces_of(row.name, row.family, row.dtype, row.shape, row.flop, row.read_bytes, row.written_bytes, row.calls, roofs[row.threads].cores)
+        if len(pieces) == 1:
+            gathered[pieces[0].kind].append((pieces[0], row))
+    return {name: _fit_kind(pairs, roofs, effort) for name, pairs in gathered.items() if len(pairs) >= _LEAST_ROWS}
+
+
+def _fit_kind(pairs: Sequence[tuple[Piece, Row]], roofs: Mapping[int, Roof], effort: Effort) -> Kind:
+    table = np.array([(*piece.features, float(row.threads)) for piece, row in pairs])
+    excess = np.array([math.log(row.seconds / roofs[row.threads].seconds(piece)) for piece, row in pairs])
+    boosting = Boosting(trees=effort.many if len(pairs) > 1500 else effort.few, depth=effort.depth, rate=0.1)
+    rough = Boosting(trees=effort.few // 2, depth=effort.depth, rate=0.2)
+    return Kind(
+        excess=boosting.fit(table, excess),
+        rows=len(pairs),
+        spread=_spread(rough, table, excess),
+        flop=_range(piece.flop for piece, _ in pairs),
+        bytes=_range(piece.bytes for piece, _ in pairs),
+        kernels=_kernels(pairs),
+        room=None,
+    )
+
+
+def _spread(boosting: Boosting, table: np.ndarray, excess: np.ndarray) -> float:
+    """The factor within which four of five rows lie that a fit has not seen."""
+    fold = np.arange(len(excess)) % _FOLDS
+    np.random.default_rng(0).shuffle(fold)
+    off = np.zeros(len(excess))
+    for number in range(_FOLDS):
+        seen = fold != number
+        off[~seen] = boosting.fit(table[seen], excess[seen]).predict(table[~seen]) - excess[~seen]
+    return float(np.exp(np.quantile(np.abs(off), 0.8)))
+
+
+def _range(values: object) -> tuple[float, float]:
+    known = [value for value in values if value > 0]  # type: ignore[attr-defined]
+    return (min(known), max(known)) if known else (0.0, 0.0)
+
+
+def _kernels(pairs: Sequence[tuple[Piece, Row]]) -> dict[str, float]:
+    """How many kernels a call starts, by number format and over all."""
+    by_format: dict[str, list[float]] = defaultdict(list)
+    for piece, row in pairs:
+        by_format[piece.dtype].append(row.kernels)
+        by_format[""].append(row.kernels)
+    return {name: float(statistics.median(counts)) for name, counts in by_format.items()}

@@ -1,0 +1,136 @@
+"""What this host pays to issue work: drills timed here beside counts of what they issue."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from windtunnel.calibration import drills
+from windtunnel.strategy import Strategy
+from windtunnel.trainer import Trainer
+from windtunnel.workload import Workload
+
+_WARM_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """One synthetic network, by its number in the row of drills, and the seconds of its steady step."""
+
+    name: str
+    seconds: float
+    unit_seconds: float = 0.0
+
+
+def run_drills(device: str, count: int, seconds: float = 0.15) -> list[Drill]:
+    """Every drill in turn, twice round, so that a slow moment of the machine does not fall on one kind alone; the lower wins."""
+    workloads = drills.draw(count)
+    steps = [_make_step(workload, device) for workload in workloads]
+    sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    rounds = [[_time(step, sync, seconds / 2) for step in steps] for _ in range(2)]
+    return [Drill(name=w.name, seconds=min(a, b)) for w, a, b in zip(workloads, *rounds, strict=True)]
+
+
+def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
+    torch.manual_seed(0)
+    trainer = Trainer(workload, workload.model().to(device), Strategy(), device)
+    batch = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), workload.batch(workload.default_batch))
+    return lambda: trainer.step(batch)
+
+
+def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float) -> float:
+    """The median over groups of steps."""
+    for _ in range(_WARM_STEPS):
+        step()
+    sync()
+    samples, begin = [], time.perf_counter()
+    while len(samples) < 3 or time.perf_counter() - begin < cap:
+        start = time.perf_counter()
+        for _ in range(3):
+            step()
+        sync()
+        samples.append((time.perf_counter() - start) / 3)
+    return statistics.median(samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Seconds between two kernels that wait in a queue, of the shortest kernel, of launching a captured step, and per kernel in it."""
+
+    gap_seconds: float
+    kernel_seconds: float
+    graph_seconds: float
+    node_seconds: float
+
+
+def measure_latencies(kernels: int = 400) -> Latencies:
+    """A chain of tiny kernels: queued behind a long one so that the host is ahead, then as one captured graph."""
+    x = torch.rand(8, 8, device="cuda")
+
+    def chain() -> None:
+        y = x
+        for _ in range(kernels):
+            y = y * 1.01
+
+    queued = statistics.median(_queued(chain) for _ in range(9)) / kernels
+    kernel = _kernel_seconds(chain, kernels)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    torch.cuda.synchronize()
+    node = statistics.median(_queued(graph.replay) for _ in range(9)) / kernels
+    launches = []
+    for _ in range(20):
+        start = time.perf_counter()
+        graph.replay()
+        launches.append(time.perf_counter() - start)
+        torch.cuda.synchronize()
+    return Latencies(
+        gap_seconds=max(0.0, queued - kernel), kernel_seconds=kernel, graph_seconds=statistics.median(launches), node_seconds=max(0.0, node - kernel)
+    )
+
+
+def _queued(call: Callable[[], Any]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(30_000_000)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def _kernel_seconds(chain: Callable[[], Any], kernels: int) -> float:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        chain()
+        torch.cuda.synchronize()
+    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return statistics.median(e.duration_ns() for e in events if e.device_type() == torch.autograd.DeviceType.CUDA) / 1e9
+
+
+def measure_copies() -> dict[str, dict[int, float]]:
+    """Seconds to bring so many bytes to the unit, from ordinary and from pinned memory."""
+    seen: dict[str, dict[int, float]] = {"pageable": {}, "pinned": {}}
+    for size in (1 << power for power in range(12, 29, 2)):
+        for kind in seen:
+            source = torch.ones(size, dtype=torch.uint8)
+            source = source.pin_memory() if kind == "pinned" else source
+            source.cuda()
+            seen[kind][size] = statistics.median(_copy_seconds(source) for _ in range(7))
+    return seen
+
+
+def _copy_seconds(source: torch.Tensor) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    source.to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,55 @@
+"""Rows of a probe as lines of text, so that what a forecast rests on can be read, compared and fitted again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+from windtunnel.calibration.probe import Row
+from windtunnel.errors import BadRecord
+from windtunnel.records import write_whole
+
+_COLUMNS = ("name", "family", "phase", "dtype", "shape", "calls", "flop", "read_bytes", "written_bytes", "seconds", "kernels", "workspace_bytes", "threads")
+
+
+def save(path: Path, rows: Iterable[Row]) -> None:
+    """One line for each row, shapes as numbers joined by x."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in rows:
+        writer.writerow([_shown(getattr(row, name)) for name in _COLUMNS])
+    write_whole(path, text.getvalue())
+
+
+def load(path: Path) -> list[Row]:
+    """Rows that `save` wrote; a line that does not read is an error that names it."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != _COLUMNS:
+            raise BadRecord(f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}.")
+        return [_read(line, path, number) for number, line in enumerate(reader, 2)]
+
+
+def _read(line: dict[str, str], path: Path, number: int) -> Row:
+    try:
+        row = Row(
+            **{name: line[name] for name in ("name", "family", "phase", "dtype")},
+            shape=tuple(int(n) for n in line["shape"].split("x") if n),
+            calls=int(line["calls"]),
+            threads=int(line["threads"]),
+            **{name: float(line[name]) for name in ("flop", "read_bytes", "written_bytes", "seconds", "kernels", "workspace_bytes")},
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadRecord(f"{path} line {number} does not read: {error}") from error
+    if not 0 < row.seconds < float("inf"):
+        raise BadRecord(f"{path} line {number}: seconds must be above 0, not {row.seconds}.")
+    return row
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,188 @@
+"""What a probe learned of one machine, as plain numbers: how far each kind of work stays from its roofline.
+
+A profile holds no seconds of its own: it says by what factor an op exceeds the roofline of the machine's rates. So it can also
+stand in, with more doubt, for a machine of the same sort whose rates are known but which nobody has probed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from windtunnel.errors import BadRecord
+from windtunnel.forecast.features import Piece, Roof
+from windtunnel.forecast.trees import Numbers, Trees
+
+FORMAT = 1
+_FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
+# Winograd's way of convolving by 3 x 3 needs fewer products than the definition: up to this many times.
+_WINOGRAD = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of work: the learned excess over the roofline, its workspace, and the range that was seen."""
+
+    excess: Trees
+    rows: int
+    spread: float
+    flop: tuple[float, float]
+    bytes: tuple[float, float]
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    room: Trees | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows."""
+
+    name: str
+    target: str
+    model: str
+    date: str
+    versions: Mapping[str, str]
+    fixed_seconds: float
+    gap_seconds: float
+    node_seconds: float
+    unit_spread: float
+    host_spread: float
+    kinds: Mapping[str, Kind]
+
+    def seconds(self, pieces: Sequence[Piece], roof: Roof, threads: int) -> list[float]:
+        """What each piece takes: never less than physics asks, and by its roofline alone where the kind was never probed."""
+        found = [roof.seconds(piece) for piece in pieces]
+        for name, places in _by_kind(pieces).items():
+            kind = self.kinds.get(name)
+            if kind is None:
+                continue
+            excess = np.exp(kind.excess.predict(_table(pieces, places, threads)))
+            for place, factor in zip(places, excess.tolist(), strict=True):
+                found[place] = max(found[place] * factor, least_seconds(pieces[place], roof))
+        return found
+
+    def room(self, pieces: Sequence[Piece]) -> list[float]:
+        """Bytes each piece takes for a while beside its tensors."""
+        found = [0.0] * len(pieces)
+        for name, places in _by_kind(pieces).items():
+            kind = self.kinds.get(name)
+            if kind is None or kind.room is None:
+                continue
+            for place, share in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
+                found[place] = max(0.0, share) * pieces[place].bytes
+        return found
+
+    def kernels(self, piece: Piece) -> float:
+        kind = self.kinds.get(piece.kind)
+        return kind.kernels.get(piece.dtype, kind.kernels.get("", 1.0)) if kind else 1.0
+
+    def is_outside(self, piece: Piece) -> bool:
+        """Whether the piece is larger or smaller than anything of its kind that was probed, or of no probed kind."""
+        kind = self.kinds.get(piece.kind)
+        if kind is None:
+            return True
+        return any(value > 0 and not low / _FACTOR <= value <= high * _FACTOR for value, (low, high) in ((piece.flop, kind.flop), (piece.bytes, kind.bytes)))
+
+
+def least_seconds(piece: Piece, roof: Roof) -> float:
+    """No unit is faster: its arithmetic at the specified rate, and what no cache can hold from memory."""
+    rate = roof.flop_rate(piece) * (_WINOGRAD if piece.kind.startswith("convolution") else 1.0)
+    return max(piece.flop / rate, (piece.bytes - roof.cache_bytes) / roof.memory_rate, 0.0)
+
+
+def _by_kind(pieces: Sequence[Piece]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, piece in enumerate(pieces):
+        places[piece.kind].append(place)
+    return places
+
+
+def _table(pieces: Sequence[Piece], places: Sequence[int], threads: int) -> Numbers:
+    return np.array([(*pieces[place].features, float(threads)) for place in places])
+
+
+def plain(profile: Profile) -> dict[str, Any]:
+    """Plain data for a file; figures of the trees to four digits."""
+    data = {name: getattr(profile, name) for name in _SCALARS}
+    kinds = {name: _plain_kind(kind) for name, kind in sorted(profile.kinds.items())}
+    return {"format": FORMAT, **data, "versions": dict(profile.versions), "kinds": kinds}
+
+
+def read(data: Mapping[str, Any], where: str) -> Profile:
+    """A profile from plain data; one of another format, empty or with figures that are no numbers is refused by name."""
+    if data.get("format") != FORMAT:
+        raise BadRecord(f"{where} is a profile of format {data.get('format')!r}; this version reads {FORMAT}.", hint="Probe again: windtunnel machine probe")
+    try:
+        kinds = {name: _read_kind(kind) for name, kind in data["kinds"].items()}
+        profile = Profile(**{name: data[name] for name in _SCALARS}, versions=dict(data["versions"]), kinds=kinds)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadRecord(f"{where} does not read as a profile: {type(error).__name__} {error}", hint="Probe again: windtunnel machine probe") from error
+    if not kinds:
+        raise BadRecord(f"{where} is an empty profile: no kind of op was timed.", hint="Probe again: windtunnel machine probe")
+    _refuse_nan(profile, where)
+    return profile
+
+
+_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread")
+
+
+def _refuse_nan(profile: Profile, where: str) -> None:
+    numbers = [getattr(profile, name) for name in _SCALARS if isinstance(getattr(profile, name), (int, float))]
+    wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
+    for name, kind in profile.kinds.items():
+        trees = [t for t in (kind.excess, kind.room) if t is not None]
+        if not all(np.isfinite([t.base]).all() and np.isfinite(t.leaves).all() and np.isfinite(t.thresholds).all() for t in trees):
+            wrong.append(name)
+    if wrong:
+        raise BadRecord(f"{where}: figures that are no numbers in {', '.join(wrong)}.", hint="Probe again: windtunnel machine probe")
+
+
+def _plain_kind(kind: Kind) -> dict[str, Any]:
+    room = {} if kind.room is None else {"room": _plain_trees(kind.room)}
+    flat = {"rows": kind.rows, "spread": round(kind.spread, 4), "flop": list(kind.flop), "bytes": list(kind.bytes), "kernels": dict(kind.kernels)}
+    return {**flat, "excess": _plain_trees(kind.excess), **room}
+
+
+def _read_kind(data: Mapping[str, Any]) -> Kind:
+    return Kind(
+        excess=_read_trees(data["excess"]),
+        rows=int(data["rows"]),
+        spread=float(data["spread"]),
+        flop=(float(data["flop"][0]), float(data["flop"][1])),
+        bytes=(float(data["bytes"][0]), float(data["bytes"][1])),
+        kernels={name: float(count) for name, count in data["kernels"].items()},
+        room=_read_trees(data["room"]) if "room" in data else None,
+    )
+
+
+def _plain_trees(trees: Trees) -> dict[str, Any]:
+    """Every tree as one line of text: its questions, then its leaves."""
+    lines = []
+    for features, thresholds, leaves in zip(trees.features.tolist(), trees.thresholds.tolist(), trees.leaves.tolist(), strict=True):
+        questions = " ".join(f"{feature}>{threshold:.5g}" for feature, threshold in zip(features, thresholds, strict=True))
+        lines.append(f"{questions} | {' '.join(_short(leaf) for leaf in leaves)}")
+    return {"base": trees.base, "trees": lines}
+
+
+def _short(leaf: float) -> str:
+    """Ten-thousandths as whole numbers: a leaf moves a time by less than that."""
+    return str(round(leaf * 1e4))
+
+
+def _read_trees(data: Mapping[str, Any]) -> Trees:
+    features, thresholds, leaves = [], [], []
+    for line in data["trees"]:
+        questions, _, values = line.partition("|")
+        pairs = [question.split(">") for question in questions.split()]
+        features.append([int(feature) for feature, _ in pairs])
+        thresholds.append([float(threshold) for _, threshold in pairs])
+        leaves.append(np.array(values.split(), dtype=np.float64) / 1e4)
+    return Trees(
+        base=float(data["base"]),
+        features=np.array(features, dtype=np.int64).reshape(len(features), -1),
+        thresholds=np.array(thresholds).reshape(len(features), -1),
+        leaves=np.array(leaves).reshape(len(features), -1),
+    )

@@ -1,0 +1,150 @@
+"""A compiled step: what the forecast makes of an eager trace, and that one can really be run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import windtunnel as wt
+from windtunnel.errors import MeasurementFailed
+from windtunnel.forecast.compiled import FUSED, fuse
+from windtunnel.trace import Allocation, Op, Part, Phase, Trace
+
+SIZE = 1000.0
+JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
+
+
+def op(name: str, *, born: tuple[int, ...] = (), dead: tuple[int, ...] = (), read: float = SIZE, family: str = "streaming", phase: Phase = "forward") -> Op:
+    written = SIZE * len(born) if born else (SIZE if name.endswith("_") else 0.0)
+    if family == "view":
+        read = written = 0.0
+    shape = (250, 0, 1)
+    return Op(
+        name=f"aten.{name}", family=family, phase=phase, dtype="fp32", flop=250.0, read_bytes=read, written_bytes=written, shape=shape, born=born, dead=dead
+    )
+
+
+def trace_of(*ops: Op, held: tuple[int, ...] = (0,), parts: dict[int, Part] | None = None) -> Trace:
+    names = {*held, *(name for o in ops for name in o.born)}
+    return Trace(
+        job="case",
+        batch=1,
+        target="gpu",
+        precision="fp32",
+        ops=ops,
+        allocations={name: Allocation(bytes=SIZE, part=(parts or {}).get(name, "activations")) for name in names},
+        held=held,
+        batch_bytes=SIZE,
+        parameters=1,
+        module_calls=5,
+        nodes=9,
+        backward_calls=1,
+        update_calls=1,
+        torch="2.11",
+    )
+
+
+def moved(trace: Trace) -> float:
+    return sum(o.read_bytes + o.written_bytes for o in trace.ops)
+
+
+def test_a_chain_reads_once_and_writes_once() -> None:
+    chain = trace_of(op("mul", born=(1,)), op("tanh", born=(2,), dead=(1,)), op("add", born=(3,), dead=(2,)))
+    (fused,) = fuse(chain).ops
+    assert (fused.name, fused.family, fused.read_bytes, fused.written_bytes) == (FUSED, "streaming", SIZE, SIZE)
+    assert fused.flop == chain.flop and fused.born == (3,) and fused.dead == ()
+    assert set(fuse(chain).allocations) == {0, 3}, "what never reaches memory is not allocated"
+
+
+def test_what_is_kept_for_backward_is_written_but_not_read_again() -> None:
+    (fused,) = fuse(trace_of(op("mul", born=(1,)), op("tanh", born=(2,)))).ops
+    assert (fused.read_bytes, fused.written_bytes, fused.born) == (SIZE, 2 * SIZE, (1, 2))
+
+
+def test_an_op_in_place_on_a_newborn_moves_nothing_more() -> None:
+    bias = op("native_batch_norm", born=(1,), family="normalisation")
+    (fused,) = fuse(trace_of(bias, op("add_", read=2 * SIZE), op("relu_"))).ops
+    assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, SIZE)
+
+
+def test_gradients_added_up_in_place_are_still_written() -> None:
+    (fused,) = fuse(trace_of(op("mul", born=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))).ops
+    assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, 2 * SIZE)
+
+
+def test_products_part_kernels_and_views_do_not() -> None:
+    ops = (
+        op("mul", born=(1,)),
+        op("view", family="view"),
+        op("tanh", born=(2,), dead=(1,)),
+        op("mm", born=(3,), dead=(2,), family="matmul"),
+        op("empty", born=(4,), family="view"),
+        op("t", family="view"),
+        op("mm", born=(5,), dead=(3,), family="matmul"),
+        op("relu", born=(6,), phase="backward"),
+        op("add", born=(7,), dead=(4,), phase="update"),
+    )
+    fused = fuse(trace_of(*ops))
+    assert [o.name for o in fused.ops] == [FUSED, "aten.mm", "aten.mm", FUSED, "aten.add"]
+    assert fused.ops[2].born == (4, 5), "what a view gave birth to is born in the next op"
+    assert fused.ops[-1] == ops[-1], "the update stays eager"
+
+
+def test_a_kernel_has_an_end() -> None:
+    ops = [op("relu", born=(i,), dead=(i - 1,) if i > 1 else ()) for i in range(1, 151)]
+    assert len(fuse(trace_of(*ops)).ops) == 3
+
+
+def test_the_host_calls_graphs_and_not_modules() -> None:
+    fused = fuse(trace_of(op("mul", born=(1,)), op("mul", born=(2,), phase="backward"), parts={2: "gradients"}))
+    assert fused.module_calls == 1 and fused.nodes == 2
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+@pytest.mark.parametrize("job", JOBS)
+def test_compiling_changes_no_arithmetic_and_moves_no_more(recorded: Callable[..., Trace], job: str, target: str) -> None:
+    eager = recorded(job, target, batch=2)
+    compiled = fuse(eager)
+    assert math.isclose(compiled.flop, eager.flop, rel_tol=1e-12) and moved(compiled) <= moved(eager)
+    assert all(o.read_bytes >= 0 and o.written_bytes >= 0 for o in compiled.ops)
+    for family in ("matmul", "convolution", "attention", "recurrent", "indexing"):
+        assert [o.flop for o in compiled.ops if o.family == family] == [o.flop for o in eager.ops if o.family == family]
+    assert [o.name for o in compiled.ops if o.phase == "update"] == [o.name for o in eager.ops if o.phase == "update"]
+    assert not any(o.family == "view" and o.phase != "update" for o in compiled.ops)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_memory_stays_consistent(recorded: Callable[..., Trace], job: str) -> None:
+    eager = recorded(job, "gpu", batch=2)
+    compiled = fuse(eager)
+    alive = set(compiled.held)
+    for each in compiled.ops:
+        assert not alive & set(each.born), "nothing is born twice"
+        alive |= set(each.born)
+        assert set(each.dead) <= alive, "only what lives can die"
+        alive -= set(each.dead)
+    assert alive == {*eager.held, *(n for o in eager.ops for n in o.born)} - {n for o in eager.ops for n in o.dead}
+    for part in ("weights", "gradients", "optimiser", "data"):
+        sizes = [sum(a.bytes for a in trace.allocations.values() if a.part == part) for trace in (eager, compiled)]
+        assert sizes[0] == sizes[1]
+
+
+def test_a_compiled_step_can_be_measured_where_a_compiler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where none is, that is said by name."""
+    job, here = wt.Workload.named("fcn5", layers="20,16,10"), wt.Machine.here().with_cpu_only()
+    protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=300)
+    strategy = wt.Strategy(batch=4, threads=1, execution="compiled")
+    store = wt.Store(tmp_path / "s.sqlite")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MeasurementFailed, match=r"torch\.compile needs") as caught:
+        wt.measure(job, here, strategy, protocol=protocol, store=store)
+    assert caught.value.state == "not compiled" and store.results()[0]["state"] == "not compiled"
+    monkeypatch.delenv("CXX")
+    measured = wt.measure(job, here, strategy, protocol=protocol, store=store)
+    assert measured.families["streaming"] > 0 and measured.families["matmul"] > 0
+    assert measured.first_seconds > 10 * measured.step_seconds, "the first step compiles and is kept apart"
+    assert not any("could not follow" in caution for caution in measured.cautions)

@@ -1,0 +1,82 @@
+"""Which part of a forecast is off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import windtunnel as wt
+from windtunnel.difference import explain
+from windtunnel.forecast.forecast import Forecast
+from windtunnel.measurement.measure import Measurement
+from windtunnel.results import Memory
+
+COMMON = {"job": "case", "machine": "here", "strategy": {}, "batch": 1, "memory": Memory(peak_bytes=1.0), "bound_by": "compute"}
+
+
+def forecast(step: float, families: dict[str, float], host: float = 0.0, **parts: float) -> Forecast:
+    return Forecast(**COMMON, step_seconds=step, low_seconds=step, high_seconds=step, parts=parts, host_seconds=host, families=families)  # type: ignore[arg-type]
+
+
+def measured(step: float, families: dict[str, float], host: float = 0.0, kernels: float | None = 10.0, **parts: float) -> Measurement:
+    return Measurement(
+        **COMMON,  # type: ignore[arg-type]
+        step_seconds=step,
+        low_seconds=step,
+        high_seconds=step,
+        parts=parts,
+        host_seconds=host,
+        families=families,
+        kernels=kernels,
+    )
+
+
+def test_the_family_that_is_off_is_named() -> None:
+    found = explain(forecast(10e-3, {"matmul": 6e-3, "convolution": 3e-3}, 2e-3), measured(14e-3, {"matmul": 6.1e-3, "convolution": 7e-3}, 2e-3))
+    assert found.largest.name == "convolution" and found.largest.seconds == pytest.approx(4e-3)
+    assert "convolution: 7.00 ms measured, 3.00 ms predicted" in found.sentence()
+    assert str(found).splitlines()[2].split()[0] == "convolution", "the largest difference comes first"
+
+
+def test_a_step_that_waits_for_its_host_says_so() -> None:
+    found = explain(forecast(2e-3, {"matmul": 1e-3}, 2e-3), measured(4e-3, {"matmul": 1e-3}, 4e-3))
+    assert found.largest.name == "unit waiting" and found.share(found.largest) == pytest.approx(1.0)
+    assert [(row.name, row.predicted, row.measured) for row in found.beside] == [("host busy", 2e-3, 4e-3)]
+
+
+def test_on_a_cpu_the_host_is_what_lies_outside_ops() -> None:
+    found = explain(forecast(2e-3, {"matmul": 1.5e-3}, 0.5e-3), measured(2.5e-3, {"matmul": 1.5e-3}, 1e-3, kernels=None))
+    assert found.largest.name == "host" and not found.beside
+    assert "cost of issuing it" in found.note
+
+
+@pytest.mark.parametrize("copy", [0.0, 3e-3])
+def test_rows_sum_to_both_steps_and_shares_to_one(copy: float) -> None:
+    one = forecast(10e-3, {"matmul": 6e-3, "softmax": 1e-3, "view": 0.0}, 2e-3, copy=copy)
+    two = measured(11e-3, {"matmul": 5e-3, "softmax": 1e-6, "other": 2e-3}, 2e-3, copy=copy / 2)
+    found = explain(one, two)
+    assert sum(row.predicted or 0.0 for row in found.rows) == pytest.approx(10e-3)
+    assert sum(row.measured or 0.0 for row in found.rows) == pytest.approx(11e-3)
+    assert sum(row.seconds for row in found.rows) == pytest.approx(found.seconds)
+    assert sum(found.share(row) for row in found.rows) == pytest.approx(1.0)
+    assert ("copy" in {row.name for row in found.rows}) == bool(copy)
+
+
+def test_steps_that_agree_are_said_to() -> None:
+    found = explain(forecast(10e-3, {"matmul": 9e-3}), measured(10e-3, {"matmul": 9e-3}))
+    assert "agree" in found.sentence() and found.share(found.largest) == 0.0
+
+
+def test_the_difference_of_a_real_step_is_plain_data_and_a_table(tmp_path: Path) -> None:
+    job, strategy, here = wt.Workload.named("fcn5", layers="64,64,64"), wt.Strategy(batch=16, threads=1), wt.Machine.here().with_cpu_only()
+    protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.1, warm_seconds=0.05)
+    seen = wt.measure(job, here, strategy, protocol=protocol, store=wt.Store(tmp_path / "s.sqlite"))
+    assert {"matmul", "streaming"} <= set(seen.families)
+    assert seen.unit_seconds == pytest.approx(sum(seen.families.values()))
+    assert seen.unit_seconds + (seen.host_seconds or 0.0) == pytest.approx(seen.step_seconds)
+    found = explain(wt.predict(job, here, strategy), seen)
+    data = json.loads(json.dumps(found.plain()))
+    assert {"matmul", "host"} <= {row["name"] for row in data["rows"]}
+    assert "whole step" in str(found) and found.largest.name in found.sentence()

@@ -1,0 +1,216 @@
+"""How a step is run: the same learning in smaller pieces, with less kept, or by another optimiser; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import windtunnel as wt
+from windtunnel.cli import words
+from windtunnel.errors import BadJob, BadRecord
+from windtunnel.prediction import trace
+from windtunnel.trainer import Trainer, blocks_of
+
+TINY = {"size": "tiny", "length": 16}
+
+
+def trainer(job: wt.Workload, **how: Any) -> Trainer:
+    torch.manual_seed(0)
+    return Trainer(job, job.model(), wt.Strategy(**how), "cpu")
+
+
+def job(model: Callable[[], nn.Module], **given: Any) -> wt.Workload:
+    parts = {"loss": lambda m, b: m(b).square().mean(), "optimizer": lambda params: torch.optim.SGD(params, lr=0.1), "default_batch": 6}
+    return wt.Workload(name="case", model=model, batch=lambda n: torch.randn(n, 8), **{**parts, **given})
+
+
+def pair() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+def gradients(steps: Trainer) -> list[torch.Tensor]:
+    return [p.grad for p in steps.model.parameters() if p.grad is not None]
+
+
+# Learning stays what it was.
+
+
+@pytest.mark.parametrize(("name", "batch"), [("ffn", 32), ("rnn", 4)])
+def test_micro_batches_learn_what_the_whole_batch_does(name: str, batch: int) -> None:
+    """rnn lays its batch out time first."""
+    network = wt.Workload.named(name)
+    examples = network.batch(batch)
+    whole, pieces = (trainer(network, batch=batch, accumulate=n) for n in (1, 2))
+    for _ in range(3):
+        assert float(pieces.step(examples).detach()) == pytest.approx(float(whole.step(examples).detach()), rel=1e-4)
+    for a, b in zip(gradients(whole), gradients(pieces), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_recomputing_gives_the_same_gradients_dropout_included() -> None:
+    network = wt.Workload.named("gpt2", **TINY, vocabulary=100)
+    examples = network.batch(2)
+    plain, again = (trainer(network, batch=2, recompute=how) for how in ("none", "blocks"))
+    for steps in (plain, again):
+        torch.manual_seed(1)
+        steps.step(examples)
+    for a, b in zip(gradients(plain), gradients(again), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_recomputing_changes_instances_and_not_classes() -> None:
+    before = nn.Linear.forward
+    trainer(job(pair), recompute="blocks")
+    assert nn.Linear.forward is before and "forward" not in vars(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw", "fused-adamw"])
+def test_another_optimiser_takes_the_place_of_the_jobs_own_and_learns(name: str) -> None:
+    steps = trainer(job(pair), optimizer=name)
+    examples = torch.randn(6, 8)
+    losses = [float(steps.step(examples).detach()) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    assert type(steps.optimizer) is {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam}.get(name, torch.optim.AdamW)
+
+
+def test_another_optimiser_trains_what_the_jobs_own_would() -> None:
+    network = job(pair, optimizer=lambda params: torch.optim.SGD(list(params)[:2], lr=0.1))
+    steps = trainer(network, optimizer="adam")
+    assert [len(group["params"]) for group in steps.optimizer.param_groups] == [2]
+    single = job(pair, loss=None, optimizer=None, optimizers=lambda m: torch.optim.SGD(m[0].parameters(), lr=0.1), step=lambda m, b, o: o.step())
+    assert isinstance(trainer(single, optimizer="adamw").optimizer, torch.optim.AdamW)
+
+
+# What the trace shows of it.
+
+
+def test_a_trace_shows_every_micro_batch_and_one_update() -> None:
+    network = wt.Workload.named("ffn")
+    whole, pieces = (trace(network, wt.Strategy(batch=32, accumulate=n), "gpu") for n in (1, 4))
+    assert (pieces.batch, pieces.backward_calls, pieces.update_calls) == (32, 4, 1)
+    assert pieces.module_calls == 4 * whole.module_calls and pieces.nodes >= 4 * whole.nodes
+    products = [sum(op.flop for op in steps.ops if op.family == "matmul") for steps in (whole, pieces)]
+    assert products[0] == products[1], "the same examples are multiplied with the same weights"
+
+
+def test_recomputed_blocks_run_again_on_the_way_back() -> None:
+    network = wt.Workload.named("gpt2", **TINY)
+    plain, again = (trace(network, wt.Strategy(batch=2, recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
+
+    def attentions(steps: Any, phase: str) -> int:
+        return sum(op.family == "attention" and "backward" not in op.name and op.phase == phase for op in steps.ops)
+
+    assert (attentions(plain, "forward"), attentions(plain, "backward")) == (2, 0)
+    assert (attentions(again, "forward"), attentions(again, "backward")) == (2, 2)
+
+
+def test_a_fused_optimiser_is_one_op() -> None:
+    steps = trace(wt.Workload.named("ffn"), wt.Strategy(optimizer="fused-adamw"), "gpu")
+    assert sum(op.family == "optimiser" for op in steps.ops) == 1
+
+
+def test_a_job_with_its_own_step_may_still_recompute() -> None:
+    def step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    deep = job(lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))), loss=None, step=step)
+    plain, again = (trace(deep, wt.Strategy(recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
+    assert sum(op.name == "aten.tanh" for op in again.ops) == 2 * sum(op.name == "aten.tanh" for op in plain.ops) == 6
+
+
+# What a block is.
+
+
+def test_blocks_are_the_members_of_the_outermost_lists() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3))
+            self.head = nn.Sequential(nn.ReLU(), nn.Linear(8, 8))
+
+    network = Net()
+    assert blocks_of(network) == list(network.blocks), "not what is inside of them, and not the head, of which one member has parameters"
+    layer = nn.Linear(8, 8)
+    assert blocks_of(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 8)))[0] is layer
+    assert len(blocks_of(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 8)))) == 2, "a block used twice is wrapped once"
+    assert blocks_of(layer) == []
+
+
+# What is refused, and what is told.
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch": 7, "accumulate": 2}, "7"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"accumulate": True}, "accumulate"),
+        ({"recompute": "all"}, "recompute"),
+        ({"optimizer": "lion"}, "optimizer"),
+        ({"execution": "magic"}, "execution"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadRecord, match=said):
+        wt.Strategy(**given)
+
+
+def own_step(**given: Any) -> wt.Workload:
+    return job(pair, loss=None, step=lambda m, b, o: None, **given)
+
+
+@pytest.mark.parametrize(
+    ("network", "how", "said"),
+    [
+        (job(pair), {"accumulate": 4}, "6 cannot be split into 4"),
+        (job(lambda: nn.Linear(8, 8)), {"recompute": "blocks"}, "no blocks"),
+        (own_step(), {"accumulate": 2}, "step of its own"),
+        (own_step(optimizer=None), {"optimizer": "adam"}, "no optimiser"),
+        (wt.Workload.named("gan"), {"optimizer": "adam"}, "several optimisers"),
+        (wt.Workload.named("recursive"), {"accumulate": 2}, "micro-batches"),
+    ],
+)
+def test_a_job_that_cannot_be_run_so_is_refused_before_it_runs(network: wt.Workload, how: dict[str, Any], said: str) -> None:
+    with pytest.raises((BadJob, BadRecord), match=said):
+        trace(network, wt.Strategy(**how), "gpu")
+
+
+def test_only_choices_that_were_made_are_told() -> None:
+    assert wt.Strategy().told() == {"precision": "fp32", "execution": "eager", "data": "resident", "prefetch": 0}
+    chosen = wt.Strategy(accumulate=2, recompute="blocks", optimizer="adamw", execution="compiled")
+    assert chosen.told() == {**wt.Strategy().told(), "execution": "compiled", "accumulate": 2, "recompute": "blocks", "optimizer": "adamw"}
+
+
+def test_a_strategy_survives_saving(tmp_path: Path) -> None:
+    for strategy in (wt.Strategy(), wt.Strategy(batch=8, accumulate=4, recompute="blocks", optimizer="fused-adamw", execution="compiled")):
+        strategy.save(tmp_path / "s.toml")
+        assert wt.Strategy.load(tmp_path / "s.toml") == strategy
+
+
+def test_words_make_a_strategy() -> None:
+    usual = (8, "fp32", None, "eager", "resident", 0)
+    assert words.make_strategy(*usual) == wt.Strategy(batch=8)
+    assert words.make_strategy(*usual, accumulate=2, recompute="blocks", optimizer="sgd") == wt.Strategy(
+        batch=8, accumulate=2, recompute="blocks", optimizer="sgd"
+    )
+
+
+def test_the_command_line_passes_them_on() -> None:
+    options = ["--batch", "4", "--accumulate", "2", "--recompute", "blocks", "--optimizer", "fused-adamw", "--on", "h200", "--json"]
+    done = subprocess.run([sys.executable, "-m", "windtunnel", "predict", "gpt2", "size=tiny", "length=16", *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["strategy"]
+    assert (told["accumulate"], told["recompute"], told["optimizer"]) == (2, "blocks", "fused-adamw")

@@ -1,0 +1,236 @@
+"""Forecasts held against tables. Nothing here needs a library or the tables that come with the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windtunnel as wt
+from windtunnel import truth, validation
+from windtunnel.agreement import Span, Tolerance, agree, error_of, excesses, quantile
+from windtunnel.errors import BadInput, BadRecord
+from windtunnel.truth import Case, Row, Table, Tolerances
+from windtunnel.validation import Pair, judge
+
+HEADER = {"date": "2026-01-02T03:04:05+00:00", "gpu": "a GPU", "torch": "2", "machine": "h200"}
+SMALL = {"job": "ffn", "settings": {"inputs": 16}, "batch": 4, "kind": "dense"}
+TIGHT = "[unit]\nmedian = 0.02\nninetieth = 0.02\n[memory]\nmedian = 0.02\nlowest = -0.01\n"
+
+
+def write_table(folder: Path, rows: list[dict[str, Any]], tolerances: str = "", header: dict[str, Any] | None = None) -> Path:
+    path = folder / "table.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in (header or HEADER, *rows)))
+    if tolerances:
+        path.with_suffix(".toml").write_text(tolerances)
+    return path
+
+
+def measured_as_forecast(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """A row as if it had been measured: the forecast of today, times a factor."""
+    case = Case(**{**SMALL, **changes})
+    told = wt.predict(case.workload(), wt.Machine.named("h200"), case.strategy())
+    assert told.unit_seconds is not None
+    figures = {"step_seconds": told.step_seconds, "unit_seconds": told.unit_seconds, "peak_bytes": told.memory.peak_bytes}
+    return {**SMALL, **changes, **{name: value * factor for name, value in figures.items()}}
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "windtunnel", "validate", *words], capture_output=True, text=True, timeout=300)
+
+
+def test_errors_are_summed_up_as_worked_by_hand() -> None:
+    assert error_of(11, 10) == pytest.approx(0.1) and error_of(9, 10) == pytest.approx(-0.1)
+    found = agree([0.10, -0.30, 0.05, 0.20, -0.15])
+    # Sizes in order: 0.05 0.10 0.15 0.20 0.30; nine tenths of the way along four gaps is 3.6: 0.20 + 0.6 x 0.10.
+    assert (found.rows, found.median, found.ninetieth) == (5, pytest.approx(0.15), pytest.approx(0.26))
+    assert (found.worst, found.bias, found.lowest) == (-0.30, 0.05, -0.30)
+    assert agree([0.5]).ninetieth == 0.5
+    assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "over"),
+    [
+        (Tolerance(), ()),
+        (Tolerance(median=0.16, ninetieth=0.27, bias=0.06, lowest=-0.31), ()),
+        (Tolerance(median=0.14), ("median",)),
+        (Tolerance(ninetieth=0.25), ("90th",)),
+        (Tolerance(bias=0.04), ("bias",)),
+        (Tolerance(lowest=-0.2), ("lowest",)),
+        (Tolerance(median=0.1, ninetieth=0.1, bias=0.01, lowest=-0.1), ("median", "90th", "bias", "lowest")),
+    ],
+)
+def test_each_tolerance_can_be_exceeded_by_itself(asked: Tolerance, over: tuple[str, ...]) -> None:
+    assert excesses(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
+
+
+def test_a_span_of_shares_must_be_in_order() -> None:
+    with pytest.raises(BadRecord, match="order"):
+        Span(least=0.9, most=0.7)
+
+
+def test_lists_in_a_case_file_stand_for_every_combination(tmp_path: Path) -> None:
+    path = tmp_path / "cases.toml"
+    path.write_text('[[case]]\njob = "ffn"\nbatch = [1, 2]\nprecision = ["fp32", "bf16"]\nsettings = { inputs = 3 }\n[[case]]\njob = "rbm"\nbatch = 4\n')
+    cases = truth.read_cases(path)
+    assert [(c.job, c.batch, c.precision) for c in cases] == [
+        ("ffn", 1, "fp32"),
+        ("ffn", 1, "bf16"),
+        ("ffn", 2, "fp32"),
+        ("ffn", 2, "bf16"),
+        ("rbm", 4, "fp32"),
+    ]
+    assert len({c.key for c in cases}) == 5 and cases[0].settings == {"inputs": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[case]]\njob = "ffn"\nbatch = 1\ncolour = "red"\n', "colour"),
+        ('[[case]]\njob = "ffn"\nbatch = [1, 1]\n', "twice"),
+        ('[[case]]\njob = "ffn"\n', "batch"),
+        ("[other]\n", "nothing else"),
+    ],
+)
+def test_a_wrong_case_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "cases.toml"
+    path.write_text(text)
+    with pytest.raises(BadRecord, match=words):
+        truth.read_cases(path)
+
+
+def test_every_case_file_of_the_package_is_sound_and_no_network_is_both_tuned_on_and_judged_on() -> None:
+    for machine in ("h200", "cpu"):
+        judged, tuned = (truth.read_cases(truth.CATALOG / table / "cases" / f"{machine}.toml") for table in ("truth", "tuning"))
+        assert not {c.job for c in judged} & {c.job for c in tuned}
+        assert len({c.job for c in judged}) >= (24 if machine == "h200" else 12)
+        for case in judged + tuned:
+            case.strategy()
+
+
+def test_the_lines_of_a_row_are_joined_and_a_later_try_takes_the_place_of_a_failure(tmp_path: Path) -> None:
+    lines = [
+        {"key": "a", "pass": "time", **SMALL, "error": "OutOfMemoryError: full"},
+        {"key": "b", "pass": "time", **SMALL, "batch": 8, "step_seconds": 2.0},
+        {"key": "b", "pass": "profile", **SMALL, "batch": 8, "unit_seconds": 1.0},
+        {"key": "a", "pass": "time", **SMALL, "step_seconds": 1.3},
+        {"key": "a", "pass": "profile", **SMALL, "unit_seconds": 1.0},
+    ]
+    path = write_table(tmp_path, lines, header={**HEADER, "host_factor": 1.25})
+    path.write_text(path.read_text() + '{"key": "half')
+    table = truth.read_table(path)
+    assert [(row.case.batch, row.step_seconds, row.unit_seconds, row.error) for row in table.rows] == [(4, 1.3, 1.0, ""), (8, 2.0, 1.0, "")]
+    assert [row.bound for row in table.rows] == ["unit", "host"], "above 1.4 times the unit's part the host is waited for"
+    assert table.machine == "h200" and {row.host_factor for row in table.rows} == {1.25}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "header"),
+        (json.dumps(SMALL) + "\n", "header"),
+        ("{}\nnonsense\n{}\n", "line 2"),
+        ("{}\n[1]\n{}\n", "line 2"),
+        ("{}\n" + json.dumps(SMALL) + "\n", "step_seconds"),
+        ("{}\n" + json.dumps({**SMALL, "step_seconds": -1}) + "\n", "above 0"),
+        ("{}\n" + json.dumps({**SMALL, "step_seconds": "soon"}) + "\n", "a number"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text(text)
+    with pytest.raises(BadRecord, match=words):
+        truth.read_table(path)
+
+
+def test_the_host_factor_of_a_row_reaches_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Host:
+        name = "scaled"
+
+        def with_host_factor(self, factor: float) -> Host:
+            seen.append(factor)
+            return self
+
+    monkeypatch.setattr(validation, "predict", lambda *_: None)
+    rows = tuple(Row(case=Case(**SMALL), step_seconds=1.0, host_factor=factor) for factor in (1.5, None))
+    validation.forecast_rows(Table(path=Path("t"), machine="h200", header={}, rows=rows), Host())  # type: ignore[arg-type]
+    assert seen == [1.5]
+
+
+def test_rows_run_another_way_and_rows_without_forecast_are_kept_apart() -> None:
+    forecast = wt.predict(Case(**SMALL).workload(), wt.Machine.named("h200"), Case(**SMALL).strategy())
+
+    def pair(execution: str = "eager", factor: float = 1.0, **how: Any) -> Pair:
+        row = Row(case=Case(**SMALL, execution=execution), step_seconds=forecast.step_seconds * factor, unit_seconds=forecast.unit_seconds)
+        return Pair(row=row, **({"forecast": forecast} | how))
+
+    excused = {"forecast": None, "reason": "timm is not installed.", "excused": True}
+    pairs = [pair(), pair("graph", 50.0), pair(**excused), pair(forecast=None, reason="BadJob: cannot")]
+    table = Table(path=Path("t"), machine="h200", header={}, rows=tuple(p.row for p in pairs), tolerances=Tolerances(unit=Tolerance(median=0.01), refused=0))
+    report = judge(table, "h200", pairs)
+    found = {(j.section, j.name): j for j in report.judgements}
+    assert found["all", "step, host-bound"].found.rows == 1 and found["all", "step, host-bound"].found.worst == 0  # type: ignore[union-attr]
+    assert found["execution", "graph: step"].found.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
+    assert len(report.left_out) == 2 and report.refused == 1 and report.failures == ("1 rows went without a forecast, 0 may",)
+
+
+def test_a_tolerance_without_any_row_is_not_met() -> None:
+    report = judge(Table(path=Path("t"), machine="h200", header={}, rows=(), tolerances=Tolerances(unit=Tolerance(median=1.0), inside=Span())), "h200", [])
+    assert report.failures == ("unit time: no rows", "steps inside the interval: share")
+
+
+def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) -> None:
+    good = write_table(tmp_path, [measured_as_forecast()], TIGHT)
+    done = run("--on", str(good), "--rows")
+    assert done.returncode == 0, done.stderr
+    assert "Within all tolerances" in done.stdout and "ffn inputs=16 b4 fp32 eager" in done.stdout
+    bad = write_table(tmp_path, [measured_as_forecast(2.0), {**SMALL, "batch": 9, "error": "OutOfMemoryError: full"}], TIGHT)
+    done = run("--on", str(bad))
+    assert done.returncode == 1
+    assert "NOT MET" in done.stdout and "peak memory: median, lowest" in done.stdout and "1 of 2 rows could not be judged" in done.stdout
+    data = run("--on", str(bad), "--rows", "--json")
+    told = json.loads(data.stdout)
+    assert data.returncode == 1 and told["failures"] and told["rows"][0]["unit"]["error"] == pytest.approx(-0.5) and told["left_out"]
+
+
+def test_without_tolerances_nothing_is_asked(tmp_path: Path) -> None:
+    done = run("--on", str(write_table(tmp_path, [measured_as_forecast(2.0)])))
+    assert done.returncode == 0 and "No tolerances" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(("--on", "abacus"), "no truth table"), (("--table", "lies"), "--table"), (("--on", "none.jsonl"), "cannot be read")]
+)
+def test_input_that_cannot_be_used_ends_with_two(words: tuple[str, ...], told: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_table_of_another_cpu_is_not_held_against_this_one(tmp_path: Path) -> None:
+    path = write_table(tmp_path, [], header={"machine": "here", "cpu": "an abacus"})
+    with pytest.raises(BadInput, match="an abacus"):
+        validation.find_machine(truth.read_table(path))
+
+
+def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
+    cases, out, table = tmp_path / "cases.toml", tmp_path / "out.jsonl", tmp_path / "cpu.jsonl"
+    cases.write_text('[[case]]\njob = "ffn"\nbatch = [4, 8]\nthreads = 1\ndetail = true\n[[case]]\njob = "no such job"\nbatch = 1\n')
+    script = [sys.executable, str(Path(__file__).parent.parent / "benchmarks" / "truth.py")]
+    how = ["--device", "cpu", "--seconds-per-row", "0.1"]
+    for _ in range(2):
+        done = subprocess.run([*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    lines = truth.whole_lines(out)
+    assert [line.get("pass") for line in lines] == [None, "time", "time", "time", "profile", "profile"], "nothing is measured twice"
+    assert lines[0]["torch"] and "UnknownName" in lines[3]["error"] and lines[4]["shapes"]
+    subprocess.run([*script, "table", str(out), str(table), "--host-factor", "1.5"], check=True, timeout=300)
+    rows = truth.read_table(table).rows
+    assert [bool(row.step_seconds) for row in rows] == [True, True, False] and rows[0].host_factor == 1.5
+    assert "shapes" not in table.read_text()
