@@ -14,10 +14,12 @@ import torch
 import windtunnel as wt
 from windtunnel.forecast.forecast import Forecast, forecast
 from windtunnel.prediction import trace
+from windtunnel.profiles import profile_for
 from windtunnel.trace import Trace
 
 torch.set_num_threads(1)
 os.environ["WINDTUNNEL_STORE"] = str(Path(tempfile.mkdtemp()) / "store.sqlite")  # never the user's own
+os.environ["WINDTUNNEL_PROFILES"] = tempfile.mkdtemp()
 
 
 @functools.cache
@@ -30,7 +32,7 @@ def fly(job: str, machine: str | wt.Machine, strategy: wt.Strategy | None = None
     strategy = strategy or wt.Strategy()
     where = wt.Machine.named(machine) if isinstance(machine, str) else machine
     recorded = _trace(job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, where.unit.kind)
-    return forecast(recorded, where, strategy)
+    return forecast(recorded, where, strategy, profile_for(where))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 import windtunnel as wt
 from windtunnel import perfetto
+from windtunnel.cli import words
 from windtunnel.errors import BadInput
 from windtunnel.forecast.schedule import Task, place
 from windtunnel.forecast.timeline import Timeline
@@ -84,7 +85,7 @@ def test_what_was_cut_is_said() -> None:
 def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="--timeline"):
-        perfetto.refuse_unwritable(tmp_path / where)
+        words.refuse_unwritable(tmp_path / where, "--timeline")
 
 
 @pytest.mark.parametrize("verb", [("predict", "--on", "h200"), ("measure",)])

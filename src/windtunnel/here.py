@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -11,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from windtunnel import machine as machines
-from windtunnel.machine import Machine, Storage, Unit
+from windtunnel import records
+from windtunnel.machine import Issue, Machine, Storage, Unit
 
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
@@ -25,7 +27,28 @@ _FLOP_PER_CYCLE = (
 
 
 def describe() -> Machine:
-    """Cores, caches, memory, disk and GPU of this machine. Only the memory's rate is timed (a short copy)."""
+    """Cores, caches, memory, disk and GPU of this machine, with what a probe of it found. Else only the memory's rate is timed (a
+    short copy)."""
+    machine = _describe()
+    return _with_profile(machine, machines.home() / f"{machine.unit.kind}.json")
+
+
+def _with_profile(machine: Machine, path: Path) -> Machine:
+    """The rates and costs that were measured here, where that was this very unit; a host's costs by how fast it is just now."""
+    if not path.is_file():
+        return machine
+    data = records.load(path)
+    if data.get("model") != machine.unit.model or not isinstance(data.get("issue"), dict):
+        return machine
+    unit = records.read(Unit, data["unit"], str(path))
+    factor = interpreter_seconds() / data["interpreter_seconds"]
+    issue = records.read(Issue, data["issue"], str(path)).scaled(factor)
+    source = f"measured here by a probe on {data.get('date')}, scaled by the speed of plain Python now and then"
+    whole = {"host": unit} if machine.unit == machine.host else {}
+    return dataclasses.replace(machine, unit=unit, issue=issue, profile=str(path), host_factor=factor, sources={**machine.sources, "issue": source}, **whole)
+
+
+def _describe() -> Machine:
     host, sources = _describe_cpu()
     gpu = _describe_gpu()
     storage = Storage(name="disk", capacity_bytes=float(shutil.disk_usage(Path.home()).total))

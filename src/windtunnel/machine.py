@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,7 +106,11 @@ class Issue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Nodes of one host and `units` equal processing units each. On a CPU machine `unit` is the host itself."""
+    """Nodes of one host and `units` equal processing units each. On a CPU machine `unit` is the host itself.
+
+    `profile` names what a probe learned of the unit, or a file of it. `host_factor` is how much slower the very host at hand issues
+    work than `issue` would have it, once a probe has said so; it is counted in `issue` already.
+    """
 
     name: str
     title: str
@@ -118,12 +124,15 @@ class Machine:
     network: Link | None = None
     storage: Storage | None = None
     issue: Issue | None = None
+    profile: str = ""
+    host_factor: float | None = None
     note: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_positive(self.name, "units", self.units)
         _require_positive(self.name, "nodes", self.nodes)
+        _require_positive(self.name, "host_factor", self.host_factor)
 
     @staticmethod
     def named(name: str) -> Machine:
@@ -158,6 +167,16 @@ class Machine:
         """Write this machine so that `load` gives an equal one."""
         records.save(Path(path), self)
 
+    def with_host_factor(self, factor: float) -> Machine:
+        """The same machine with a host that was probed and found `factor` times as slow at issuing work. Where the host is the unit,
+        its cores are as much slower at everything; its memory is not."""
+        _require_positive(self.name, "host_factor", factor)
+        slower = dataclasses.replace(self, issue=self.issue and self.issue.scaled(factor), host_factor=factor * (self.host_factor or 1.0))
+        if self.unit != self.host:
+            return slower
+        unit = dataclasses.replace(self.unit, flop_rates={name: rate / factor for name, rate in self.unit.flop_rates.items()})
+        return dataclasses.replace(slower, host=unit, unit=unit)
+
     def source_of(self, path: str) -> str:
         """Where the figure at `path` ("unit.memory_rate") comes from; a source for a table covers what is in it."""
         while path:
@@ -174,7 +193,7 @@ class Machine:
         sources |= {k.replace("host", "unit", 1): v for k, v in sources.items() if k.startswith("host")}
         sources["issue"] = issue_source(self.host, paced=self.name == "here")
         issue = issue_for(self.host, self.host, self._interpreter_seconds() if self.name == "here" else None)
-        return dataclasses.replace(self, unit=self.host, units=1, link=None, peer_link=None, issue=issue, sources=sources)
+        return dataclasses.replace(self, unit=self.host, units=1, link=None, peer_link=None, issue=issue, profile="", host_factor=None, sources=sources)
 
     def _interpreter_seconds(self) -> float | None:
         """How fast the host runs plain Python, read back from the issue costs that were scaled by it."""
@@ -183,6 +202,14 @@ class Machine:
         reference, _ = _reference_issue(self.unit.kind)
         pace = units.parse(records.load(CATALOG / "issue.toml")[self.unit.kind]["interpreter_seconds"], "s")
         return pace * self.issue.node_seconds / units.parse(reference["node_seconds"], "s")
+
+
+def home() -> Path:
+    """Where this user's own profiles lie; WINDTUNNEL_PROFILES says otherwise."""
+    if "WINDTUNNEL_PROFILES" in os.environ:
+        return Path(os.environ["WINDTUNNEL_PROFILES"])
+    base = Path.home() / ("Library/Application Support" if sys.platform == "darwin" else ".local/share")
+    return Path(os.environ.get("XDG_DATA_HOME") or base) / "windtunnel" / "profiles"
 
 
 def need(machine: Machine, path: str) -> float:

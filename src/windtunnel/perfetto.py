@@ -6,13 +6,11 @@ A process of the file is a forecast or a measurement, a thread of it is a lane. 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine import Machine
 from windtunnel.strategy import Strategy
@@ -45,10 +43,9 @@ def from_timeline(timeline: Timeline, name: str = "forecast") -> dict[str, Any]:
 
 def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> dict[str, Any]:
     """The timeline behind a job's forecast."""
-    from windtunnel.forecast.forecast import forecast_timeline
-    from windtunnel.prediction import trace
+    from windtunnel.prediction import timeline
 
-    return from_timeline(forecast_timeline(trace(workload, strategy, machine.unit.kind), machine, strategy))
+    return from_timeline(timeline(workload, machine, strategy))
 
 
 def from_events(events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0) -> dict[str, Any]:
@@ -64,19 +61,6 @@ def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
     """Several timelines in one file, each a process of its own."""
     events = [{**event, "pid": number} for number, timeline in enumerate(timelines, start=1) for event in timeline["traceEvents"]]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Say now, not after long work, that the file cannot be written."""
-    if path.is_dir():
-        raise BadInput(f"--timeline {path} is a folder.", hint="Name a file in it, for example timeline.json.")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise BadInput(
-            f"--timeline {path} cannot be written: {error.strerror or error}.", hint="Name a file in a folder that exists and can be written."
-        ) from error
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:

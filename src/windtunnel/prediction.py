@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from windtunnel import units
 from windtunnel.errors import DoesNotFit
-from windtunnel.forecast.forecast import Forecast, forecast
+from windtunnel.forecast.compiled import fuse
+from windtunnel.forecast.forecast import Forecast, forecast, forecast_timeline
 from windtunnel.forecast.memory import account
+from windtunnel.forecast.price import rooms
+from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine import Machine
+from windtunnel.profiles import profile_for
 from windtunnel.results import Memory
 from windtunnel.strategy import MOST_BATCH, Strategy
 from windtunnel.trace import Trace
@@ -22,22 +25,27 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
     """What one steady step of the job does on a "cpu" or a "gpu"."""
     from windtunnel.trace.record import record
 
-    return record(workload, strategy, target)
-
-
-def workspace_of(recorded: Trace, machine: Machine, strategy: Strategy) -> Sequence[float] | None:
-    """Bytes that each op of a trace needs beside its tensors while it runs; None where nobody knows."""
-    return None
+    recorded = record(workload, strategy, target)
+    return fuse(recorded) if strategy.execution == "compiled" else recorded
 
 
 def predict(workload: Workload, machine: Machine, strategy: Strategy | None = None) -> Forecast:
     """The step's time, memory and bottleneck on a machine that need not be here. Raises DoesNotFit where it would not."""
     strategy = strategy or Strategy()
-    recorded = trace(workload, strategy, machine.unit.kind)
-    memory = account(recorded, machine, strategy, workspace_of(recorded, machine, strategy))
-    if memory.fits is False:
-        raise _does_not_fit(workload, machine, strategy, recorded.batch, memory)
-    return dataclasses.replace(forecast(recorded, machine, strategy, workload.examples), memory=memory)
+    return price(trace(workload, strategy, machine.unit.kind), workload, machine, strategy)
+
+
+def price(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
+    """The forecast of a step that was traced before: another machine or strategy that keeps the trace needs no new one."""
+    found = forecast(recorded, machine, strategy, profile_for(machine), workload.examples)
+    if found.memory.fits is False:
+        raise _does_not_fit(workload, machine, strategy, recorded.batch, found.memory)
+    return found
+
+
+def timeline(workload: Workload, machine: Machine, strategy: Strategy) -> Timeline:
+    """The schedule behind a job's forecast."""
+    return forecast_timeline(trace(workload, strategy, machine.unit.kind), machine, strategy, profile_for(machine))
 
 
 def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
@@ -46,13 +54,13 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
     It is a whole number of examples for each micro-batch. Memory grows nearly in proportion to it, so a line through two of them
     gives a first guess, which is then tried.
     """
-    capacity = machine.unit.memory_bytes or float("inf")
+    capacity, profile = machine.unit.memory_bytes or float("inf"), profile_for(machine)
     most = MOST_BATCH // strategy.accumulate
 
     def total(local: int) -> float:
         tried = dataclasses.replace(strategy, batch=local * strategy.accumulate)
         recorded = trace(workload, tried, machine.unit.kind)
-        return account(recorded, machine, tried, workspace_of(recorded, machine, tried)).total_bytes
+        return account(recorded, machine, tried, rooms(recorded, machine, tried, profile)).total_bytes
 
     one, many = total(1), total(_PROBE_BATCH)
     if one > capacity:

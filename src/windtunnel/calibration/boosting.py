@@ -18,27 +18,29 @@ _BINS = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boosting:
-    """How to fit: more trees at a lower rate are finer; `shade` keeps leaves of few rows near zero."""
+    """How to fit: more trees at a lower rate are finer; `shade` keeps leaves of few rows near zero. With `above` the fit aims at
+    being exceeded by only that share of rows, rather than at their middle."""
 
     trees: int = 300
     depth: int = 6
     rate: float = 0.06
     shade: float = 3.0
     share: float = 0.7
+    above: float | None = None
 
     def fit(self, rows: Numbers, targets: Numbers, seed: int = 0) -> Trees:
         """Trees whose sum follows the targets. Few rows get few trees."""
         rng = np.random.default_rng(seed)
         edges = [_edges(column) for column in rows.T]
         binned = np.stack([np.searchsorted(edge, column, side="left") for edge, column in zip(edges, rows.T, strict=True)], axis=1)
-        base = float(np.median(targets))
+        base = float(np.median(targets) if self.above is None else np.quantile(targets, 1 - self.above))
         left = targets - base
         count = self.trees if len(rows) >= 40 else self.trees // 4
         depth = min(self.depth, max(1, int(np.log2(max(len(rows), 2))) - 2))
         features, thresholds, leaves = (np.zeros((count, depth), dtype=np.int64), np.zeros((count, depth)), np.zeros((count, 1 << depth)))
         for tree in range(count):
             chosen = rng.random(len(rows)) < self.share
-            pull = np.clip(left, -1.0, 1.0)  # a far-off row pulls no harder than a factor of e
+            pull = self._pull(left)
             number = np.zeros(len(rows), dtype=np.int64)
             for level in range(depth):
                 feature, bin_index = _best_question(edges, binned, number, np.where(chosen, pull, 0.0), chosen, level, self.shade, rng)
@@ -50,6 +52,12 @@ class Boosting:
             leaves[tree] = self.rate * sums / (counts + self.shade)
             left = left - leaves[tree][number]
         return Trees(base=base, features=features, thresholds=thresholds, leaves=leaves)
+
+
+    def _pull(self, left: Numbers) -> Numbers:
+        """Where each row would have the sum go: a far-off row pulls no harder than a factor of e."""
+        near = np.clip(left, -1.0, 1.0)
+        return near if self.above is None else np.asarray(np.where(left > 0, (1 - self.above) * near, self.above * near))
 
 
 def _edges(column: Numbers) -> Numbers:

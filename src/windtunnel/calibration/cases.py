@@ -22,17 +22,30 @@ Call = Callable[[list[Tensor]], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A tensor to be made: `high` is the number of rows an index may point at, `turned` swaps its last two sides in memory."""
+    """A tensor to be made: `high` is the number of rows an index may point at, `turned` swaps its last two sides in memory, `cut`
+    says that it is cut out of one with so many more channels (its second side)."""
 
     shape: tuple[int, ...]
     dtype: str = ""
     grad: bool = False
     high: int = 0
     turned: bool = False
+    cut: int = 0
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """As it lies in memory, before it is cut and turned."""
+        shape = self.shape if not self.cut else (self.shape[0], self.shape[1] + self.cut, *self.shape[2:])
+        return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
 
     @property
     def elements(self) -> int:
-        return math.prod(self.shape)
+        return math.prod(self.whole)
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """This tensor within the whole one."""
+        tensor = tensor.transpose(-1, -2) if self.turned else tensor
+        return tensor[:, : self.shape[1]] if self.cut else tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +137,9 @@ class Drawer:
         batched = r.random() < 0.2
         if batched:
             batch, rows, columns, depth = self._size(2, 1024), self._size(1, 2048), self._size(1, 2048), self._size(4, 2048)
+        elif r.random() < 0.12:  # positions by a vocabulary
+            batch, rows, columns, depth = 1, 1 << r.randint(6, 14), r.randint(1000, 60000), 64 * r.randint(2, 24)
+            rows, columns, depth = r.choice(((rows, columns, depth), (rows, depth, columns), (columns, depth, rows)))
         elif r.random() < 0.5:  # as layers are commonly built: examples or positions by widths
             batch, rows, columns, depth = (
                 1,
@@ -150,7 +166,17 @@ class Drawer:
 
     def _convolution(self) -> Case | None:
         """Two of three as layers are commonly built: batches of a power of two, channels of round numbers, small odd kernels."""
-        return self._common_convolution() if self.rng.random() < 0.67 else self._any_convolution()
+        chance = self.rng.random()
+        if chance < 0.04:
+            return self._patches()
+        return self._common_convolution() if chance < 0.67 else self._any_convolution()
+
+    def _patches(self) -> Case | None:
+        """Images cut into patches that do not overlap, each becoming a vector."""
+        r, kernel = self.rng, self.rng.choice((2, 4, 8, 14, 16, 16, 32))
+        side = kernel * r.choice((4, 7, 8, 10, 14, 16))
+        out = r.choice([w for w in _COMMON_WIDTHS if w >= 48])
+        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), 3, out, side, kernel, kernel, 0, 1)
 
     def _common_convolution(self) -> Case | None:
         r, precision = self.rng, self._precision()
@@ -163,7 +189,10 @@ class Drawer:
         channels = r.choice(widths)
         out = r.choice([w for w in _COMMON_WIDTHS if channels / 8 <= w <= channels * 8])
         groups = channels if r.random() < 0.12 and kernel >= 3 else 1
-        groups = 32 if groups == 1 and r.random() < 0.04 and channels % 32 == 0 and out % 32 == 0 else groups
+        if groups == 1 and r.random() < 0.12 and kernel == 3:  # groups of a few channels each
+            each = r.choice((4, 8, 8, 16, 16, 24, 32, 64))
+            channels = out = each * max(2, round(channels / each))
+            groups = channels // each
         stride = r.choice((1, 1, 1, 1, 2))
         return self._sized_convolution(precision, batch, channels, channels if groups == channels else out, side, kernel, stride, kernel // 2, groups)
 
@@ -213,13 +242,12 @@ class Drawer:
 
     def _convolution_case(self, precision: str, source: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, groups: int) -> Case:
         to_source = self.rng.random() < 0.5  # one gradient at a time, so that each is timed alone
-        bias = (Spec(shape=(weight[0],), dtype=precision),) if self.rng.random() < 0.25 else ()
-        tensors = (Spec(shape=source, dtype=precision, grad=to_source), Spec(shape=weight, dtype=precision, grad=not to_source), *bias)
+        tensors = (Spec(shape=source, dtype=precision, grad=to_source), Spec(shape=weight, dtype=precision, grad=not to_source))
         return Case(
             family="convolution",
             precision=precision,
             tensors=tensors,
-            call=lambda t: F.conv2d(t[0], t[1], t[2] if len(t) > 2 else None, stride, padding, 1, groups),
+            call=lambda t: F.conv2d(t[0], t[1], None, stride, padding, 1, groups),
         )
 
     def _transposed(self) -> Case | None:
@@ -298,14 +326,15 @@ class Drawer:
 
     def _softmax(self) -> Case | None:
         dtype = self._dtype()
-        source = Spec(shape=(self._size(1, 262144), self._size(2, 60000)), dtype=dtype, grad=True)
+        rows = 1 << self.rng.randint(4, 14) if self.rng.random() < 0.3 else self._size(1, 262144)
+        source = Spec(shape=(rows, self._size(2, 60000)), dtype=dtype, grad=True)
         log = self.rng.random() < 0.5
         return Case(family="softmax", precision=dtype, tensors=(source,), call=lambda t: F.log_softmax(t[0], -1) if log else F.softmax(t[0], -1))
 
     def _reduction(self) -> Case | None:
         r, dtype = self.rng, self._dtype()
-        outer, middle, inner = self._size(1, 4096), self._size(1, 65536), self._size(1, 4096)
-        which = r.choice((0, 0, 1, 2, 3))
+        outer, middle, inner = self._size(1, 65536), self._size(1, 8192), self._size(1, 4096)
+        which = r.choice((0, 0, 1, 2, 2, 3))
         source = Spec(shape=(outer, middle, inner), dtype=dtype)
         dims = {0: (0,), 1: (2,), 2: (0, 2), 3: (0, 1, 2)}[which]
         mean = r.random() < 0.3
@@ -317,7 +346,11 @@ class Drawer:
         one, two = (plain,), (plain, plain)
         mixed = (Spec(shape=(size,), dtype="fp32"), Spec(shape=(size,), dtype="bf16" if "bf16" in self.limits.precisions else "fp32"))
         tall = (Spec(shape=(max(1, size // 512), 512), dtype=dtype), Spec(shape=(512,), dtype=dtype))
-        turned = (Spec(shape=(1, max(1, size // 64 // 512), 512, 64)[1:], dtype=dtype, turned=True),)
+        maps = (Spec(shape=(e := self._examples(), c := self._width(8, 1024), side := self._side(), side), dtype=dtype), Spec(shape=(1, c, 1, 1), dtype=dtype))
+        gapped = tuple(Spec(shape=(e, c, side, side), dtype=dtype, cut=cut) for cut in (self._width(8, 512), 0))
+        rows, columns = self._size(4, 4096), self._size(4, 4096)
+        turned = (Spec(shape=(max(1, size // rows // columns), rows, columns), dtype=dtype, turned=True),)
+        heads = (Spec(shape=(self._examples(), self._size(8, 1024), r.choice((4, 8, 12, 16)), r.choice((32, 64, 128))), dtype=dtype),)
         draws: tuple[tuple[tuple[Spec, ...], Call], ...] = (
             (two, lambda t: torch.add(t[0], t[1])),
             (two, lambda t: torch.mul(t[0], t[1])),
@@ -338,7 +371,14 @@ class Drawer:
             (tall, lambda t: t[0] + t[1]),
             (tall, lambda t: t[0] * t[1]),
             (turned, lambda t: t[0].contiguous()),
-            (turned, lambda t: t[0].contiguous()),
+            (turned, lambda t: t[0].to(torch.bfloat16 if t[0].dtype == torch.float32 else torch.float32, memory_format=torch.contiguous_format)),
+            ((*turned, Spec(shape=turned[0].shape, dtype=dtype)), lambda t: t[0] + t[1]),
+            (heads, lambda t: t[0].transpose(1, 2).contiguous()),
+            (maps, lambda t: t[0].add_(t[1])),
+            (maps, lambda t: t[0] * t[1]),
+            (gapped, lambda t: t[0] + t[1]),
+            (gapped, lambda t: t[1].add_(t[0])),
+            (gapped, lambda t: t[0].contiguous()),
             ((plain, plain, plain), lambda t: torch.addcmul(t[0], t[1], t[2])),
             (one, lambda t: t[0].zero_()),
             (one, lambda t: torch.zeros_like(t[0])),

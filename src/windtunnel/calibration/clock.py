@@ -51,8 +51,7 @@ class Pool:
             return torch.randint(spec.high, spec.shape, device=self.device)
         source = self._numbers[DTYPES[spec.dtype]]
         begin, self._used = self._used, self._used + -(-spec.elements // 256) * 256
-        tensor = source[begin : begin + spec.elements].view(_in_memory(spec))
-        tensor = tensor.transpose(-1, -2) if spec.turned else tensor
+        tensor = spec.view(source[begin : begin + spec.elements].view(spec.whole))
         return tensor.requires_grad_() if spec.grad else tensor
 
 
@@ -61,14 +60,9 @@ def make_empty(specs: Sequence[Spec]) -> list[Tensor]:
     tensors = []
     for spec in specs:
         dtype = torch.int64 if spec.high else DTYPES[spec.dtype]
-        tensor = torch.empty(_in_memory(spec), dtype=dtype)
-        tensor = tensor.transpose(-1, -2) if spec.turned else tensor
+        tensor = spec.view(torch.empty(spec.whole, dtype=dtype))
         tensors.append(tensor.requires_grad_() if spec.grad else tensor)
     return tensors
-
-
-def _in_memory(spec: Spec) -> tuple[int, ...]:
-    return (*spec.shape[:-2], spec.shape[-1], spec.shape[-2]) if spec.turned else spec.shape
 
 
 def set_precision(precision: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,13 @@ import numpy as np
 from windtunnel.calibration.boosting import Boosting
 from windtunnel.calibration.probe import Row
 from windtunnel.forecast.features import Piece, Roof, pieces_of
-from windtunnel.forecast.profile import Kind
+from windtunnel.forecast.profile import Kind, room_number
+from windtunnel.forecast.trees import Numbers, Trees
 
 _LEAST_ROWS = 8
 _FOLDS = 4
-_ROOMY_BYTES = 2**20
+_ROOMY_BYTES, _ROOMY_SHARE = 2**20, 0.01
+_EXCEEDED = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +54,19 @@ def _fit_kind(pairs: Sequence[tuple[Piece, Row]], roofs: Mapping[int, Roof], eff
         flop=_range(piece.flop for piece, _ in pairs),
         bytes=_range(piece.bytes for piece, _ in pairs),
         kernels=_kernels(pairs),
-        room=None,
+        room=_fit_room(pairs, table, effort),
     )
 
 
-def _spread(boosting: Boosting, table: np.ndarray, excess: np.ndarray) -> float:
+def _fit_room(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:
+    """Workspace, aiming above most of what was seen: whether a step fits must not hang on a lucky choice of algorithm."""
+    if sum(row.workspace_bytes > _ROOMY_BYTES for _, row in pairs) < _ROOMY_SHARE * len(pairs):
+        return None
+    taken = np.array([room_number(piece, row.workspace_bytes) for piece, row in pairs])
+    return Boosting(trees=effort.few // 3, depth=effort.depth, rate=0.3, above=_EXCEEDED).fit(table, taken)
+
+
+def _spread(boosting: Boosting, table: Numbers, excess: Numbers) -> float:
     """The factor within which four of five rows lie that a fit has not seen."""
     fold = np.arange(len(excess)) % _FOLDS
     np.random.default_rng(0).shuffle(fold)
@@ -67,8 +77,8 @@ def _spread(boosting: Boosting, table: np.ndarray, excess: np.ndarray) -> float:
     return float(np.exp(np.quantile(np.abs(off), 0.8)))
 
 
-def _range(values: object) -> tuple[float, float]:
-    known = [value for value in values if value > 0]  # type: ignore[attr-defined]
+def _range(values: Iterable[float]) -> tuple[float, float]:
+    known = [value for value in values if value > 0]
     return (min(known), max(known)) if known else (0.0, 0.0)
 
 

@@ -37,7 +37,7 @@ WEIGHTS = (
     ("fused", 2),
 )
 _GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"))
-_CPU_LIMITS = Limits(flop=4e9, elements=40_000_000, precisions=("fp32",))
+_CPU_LIMITS = Limits(flop=2e9, elements=16_000_000, precisions=("fp32",))
 _GROUP = 60
 _TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
 

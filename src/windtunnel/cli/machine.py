@@ -1,15 +1,21 @@
-"""windtunnel machine list | show | here"""
+"""windtunnel machine list | show | here | probe"""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from windtunnel import machine as machines
 from windtunnel import records, units
 from windtunnel.cli import words
+from windtunnel.errors import Unavailable
 from windtunnel.machine import Machine, Unit
+
+if TYPE_CHECKING:
+    from windtunnel.calibration.calibrate import Found
 
 app = typer.Typer(help="The machines a job can be predicted for, and this one.", no_args_is_help=True, rich_markup_mode="rich")
 _QUANTITIES = {
@@ -40,6 +46,59 @@ def show_machine(name: str, as_json: words.Json = False) -> None:
 @app.command("here", help="This machine, as its system and PyTorch describe it.\n\nExample: windtunnel machine here --json")
 def show_here(as_json: words.Json = False) -> None:
     show_machine("here", as_json)
+
+
+PROBE_HELP = """
+Measure this machine on synthetic ops and small synthetic networks, and keep what was learned for its forecasts.
+
+Takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds. Let the machine be otherwise idle.
+
+[bold]Examples[/bold]
+
+  windtunnel machine probe
+
+  windtunnel machine probe --on cuda --thorough --to my_gpu.json
+
+  windtunnel machine probe --host
+"""
+
+
+@app.command("probe", help=PROBE_HELP)
+def probe_machine(
+    on: Annotated[str, typer.Option("--on", help="here, cpu or cuda.")] = "here",
+    thorough: Annotated[bool, typer.Option("--thorough", help="Time for longer and fit more finely.")] = False,
+    host: Annotated[bool, typer.Option("--host", help="Only how fast the host issues work, as a factor for --host-factor.")] = False,
+    to: Annotated[Path | None, typer.Option("--to", help="Where to write the profile; the user's own place else, where `here` finds it.")] = None,
+    as_json: words.Json = False,
+) -> None:
+    from windtunnel import profiles
+    from windtunnel.calibration import calibrate
+
+    if on not in ("here", "cpu", "cuda", "gpu"):
+        raise Unavailable(f"A probe measures this machine; {on} is not it.", hint="Use --on here, cpu or cuda.")
+    found = words.find_machine(on)
+    if host:
+        factor = calibrate.host_factor(found)
+        words.show(as_json, lambda: {"host_factor": factor}, lambda: f"host factor {factor:.2f}: this host needs that many times what {found.name}'s description says")
+        return
+    if to is not None:
+        words.refuse_unwritable(to, "--to")
+    path = to or machines.home() / f"{found.unit.kind}.json"
+    seen = calibrate.calibrate(found, calibrate.THOROUGH if thorough else calibrate.QUICK, _tell_probe)
+    profiles.save(path, seen.profile, seen.beside())
+    told = {"profile": str(path), "rows": len(seen.rows), "cautions": list(seen.cautions), "kinds": {k: v.spread for k, v in sorted(seen.profile.kinds.items())}}
+    words.show(as_json, lambda: told, lambda: "\n".join(_probe_lines(path, seen)))
+
+
+def _tell_probe(what: str, share: float) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
+
+
+def _probe_lines(path: Path, seen: Found) -> list[str]:
+    lines = [f"{len(seen.rows):,} ops timed, {len(seen.profile.kinds)} kinds learned; written to {path}"]
+    lines += [f"  {name:<32}{kind.rows:>7,} rows, four of five within {kind.spread - 1:.0%}" for name, kind in sorted(seen.profile.kinds.items())]
+    return lines + [f"  caution  {caution}" for caution in seen.cautions]
 
 
 def _table(all_machines: list[Machine]) -> str:

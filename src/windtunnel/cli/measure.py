@@ -60,7 +60,7 @@ def measure(
 
     strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
     if timeline:
-        perfetto.refuse_unwritable(timeline)
+        words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)
     protocol = Protocol(processes=processes, most_processes=max(processes, min(2 * processes, processes + 2)), seconds=seconds, timeout_seconds=timeout)
     forecast, caution = _forecast(workload, machine, strategy)

@@ -34,6 +34,7 @@ def predict(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
+    host_factor: Annotated[float | None, typer.Option("--host-factor", help="How slow the host is, as `machine probe --host` tells.")] = None,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Write the step to this file, for ui.perfetto.dev.")] = None,
     as_json: words.Json = False,
 ) -> None:
@@ -42,8 +43,9 @@ def predict(
 
     strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
     if timeline:
-        perfetto.refuse_unwritable(timeline)
+        words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)
+    machine = machine if host_factor is None else machine.with_host_factor(host_factor)
     forecast = predict_step(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))
     if timeline:

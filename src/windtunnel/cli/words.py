@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,6 +73,17 @@ def make_strategy(
     given |= {"accumulate": accumulate, "recompute": recompute}
     given |= {key: value for key, value in (("batch", batch), ("threads", threads), ("optimizer", optimizer)) if value is not None}
     return Strategy.read(given)
+
+
+def refuse_unwritable(path: Path, option: str) -> None:
+    """Say now, not after long work, that the file cannot be written."""
+    if path.is_dir():
+        raise BadInput(f"{option} {path} is a folder.", hint="Name a file in it.")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise BadInput(f"{option} {path} cannot be written: {error.strerror or error}.", hint="Name a file in a folder that exists and can be written.") from error
 
 
 def show(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:

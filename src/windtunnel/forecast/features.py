@@ -53,7 +53,9 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
         return _convolution(dtype, shape, flop, cores)
     moved = read + written
     if family == "matmul" and len(shape) == 6:
-        return [Piece("matmul", (*_matrix_features(*shape[:4], cores), *shape[4:6], float("addmm" in name or "linear" in name), _code(dtype)), flop, moved, dtype)]
+        return [
+            Piece("matmul", (*_matrix_features(*shape[:4], cores), *shape[4:6], float("addmm" in name or "linear" in name), _code(dtype)), flop, moved, dtype)
+        ]
     if family == "attention" and len(shape) == 7:
         return [Piece(f"attention{_way(name)}", (*map(_lg, shape[:5]), *shape[5:], _lg(flop), _code(dtype)), flop, moved, dtype)]
     if family == "recurrent" and len(shape) == 7:
@@ -98,13 +100,34 @@ def _streaming(name: str, family: str, dtype: str, shape: Sequence[int], flop: f
     heavy = float(any(word in name for word in _HEAVY))
     joined = float(name.endswith(("cat", "stack")))
     copied = float(name.endswith(("clone", "copy_")) and layout == 0)
-    features = (_lg(read + written), _lg(elements), read / elements, written / elements, float(layout), heavy, joined, copied, _width(dtype), _evenness(elements))
+    features = (
+        _lg(read + written),
+        _lg(elements),
+        read / elements,
+        written / elements,
+        float(layout),
+        heavy,
+        joined,
+        copied,
+        _width(dtype),
+        _evenness(elements),
+    )
     return Piece(kind, features, flop, read + written, dtype)
 
 
 def _reduction(dtype: str, shape: Sequence[int], flop: float, read: float, written: float) -> Piece:
     outer, reduced, inner, layout = shape
-    features = (_lg(outer), _lg(reduced), _lg(inner), float(layout), _lg(read + written), _lg(outer * inner), _width(dtype), _evenness(reduced), _evenness(inner))
+    features = (
+        _lg(outer),
+        _lg(reduced),
+        _lg(inner),
+        float(layout),
+        _lg(read + written),
+        _lg(outer * inner),
+        _width(dtype),
+        _evenness(reduced),
+        _evenness(inner),
+    )
     return Piece("reduction", features, flop, read + written, dtype)
 
 
@@ -145,11 +168,13 @@ def _convolution(dtype: str, shape: Sequence[int], flop: float, cores: int) -> l
         features = (
             *(*matrix, _lg(examples), _lg(channels / groups), _lg(out / groups), _lg(out_height), _lg(out_width), _lg(kernel_height), _lg(kernel_width)),
             *(float(stride), float(dilation), _lg(groups), float(groups == channels and groups > 1), _evenness(channels), _evenness(out)),
-            *(float(bool(bias and not wanted)), _lg(source + weight + result), _code(dtype)),
+            *(_evenness(out_height), float(out_height % 7 == 0), _lg(source + weight + result), _code(dtype)),
         )
         pieces.append(Piece(f"convolution {role}", features, per, source + weight + result, dtype))
+    if bias and not wanted:  # a kernel of its own adds it
+        pieces.append(_streaming("aten.add_", "streaming", dtype, (int(result / size), 1, 2), result / size, result, result))
     if wanted and len(wanted) > 2 and wanted[2]:
-        pieces.append(_reduction(dtype, (1, int(examples), int(out * out_height * out_width), 0), result / size, result, out * size))
+        pieces.append(_reduction(dtype, (shape[2], int(result / size) // max(shape[2], 1), 1, 2), result / size, result, shape[2] * size))
     return pieces
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from windtunnel import units
 from windtunnel.errors import BadInput
-from windtunnel.forecast import efficiency, memory
+from windtunnel.forecast import memory
 from windtunnel.forecast.price import Price, Pricer, threads_of
+from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.machine import Machine
 from windtunnel.results import Result
@@ -17,12 +18,27 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 
+_HOST_PARTS = ("launch",)
+# For a machine nobody has probed, by a profile of another: as factors either way.
+_OTHER_SPREAD, _OTHER_HOST_SPREAD = 1.6, 1.6
+_LEAST_DOUBT = 0.01
+_TOLD_SHARE = 0.02
+
+
+class Doubt(NamedTuple):
+    """Factors either way within which four of five truths should lie, for the unit and for the host."""
+
+    unit: float
+    host: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Result):
-    """A step that was never run."""
+    """A step that was never run. `families` are the unit's seconds by family of op."""
 
     flop: float = 0.0
     parameters: int = 0
+    families: Mapping[str, float] = field(default_factory=dict)
 
     def headline(self) -> str:
         return f"forecast: {Result.headline(self)}"
@@ -32,14 +48,16 @@ class Forecast(Result):
         return [f"  work     {units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"]
 
 
-def forecast(trace: Trace, machine: Machine, strategy: Strategy, examples: int | None = None) -> Forecast:
+def forecast(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None) -> Forecast:
     """Price, schedule and account one steady training step; read its memory off the same trace."""
     _refuse_impossible(machine, strategy)
-    pricer = Pricer(machine, strategy, trace)
+    pricer = Pricer(machine, strategy, trace, profile)
     prices = pricer.price(trace.ops)
     timeline = lay_out(trace, prices, machine, strategy)
     parts = timeline.parts()
-    low, high = (_stretched(trace, prices, machine, strategy, sign) for sign in (-1, 1))
+    host, unit = _lane_seconds(timeline, "host"), _lane_seconds(timeline, "unit")
+    doubt = doubt_of(machine, profile)
+    low, high = (_stretched(timeline.step_seconds, parts, host, unit, doubt, sign) for sign in (-1, 1))
     return Forecast(
         job=trace.job,
         machine=machine.name,
@@ -49,12 +67,13 @@ def forecast(trace: Trace, machine: Machine, strategy: Strategy, examples: int |
         low_seconds=low,
         high_seconds=high,
         parts=parts,
-        memory=memory.account(trace, machine, strategy),
+        memory=memory.account(trace, machine, strategy, [price.room_bytes for price in prices]),
         bound_by=max(parts, key=lambda part: parts[part]),
         unit_seconds=sum(price.unit_seconds for price in prices),
-        host_seconds=sum(price.host_seconds for price in prices),
+        host_seconds=host if machine.unit.kind == "gpu" else sum(price.host_seconds for price in prices),
+        families=_by_family(trace, prices),
         examples=examples,
-        cautions=_cautions(pricer, timeline, machine, strategy),
+        cautions=_cautions(pricer, timeline, machine, profile),
         flop=trace.flop,
         parameters=trace.parameters,
     )
@@ -87,23 +106,55 @@ def _told(strategy: Strategy, machine: Machine) -> dict[str, object]:
     return dict(told)
 
 
-def _stretched(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, sign: int) -> float:
-    """The step if unit and host were both as fast or as slow as the rates' uncertainty allows."""
-    unit, host = efficiency.UNIT_SPREAD**sign, efficiency.HOST_SPREAD**sign
-    scaled = [Price(host_seconds=p.host_seconds * host, unit_seconds=p.unit_seconds * unit) for p in prices]
-    assert machine.issue is not None
-    slower = dataclasses.replace(machine, issue=machine.issue.scaled(host))
-    return lay_out(trace, scaled, slower, strategy).step_seconds
+def forecast_timeline(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> Timeline:
+    """The schedule behind a forecast."""
+    _refuse_impossible(machine, strategy)
+    return lay_out(trace, Pricer(machine, strategy, trace, profile).price(trace.ops), machine, strategy)
 
 
-def _cautions(pricer: Pricer, timeline: Timeline, machine: Machine, strategy: Strategy) -> tuple[str, ...]:
-    cautions = [f"rates of {machine.name} are specified ones with round efficiencies, not a measured profile: the interval is wide"]
+def doubt_of(machine: Machine, profile: Profile) -> Doubt:
+    """A profile of this very machine is trusted as far as tuning rows bear it out; one of a cousin, or a host nobody probed, less."""
+    unit = profile.unit_spread if machine.profile else max(_OTHER_SPREAD, profile.unit_spread)
+    host = profile.host_spread if machine.host_factor is not None else max(_OTHER_HOST_SPREAD, profile.host_spread)
+    return Doubt(unit=unit, host=host)
+
+
+def _lane_seconds(timeline: Timeline, lane: str) -> float:
+    """What a lane has to do in one step."""
+    first = next((i for i, task in enumerate(timeline.tasks) if i and task.label == "step"), len(timeline.tasks))
+    return sum(task.seconds for task in timeline.tasks[:first] if task.lane == lane)
+
+
+def _by_family(trace: Trace, prices: Sequence[Price]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for op, price in zip(trace.ops, prices, strict=True):
+        if price.unit_seconds > 0:
+            found[op.family] = found.get(op.family, 0.0) + price.unit_seconds
+    return found
+
+
+def _stretched(step: float, parts: Mapping[str, float], host: float, unit: float, doubt: Doubt, sign: int) -> float:
+    """The step if host and unit were both as fast or as slow as is to be reckoned with: the critical path stretched, and no
+    shorter than what either lane would then need."""
+    by_host, by_unit = doubt.host**sign, doubt.unit**sign
+    path = sum(seconds * (by_host if part in _HOST_PARTS else by_unit) for part, seconds in parts.items())
+    found = max(path, host * by_host, unit * by_unit)
+    return min(found, step * (1 - _LEAST_DOUBT)) if sign < 0 else max(found, step * (1 + _LEAST_DOUBT))
+
+
+def _cautions(pricer: Pricer, timeline: Timeline, machine: Machine, profile: Profile) -> tuple[str, ...]:
+    cautions = []
+    if not machine.profile:
+        cautions.append(f"nobody has probed {machine.name}: efficiencies are those of {profile.model} on its specified rates, and the interval is wide")
+    if machine.host_factor is None and not machine.source_of("issue").startswith("measured here"):
+        cautions.append(f"the host was not probed; its cost of issuing ops is {machine.source_of('issue') or 'assumed'}")
     whole = timeline.step_seconds
     for name, seconds in sorted(pricer.assumed.items(), key=lambda item: -item[1]):
         cautions.append(f"{name} belongs to no known family and was priced by its bytes: {seconds / whole:.1%} of the step")
+    for name, seconds in sorted(pricer.outside.items(), key=lambda item: -item[1]):
+        if seconds > _TOLD_SHARE * whole:
+            cautions.append(f"{name} is larger or smaller than anything that was probed: {seconds / whole:.1%} of the step, bounded by the unit's rates")
     cautions += pricer.notes
-    if not machine.source_of("issue").startswith("measured"):
-        cautions.append(f"the host's cost of issuing ops is {machine.source_of('issue') or 'assumed'}")
     count = machine.units * machine.nodes
     if count > 1:
         cautions.append(f"one unit of the {count} is used: this forecast is for one worker")

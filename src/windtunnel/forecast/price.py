@@ -20,6 +20,10 @@ _GRAIN_ELEMENTS = 32768
 _GRAIN_FLOP = 1e6
 
 
+# Compiled code starts a kernel without the dispatcher and without Python's modules: a first guess at what is left of the cost.
+_COMPILED_SHARE = 0.4
+
+
 class Price(NamedTuple):
     """Seconds of one op on the host lane and on the unit lane, the pauses before its kernels, and bytes it needs for a while."""
 
@@ -58,7 +62,7 @@ class Pricer:
     def price(self, ops: Sequence[Op]) -> list[Price]:
         """Prices in order. Equal ops are priced once, and all of a kind together."""
         keys = [_key(op) for op in ops]
-        unique = {key: op for key, op in zip(keys, ops, strict=True)}
+        unique = dict(zip(keys, ops, strict=True))
         work = self._unit_work(list(unique.values()))
         known = {key: self._price(op, *done) for (key, op), done in zip(unique.items(), work, strict=True)}
         for key, op in zip(keys, ops, strict=True):
@@ -75,6 +79,8 @@ class Pricer:
     def host_seconds(self, op: Op) -> float:
         table = self._tables[op.phase]
         seconds = table.get(op.family, table["other"]) + self.issue.tensor_seconds * (op.calls - 1)
+        if self.strategy.execution == "compiled" and op.phase != "update":
+            seconds *= _COMPILED_SHARE
         return seconds + self._beside[op.phase]
 
     def _unit_work(self, ops: Sequence[Op]) -> list[tuple[float, float, float]]:
@@ -120,6 +126,11 @@ class Pricer:
         return roof_of(self.machine, self.profile, threads)
 
 
+def rooms(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:
+    """Bytes that each op of a trace needs beside its tensors while it runs."""
+    return [price.room_bytes for price in Pricer(machine, strategy, trace, profile).price(trace.ops)]
+
+
 def roof_of(machine: Machine, profile: Profile, threads: int = 1) -> Roof:
     """The machine's rates as a roofline; of a CPU, as much of them as so many threads can draw."""
     unit = machine.unit
@@ -156,5 +167,3 @@ def threads_of(machine: Machine, strategy: Strategy) -> int:
     if strategy.threads is not None:
         return strategy.threads
     return machine.unit.cores or 1 if machine.unit.kind == "cpu" else 1
-
-

@@ -6,6 +6,7 @@ stand in, with more doubt, for a machine of the same sort whose rates are known 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ import numpy as np
 from windtunnel.errors import BadRecord
 from windtunnel.forecast.features import Piece, Roof
 from windtunnel.forecast.trees import Numbers, Trees
+from windtunnel.units import MIB
 
 FORMAT = 1
 _FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 # Winograd's way of convolving by 3 x 3 needs fewer products than the definition: up to this many times.
 _WINOGRAD = 4.0
+_MOST_ROOM = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +74,8 @@ class Profile:
             kind = self.kinds.get(name)
             if kind is None or kind.room is None:
                 continue
-            for place, share in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
-                found[place] = max(0.0, share) * pieces[place].bytes
+            for place, number in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
+                found[place] = room_bytes(pieces[place], number)
         return found
 
     def kernels(self, piece: Piece) -> float:
@@ -91,6 +94,20 @@ def least_seconds(piece: Piece, roof: Roof) -> float:
     """No unit is faster: its arithmetic at the specified rate, and what no cache can hold from memory."""
     rate = roof.flop_rate(piece) * (_WINOGRAD if piece.kind.startswith("convolution") else 1.0)
     return max(piece.flop / rate, (piece.bytes - roof.cache_bytes) / roof.memory_rate, 0.0)
+
+
+def room_number(piece: Piece, workspace: float) -> float:
+    """How workspace is learned: as a share of what the piece moves; that of recurrent calls by its own size."""
+    if piece.kind.startswith("recurrent"):
+        return math.log2(1.0 + workspace / MIB)
+    return min(_MOST_ROOM, workspace / max(piece.bytes, 1.0))
+
+
+def room_bytes(piece: Piece, number: float) -> float:
+    """`room_number` turned round."""
+    if piece.kind.startswith("recurrent"):
+        return float((2.0**number - 1.0) * MIB) if number > 0 else 0.0
+    return max(0.0, number) * piece.bytes
 
 
 def _by_kind(pieces: Sequence[Piece]) -> dict[str, list[int]]:

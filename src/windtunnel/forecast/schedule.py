@@ -1,8 +1,8 @@
 """Place tasks on lanes. Overlap happens here and nowhere else.
 
-A lane does one thing at a time, in the order given. A task also waits for the tasks it names.
-Each span remembers what it waited for last, so that the critical path can be walked back. Tasks and spans are tuples, since
-a step has thousands of them.
+A lane does one thing at a time, in the order given. A task also waits for the tasks it names, and may wait for the end of an
+earlier step. Each span remembers what it waited for last, so that the critical path can be walked back. Tasks and spans are
+tuples, since a step has thousands of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 
 class Task(NamedTuple):
-    """`after` are indices of earlier tasks that must have ended."""
+    """`after` are indices of earlier tasks of its step that must have ended; `back` is how many steps ago the step was whose last
+    task must have ended too, 0 for none."""
 
     lane: str
     seconds: float
     part: str
     label: str = ""
     after: tuple[int, ...] = ()
+    back: int = 0
+    module: str = ""
 
 
 class Span(NamedTuple):
@@ -30,18 +33,38 @@ class Span(NamedTuple):
     cause: int
 
 
+class Lanes:
+    """Where every lane stands; steps are placed on them one after another."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.spans: list[Span] = []
+        self.ends: list[float] = []
+        self._last: dict[str, tuple[float, int]] = {}
+        self._marks: list[int] = []
+
+    def place(self, step: Sequence[Task]) -> None:
+        """The earliest spans that keep lanes in order and every task behind what it waits for."""
+        spans, last, first = self.spans, self._last, len(self.tasks)
+        for number, (lane, seconds, _, _, after, back, _) in enumerate(step, start=first):
+            start, cause = last.get(lane, (0.0, -1))
+            for other in after:
+                end = spans[first + other][2]
+                if end > start:
+                    start, cause = end, first + other
+            if back and len(self._marks) >= back and spans[self._marks[-back]][2] > start:
+                cause = self._marks[-back]
+                start = spans[cause][2]
+            end = start + seconds
+            spans.append(Span(number, start, end, cause))
+            last[lane] = end, number
+        self.tasks += step
+        self._marks.append(len(self.tasks) - 1)
+        self.ends.append(max(end for end, _ in last.values()))
+
+
 def place(tasks: Sequence[Task]) -> list[Span]:
-    """The earliest spans that keep lanes in order and every task behind what it waits for."""
-    spans: list[Span] = []
-    last_on: dict[str, int] = {}
-    for index, task in enumerate(tasks):
-        start, cause = 0.0, -1
-        before = last_on.get(task.lane)
-        if before is not None:
-            start, cause = spans[before].end, before
-        for other in task.after:
-            if spans[other].end > start:
-                start, cause = spans[other].end, other
-        spans.append(Span(index, start, start + task.seconds, cause))
-        last_on[task.lane] = index
-    return spans
+    """The spans of one step."""
+    lanes = Lanes()
+    lanes.place(tasks)
+    return lanes.spans

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast import efficiency
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.schedule import Span, Task, place
+from windtunnel.forecast.schedule import Lanes, Span, Task
 from windtunnel.machine import Issue, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 _MOST_STEPS = 8
 _STEADY = 1e-6
+_CORE_MEMORY_RATE = 12e9  # what one core of a host draws, where its description does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,46 +46,34 @@ class Timeline:
 
 def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> Timeline:
     """Repeat the step until its period is steady."""
-    assert machine.issue is not None
-    tasks: list[Task] = []
-    ends: list[float] = []
-    marks: list[int] = []
-    for step in range(_MOST_STEPS):
-        _add_step(tasks, marks, trace, prices, machine, strategy)
-        marks.append(len(tasks) - 1)
-        if step < 2:
-            continue
-        spans = place(tasks)
-        ends = _step_ends(spans, marks)
-        if abs((ends[-1] - ends[-2]) - (ends[-2] - ends[-3])) <= _STEADY * ends[-1]:
+    step = _step(trace, prices, machine, strategy)
+    lanes = Lanes()
+    for _ in range(_MOST_STEPS):
+        lanes.place(step)
+        ends = lanes.ends
+        if len(ends) > 2 and abs((ends[-1] - ends[-2]) - (ends[-2] - ends[-3])) <= _STEADY * ends[-1]:
             break
-    return Timeline(tasks=tuple(tasks), spans=tuple(spans), begin=ends[-2], end=ends[-1])
+    return Timeline(tasks=tuple(lanes.tasks), spans=tuple(lanes.spans), begin=lanes.ends[-2], end=lanes.ends[-1])
 
 
-def _step_ends(spans: Sequence[Span], marks: Sequence[int]) -> list[float]:
-    ends, begin = [], 0
-    for mark in marks:
-        ends.append(max(span.end for span in spans[begin : mark + 1]))
-        begin = mark + 1
-    return ends
-
-
-def _add_step(tasks: list[Task], marks: Sequence[int], trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> None:
+def _step(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> list[Task]:
+    """One step's tasks; every step of a steady run has the same."""
     issue = machine.issue
     assert issue is not None
     calls = issue.backward_seconds * trace.backward_calls + issue.update_seconds * trace.update_calls
     captured = machine.unit.kind == "gpu" and strategy.execution == "graph"
-    tasks.append(Task(lane="host", seconds=0.0 if captured else calls, part="launch", label="step"))
-    ready = _add_copy(tasks, marks, trace, machine, strategy)
+    tasks = [Task(lane="host", seconds=0.0 if captured else calls, part="launch", label="step")]
+    ready = _add_copy(tasks, trace, machine, strategy)
     if machine.unit.kind == "cpu":
         _add_cpu_ops(tasks, trace, prices)
     elif captured:
         _add_graph(tasks, trace, prices, issue, ready)
     else:
         _add_gpu_ops(tasks, trace, prices, ready)
+    return tasks
 
 
-def _add_copy(tasks: list[Task], marks: Sequence[int], trace: Trace, machine: Machine, strategy: Strategy) -> tuple[int, ...]:
+def _add_copy(tasks: list[Task], trace: Trace, machine: Machine, strategy: Strategy) -> tuple[int, ...]:
     """A streamed batch crosses the link every step: the host waits for it, or, prefetched, it runs ahead."""
     if strategy.data == "resident" or machine.unit.kind == "cpu":
         return ()
@@ -94,33 +82,30 @@ def _add_copy(tasks: list[Task], marks: Sequence[int], trace: Trace, machine: Ma
     if strategy.prefetch == 0:
         # From ordinary memory a core of the host copies the batch to a staging buffer first, reading and writing each byte;
         # and the copy stands in one queue with the kernels, behind those of the step before.
-        staging = (machine.host.core_memory_rate or efficiency.CORE_MEMORY_RATE) / 2
+        staging = (machine.host.core_memory_rate or _CORE_MEMORY_RATE) / 2
         seconds = trace.batch_bytes / min(link_rate, staging)
-        before = tuple(marks[-1:])
-        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1, *before)))
+        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1,), back=1))
         tasks.append(Task(lane="host", seconds=0.0, part="copy", label="batch arrived", after=(here,)))
         return (here,)
-    seconds = trace.batch_bytes / link_rate
-    earlier = marks[-1 - strategy.prefetch] if len(marks) > strategy.prefetch else None
-    tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=() if earlier is None else (earlier,)))
+    tasks.append(Task(lane="copy", seconds=trace.batch_bytes / link_rate, part="copy", label="batch", back=1 + strategy.prefetch))
     return (here,)
 
 
 def _add_cpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price]) -> None:
     """A CPU does what it issues before it issues the next: one lane."""
     for op, price in zip(trace.ops, prices, strict=True):
-        tasks.append(Task(lane="host", seconds=price.host_seconds, part="launch", label=op.name))
+        tasks.append(Task("host", price.host_seconds, "launch", op.name, (), 0, op.module))
         if price.unit_seconds:
-            tasks.append(Task(lane="host", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name))
+            tasks.append(Task("host", price.unit_seconds, _unit_part(op.phase), op.name, (), 0, op.module))
 
 
 def _add_gpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price], ready: tuple[int, ...]) -> None:
     """The host runs ahead; the unit starts an op when it was issued and the one before has ended."""
     for op, price in zip(trace.ops, prices, strict=True):
-        tasks.append(Task(lane="host", seconds=price.host_seconds, part="launch", label=op.name))
+        tasks.append(Task("host", price.host_seconds, "launch", op.name, (), 0, op.module))
         if price.unit_seconds:
             after = (len(tasks) - 1, *ready)
-            tasks.append(Task(lane="unit", seconds=price.unit_seconds, part=_unit_part(op.phase), label=op.name, after=after))
+            tasks.append(Task("unit", price.unit_seconds + price.gap_seconds, _unit_part(op.phase), op.name, after, 0, op.module))
             ready = ()
 
 
@@ -130,15 +115,7 @@ def _add_graph(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: 
     after: tuple[int, ...] = (len(tasks) - 1, *ready)
     for op, price in zip(trace.ops, prices, strict=True):
         if price.unit_seconds:
-            tasks.append(
-                Task(
-                    lane="unit",
-                    seconds=price.unit_seconds,
-                    part=_unit_part(op.phase),
-                    label=op.name,
-                    after=after,
-                )
-            )
+            tasks.append(Task("unit", price.unit_seconds + price.gap_seconds, _unit_part(op.phase), op.name, after, 0, op.module))
             after = ()
 
 

@@ -13,7 +13,8 @@
 | pooling       | planes, height, width, out height, out width, kernel, stride |
 | all others    | elements, layout, tensors read |
 
-Layout is 0 where all tensors lie alike, 1 where some are repeated over others, 2 where one is read across its grain.
+Layout is 0 where all tensors lie alike, 1 where some are repeated over others, 2 where one is read across its grain, 3 where one
+has gaps, being cut out of a larger one.
 """
 
 from __future__ import annotations
@@ -175,7 +176,14 @@ def _layout(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
     alike = [t for t in inputs if t.numel() == whole.numel() and t.dim() == whole.dim()]
     if any(_order(t) != _order(whole) for t in alike):
         return 2
+    if any(_has_gaps(t) for t in alike):
+        return 3
     return int(len(alike) < len(inputs))
+
+
+def _has_gaps(tensor: Tensor) -> bool:
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return bool(reach > tensor.numel())
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:

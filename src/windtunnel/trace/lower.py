@@ -140,7 +140,9 @@ def _operators() -> Any:
     """Stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls, of fused attention and of softmax to fp32."""
     library: Any = torch.library.Library("windtunnel", "DEF")  # type: ignore[no-untyped-call]
     library.define("recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)")
-    library.define("recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor[])")
+    library.define(
+        "recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor[])"
+    )
     library.define("attention(Tensor query, Tensor key, Tensor value, bool causal, bool masked) -> (Tensor, Tensor)")
     library.define(
         "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums, bool causal, bool masked)"

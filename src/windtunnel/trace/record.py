@@ -161,6 +161,9 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else ""
 
 
+_NEED_ORDER = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_fused_rms_norm", "embedding_dense_backward")
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Listens to every call below autograd and to the birth and death of every storage."""
 
@@ -216,7 +219,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def finish(self) -> tuple[Op, ...]:
+        self._add_in_place()
         return tuple(Op(**{**op, "born": tuple(op["born"]), "dead": tuple(op["dead"])}) for op in self._ops)
+
+    def _add_in_place(self) -> None:
+        """Where gradients meet, autograd adds in place if the sum so far is nobody else's; with fake tensors it makes a new one.
+
+        So a newborn sum takes over the memory of the summand that dies in the same op.
+        """
+        heirs: dict[int, int] = {}
+        for op in self._ops:
+            op["dead"] = [heirs.get(name, name) for name in op["dead"]]
+            if op["name"] != "aten.add" or op["phase"] != "backward" or len(op["born"]) != 1:
+                continue
+            sum_name = op["born"][0]
+            size = self.allocations[sum_name].bytes
+            summand = next((d for d in op["dead"] if d not in self._held and self.allocations[d].bytes == size), None)
+            if summand is not None:
+                heirs[sum_name] = summand
+                op["name"], op["born"], op["dead"] = "aten.add_", [], [d for d in op["dead"] if d != summand]
+                self.allocations[summand] = self.allocations.pop(sum_name)
 
     def name_gradients(self, model: torch.nn.Module) -> None:
         """What parameters hold as .grad when the step has ended was allocated for gradients."""
@@ -230,12 +252,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         inputs, outputs = _tensors((args, kwargs)), _tensors(result)
         phase = self._phase()
+        if self.target == "gpu" and name.startswith(_NEED_ORDER):
+            self._put_in_order(inputs, phase)
         born = [self._name(t.untyped_storage(), _part(phase)) for t in outputs if t.untyped_storage() not in self._names]
         mutable = func._schema.is_mutable
         if name in family.ALLOCATING or (not born and not mutable):
             kind, flop, read, written = "view", 0.0, 0.0, 0.0
         else:
-            kind = family.family_of(name)
+            kind = "host" if self._stays_on_host(name, inputs) else family.family_of(name)
             flop = family.flop_of(name, args, inputs, outputs)
             read = sum(_bytes(t) for t in inputs) if name != "embedding" else sum(_bytes(t) for t in outputs) + _bytes(inputs[1])
             written = sum(_bytes(t) for t in (outputs or _mutated(func, args)))
@@ -255,6 +279,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "dead": [],
             }
         )
+
+    def _stays_on_host(self, name: str, inputs: Sequence[Tensor]) -> bool:
+        """Optimisers keep their counts of steps on the host, whatever their weights are on."""
+        return self.target == "gpu" and self._updating and name.startswith("_foreach") and all(t.dim() == 0 for t in inputs)
+
+    def _put_in_order(self, inputs: Sequence[Tensor], phase: Phase) -> None:
+        """Some kernels copy an input first that does not lie in order; the copy is theirs and shows in no trace."""
+        for tensor in inputs:
+            if tensor.dim() > 1 and not tensor.is_contiguous():
+                moved = tensor.numel() * tensor.element_size()
+                copy = {"name": "aten.clone", "family": "streaming", "phase": phase, "dtype": self._dtype([tensor], []), "flop": float(tensor.numel())}
+                shape = {"shape": (tensor.numel(), 2, 1), "calls": 1, "module": self._path[-1] if self._path else ""}
+                self._ops.append({**copy, **shape, "read_bytes": float(moved), "written_bytes": float(moved), "born": [], "dead": []})
 
     def _phase(self) -> Phase:
         if torch._C._current_graph_task_id() != -1:

@@ -1,0 +1,134 @@
+"""Probe this machine from its first op to a profile: what its unit reaches, what its host pays, how long kernels wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windtunnel import here, records
+from windtunnel.calibration import fit, host, issue, probe
+from windtunnel.calibration.drills import draw
+from windtunnel.calibration.probe import Row
+from windtunnel.forecast.price import roof_of
+from windtunnel.forecast.profile import Profile
+from windtunnel.machine import Issue, Machine, Unit
+from windtunnel.measurement import environment
+from windtunnel.prediction import trace
+from windtunnel.strategy import Strategy
+
+Progress = Callable[[str, float], None]
+_BUSY_CORES = 0.3
+_BUSY_SPREAD = 1.25
+_FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
+# How far single steps were off where a profile of the same sort was held against tuning rows: a start for one that was not.
+_UNIT_SPREAD = {"gpu": 1.15, "cpu": 1.3}
+_HOST_SPREAD = {"gpu": 1.25, "cpu": 1.3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long to time ops, how many drills to run, how finely to fit."""
+
+    seconds: float
+    drills: int
+    effort: fit.Effort
+
+
+QUICK = Plan(seconds=85.0, drills=24, effort=fit.Effort(few=80, many=160, depth=6))
+THOROUGH = Plan(seconds=330.0, drills=48, effort=fit.Effort(few=200, many=500, depth=7))
+HOST_DRILLS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a probe brings home: the profile, the host's costs, the rows behind them, and what was in its way."""
+
+    profile: Profile
+    issue: Issue
+    rows: tuple[Row, ...]
+    unit: Unit
+    interpreter_seconds: float
+    cautions: tuple[str, ...]
+
+    def beside(self) -> dict[str, Any]:
+        """What a machine's description takes from a profile: the unit as it was when probed, the host's costs and its pace."""
+        return {"unit": records.plain(self.unit), "issue": records.plain(self.issue), "interpreter_seconds": self.interpreter_seconds}
+
+
+def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) -> Found:
+    """Time synthetic ops and drills on the machine at hand."""
+    tell = progress or (lambda what, share: None)
+    kind = machine.unit.kind
+    cautions = _busy()
+    tell("drills", 0.0)
+    pace = here.interpreter_seconds()
+    costs = measure_issue(machine, plan.drills)
+    latencies = host.measure_latencies() if kind == "gpu" else None
+    if latencies is not None:
+        costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
+    rows = _time_ops(machine, plan.seconds, lambda share: tell("ops", share))
+    tell("fitting", 0.0)
+    blank = _blank(machine, latencies)
+    threads = sorted({row.threads for row in rows})
+    kinds = fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort)
+    wider = _BUSY_SPREAD if cautions else 1.0
+    profile = dataclasses.replace(blank, kinds=kinds, unit_spread=blank.unit_spread * wider, host_spread=blank.host_spread * wider)
+    return Found(profile=profile, issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
+
+
+def measure_issue(machine: Machine, count: int) -> Issue:
+    """What the host at hand pays to issue work, by drills; on a CPU their little arithmetic is in it."""
+    assert machine.issue is not None
+    kind = machine.unit.kind
+    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", count)
+    return issue.fit(ran, _drill_traces(kind, count), machine.issue)
+
+
+def host_factor(machine: Machine) -> float:
+    """How many times as slow as the machine's description says its host is just now, in about ten seconds."""
+    assert machine.issue is not None
+    kind = machine.unit.kind
+    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS)
+    return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), machine.issue)
+
+
+def _drill_traces(kind: str, count: int) -> list[Any]:
+    return [trace(workload, Strategy(), kind) for workload in draw(count)]
+
+
+def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None]) -> Sequence[Row]:
+    if machine.unit.kind == "gpu":
+        return probe.probe_gpu(seconds, progress=progress)
+    cores = machine.unit.cores or 1
+    return probe.probe_cpu(seconds, sorted({1, cores}), progress=progress)
+
+
+def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
+    """A profile with everything but what is learned."""
+    kind = machine.unit.kind
+    return Profile(
+        name=machine.name,
+        target=kind,
+        model=machine.unit.model,
+        date=time.strftime("%Y-%m-%d"),
+        versions={"torch": importlib.metadata.version("torch"), "python": platform.python_version()},
+        fixed_seconds=_FIXED_SECONDS[kind],
+        gap_seconds=latencies.gap_seconds if latencies else 0.0,
+        node_seconds=latencies.node_seconds if latencies else 0.0,
+        unit_spread=_UNIT_SPREAD[kind],
+        host_spread=_HOST_SPREAD[kind],
+        kinds={},
+    )
+
+
+def _busy() -> tuple[str, ...]:
+    """Others at work on the machine make every figure of a probe too slow."""
+    others = environment.busy_cores()
+    if others < _BUSY_CORES:
+        return ()
+    return (f"other programs kept {others:.1f} cores busy when the probe began: figures may be too slow, and intervals are widened",)

@@ -1,0 +1,91 @@
+"""From drills to what a host pays to issue each kind of op: the counts of a drill's trace beside its seconds, least squares.
+
+Costs are kept near a reference host's where drills tell little, and never leave a tenth to ten times of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from windtunnel.calibration.host import Drill
+from windtunnel.forecast.trees import Numbers
+from windtunnel.machine import Issue
+from windtunnel.trace import Trace
+
+_PULL = 0.15  # how strongly a cost is kept near the reference
+_SWEEPS = 400
+_MOST = 10.0
+_CALLS = {"node_seconds": "nodes", "module_seconds": "module_calls", "backward_seconds": "backward_calls", "update_seconds": "update_calls"}
+
+
+def count(trace: Trace) -> dict[str, float]:
+    """How often a step pays each cost."""
+    counts: dict[str, float] = {name: float(getattr(trace, field)) for name, field in _CALLS.items()}
+    counts["tensor_seconds"] = float(sum(op.calls - 1 for op in trace.ops))
+    for op in trace.ops:
+        key = f"{op.phase} {op.family}"
+        counts[key] = counts.get(key, 0.0) + 1.0
+    return counts
+
+
+def seconds(counts: Mapping[str, float], issue: Issue) -> float:
+    """What a step costs the host by these counts."""
+    return sum(times * _cost(name, issue) for name, times in counts.items())
+
+
+def fit(drills: Sequence[Drill], traces: Sequence[Trace], reference: Issue) -> Issue:
+    """The costs that explain the drills best."""
+    counted = [count(trace) for trace in traces]
+    names = sorted({name for counts in counted for name in counts})
+    prior = np.array([_cost(name, reference) for name in names])
+    measured = np.array([drill.seconds for drill in drills])
+    shares = np.array([[counts.get(name, 0.0) for name in names] for counts in counted]) * prior / measured[:, None]
+    level = 1.0 / max(float(np.median(shares.sum(axis=1))), 1e-9)  # the whole host may be faster or slower than the reference
+    costs = dict(zip(names, (_solve(shares * level) * prior * level).tolist(), strict=True))
+    return _issue(costs, reference.scaled(level))
+
+
+def factor(drills: Sequence[Drill], traces: Sequence[Trace], issue: Issue) -> float:
+    """How many times as slow as `issue` says this host is, by the middle of all drills."""
+    return statistics.median(drill.seconds / seconds(count(trace), issue) for drill, trace in zip(drills, traces, strict=True))
+
+
+def _cost(name: str, issue: Issue) -> float:
+    phase, _, family = name.partition(" ")
+    if not family:
+        return float(getattr(issue, name))
+    table: Mapping[str, float] = getattr(issue, phase)
+    return table.get(family, table["other"])
+
+
+def _solve(shares: Numbers) -> Numbers:
+    """Factors near 1 whose weighted sums are near 1: one factor at a time to its best, until all have settled."""
+    found = np.ones(shares.shape[1])
+    left = shares @ found - 1.0
+    squares = (shares**2).sum(axis=0) + _PULL**2
+    for _ in range(_SWEEPS):
+        for column in range(len(found)):
+            pull = shares[:, column] @ left + _PULL**2 * (found[column] - 1.0)
+            new = min(_MOST, max(1 / _MOST, found[column] - pull / squares[column]))
+            left += shares[:, column] * (new - found[column])
+            found[column] = new
+    return found
+
+
+def _issue(costs: Mapping[str, float], reference: Issue) -> Issue:
+    """Families that no drill has keep the reference's cost, at this host's level."""
+    tables: dict[str, dict[str, float]] = {phase: dict(getattr(reference, phase)) for phase in ("forward", "backward", "update")}
+    plain: dict[str, Any] = {name: getattr(reference, name) for name in (*_CALLS, "tensor_seconds", "graph_seconds")}
+    for name, cost in costs.items():
+        phase, _, family = name.partition(" ")
+        if family:
+            tables[phase][family] = cost
+        else:
+            plain[name] = cost
+    for phase, table in tables.items():  # an op of no known family is most like those that stream
+        table["other"] = table.get("streaming", table["other"]) if phase != "update" else table["other"]
+    return Issue(**tables, **plain)
