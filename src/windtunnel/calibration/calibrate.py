@@ -27,7 +27,8 @@ _BUSY_SPREAD = 1.25
 _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
 # How far single steps were off where a profile of the same sort was held against tuning rows: a start for one that was not.
 _UNIT_SPREAD = {"gpu": 1.15, "cpu": 1.3}
-_HOST_SPREAD = {"gpu": 1.25, "cpu": 1.3}
+_HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
+_HOST_STRETCH = {"gpu": 1.06, "cpu": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,7 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
         node_seconds=latencies.node_seconds if latencies else 0.0,
         unit_spread=_UNIT_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
+        host_stretch=_HOST_STRETCH[kind],
         kinds={},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class Forecast(Result):
 def forecast(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None) -> Forecast:
     """Price, schedule and account one steady training step; read its memory off the same trace."""
     _refuse_impossible(machine, strategy)
+    machine = _stretch(machine, profile)
     pricer = Pricer(machine, strategy, trace, profile)
     prices = pricer.price(trace.ops)
     timeline = lay_out(trace, prices, machine, strategy)
@@ -109,7 +111,13 @@ def _told(strategy: Strategy, machine: Machine) -> dict[str, object]:
 def forecast_timeline(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> Timeline:
     """The schedule behind a forecast."""
     _refuse_impossible(machine, strategy)
+    machine = _stretch(machine, profile)
     return lay_out(trace, Pricer(machine, strategy, trace, profile).price(trace.ops), machine, strategy)
+
+
+def _stretch(machine: Machine, profile: Profile) -> Machine:
+    """The machine whose host issues a whole network: what a drill keeps in its caches a network does not."""
+    return dataclasses.replace(machine, issue=machine.issue and machine.issue.scaled(profile.host_stretch))
 
 
 def doubt_of(machine: Machine, profile: Profile) -> Doubt:

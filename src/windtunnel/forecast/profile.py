@@ -23,7 +23,7 @@ FORMAT = 1
 _FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 # Winograd's way of convolving by 3 x 3 needs fewer products than the definition: up to this many times.
 _WINOGRAD = 4.0
-_MOST_ROOM = 4.0
+_MOST_ROOM = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows."""
+    """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows;
+    `host_stretch` is how much more whole networks cost the host than the short drills by which its costs were found."""
 
     name: str
     target: str
@@ -53,6 +54,7 @@ class Profile:
     node_seconds: float
     unit_spread: float
     host_spread: float
+    host_stretch: float
     kinds: Mapping[str, Kind]
 
     def seconds(self, pieces: Sequence[Piece], roof: Roof, threads: int) -> list[float]:
@@ -143,7 +145,7 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
     return profile
 
 
-_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread")
+_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread", "host_stretch")
 
 
 def _refuse_nan(profile: Profile, where: str) -> None:
