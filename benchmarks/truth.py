@@ -60,9 +60,10 @@ def main() -> None:
     verb.add_argument("table", type=Path)
     verb.add_argument("--machine", help="the machine's name, where the table's file is not called by it")
     verb.add_argument("--host-factor", type=float, help="how slow the host was against the machine's description, by a probe of the same hour")
+    verb.add_argument("--pace", type=float, help="seconds plain Python took when the machine was probed: each row gets a factor of its own by its pace")
     asked = parser.parse_args()
     if asked.verb == "table":
-        write_table(asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor})
+        write_table(asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor}, asked.pace)
     else:
         collect(read_cases(asked.cases), asked.out, asked.device, asked.seconds_per_row, asked.budget, asked.again)
 
@@ -180,8 +181,10 @@ def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> l
 def time_groups(step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float) -> tuple[list[float], int]:
     """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
     steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
-    begin, groups = time.perf_counter(), list[float]()
+    begin, groups, calm = time.perf_counter(), list[float](), environment.Calm() if device == "cpu" else None
     while True:
+        if calm is not None:
+            calm.wait()
         groups.append(time_steps(step, sync, steps) / steps)
         spent = time.perf_counter() - begin
         enough = len(groups) >= LEAST_GROUPS[device] and (spent > most or len(groups) >= MOST_GROUPS)
@@ -315,9 +318,12 @@ def tell(line: dict[str, Any], case: Case, elapsed: float) -> None:
     print(f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {line.get('error') or figures}", flush=True)
 
 
-def write_table(out: Path, table: Path, extra: dict[str, Any]) -> None:
+def write_table(out: Path, table: Path, extra: dict[str, Any], pace: float | None) -> None:
     """The header and one line for each row, without what only tuning looks at."""
     head, rows = truth.read_lines(out)
+    for row in rows if pace else ():
+        if "pace_after" in row:
+            row["host_factor"] = (row["pace"] * row["pace_after"]) ** 0.5 / pace
     kept = [{name: value for name, value in row.items() if name not in LEFT_OUT} for row in rows]
     given = {name: value for name, value in extra.items() if value is not None}
     records.write_whole(table, "".join(json.dumps(line) + "\n" for line in (head | given, *kept)))

@@ -55,7 +55,16 @@ def _fit_kind(pairs: Sequence[tuple[Piece, Row]], roofs: Mapping[int, Roof], eff
         bytes=_range(piece.bytes for piece, _ in pairs),
         kernels=_kernels(pairs),
         room=_fit_room(pairs, table, effort),
+        launches=_fit_launches(pairs, table, effort),
     )
+
+
+def _fit_launches(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:
+    """A recurrent call starts kernels for every timestep, or a single one that lasts, as the library likes."""
+    if not pairs[0][0].kind.startswith("recurrent") or not all(row.kernels > 0 for _, row in pairs):
+        return None
+    counts = np.array([math.log2(row.kernels) for _, row in pairs])
+    return Boosting(trees=effort.few // 2, depth=min(effort.depth, 5), rate=0.15).fit(table, counts)
 
 
 def _fit_room(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from windtunnel.calibration import drills
+from windtunnel.measurement.environment import Calm
 from windtunnel.strategy import Strategy
 from windtunnel.trainer import Trainer
 from windtunnel.workload import Workload
@@ -33,7 +34,8 @@ def run_drills(device: str, count: int, seconds: float = 0.15) -> list[Drill]:
     workloads = drills.draw(count)
     steps = [_make_step(workload, device) for workload in workloads]
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    rounds = [[_time(step, sync, seconds / 2) for step in steps] for _ in range(2)]
+    calm = Calm()
+    rounds = [[_time(step, sync, seconds / 2, calm) for step in steps] for _ in range(2)]
     return [Drill(name=w.name, seconds=min(a, b)) for w, a, b in zip(workloads, *rounds, strict=True)]
 
 
@@ -44,8 +46,9 @@ def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
     return lambda: trainer.step(batch)
 
 
-def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float) -> float:
-    """The median over groups of steps."""
+def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: Calm) -> float:
+    """The median over groups of steps, begun in a calm moment."""
+    calm.wait()
     for _ in range(_WARM_STEPS):
         step()
     sync()

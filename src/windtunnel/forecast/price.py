@@ -11,6 +11,7 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.machine import Issue, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
+from windtunnel.units import MIB
 
 _LOW_PRECISION = ("tf32", "fp16", "bf16")
 # A CPU with more threads than cores: threads take turns, and every join waits for the one that came last.
@@ -22,6 +23,15 @@ _GRAIN_FLOP = 1e6
 
 # Compiled code starts a kernel without the dispatcher and without Python's modules: a first guess at what is left of the cost.
 _COMPILED_SHARE = 0.4
+
+
+# A recurrent call that starts more kernels than a drill's pays for each; a bare launch is about half of a whole small op's issuing.
+_DRILLED_KERNELS = 20.0
+_LAUNCH_SHARE = 0.5
+
+
+# What cuBLAS's product with a bias takes while it runs.
+_BIASED_WORKSPACE = MIB
 
 
 class Price(NamedTuple):
@@ -72,9 +82,12 @@ class Pricer:
 
     def _price(self, op: Op, seconds: float, kernels: float, room: float) -> Price:
         host = self.host_seconds(op)
+        if op.family == "recurrent" and self.unit.kind == "gpu":
+            host += max(0.0, kernels - _DRILLED_KERNELS) * _LAUNCH_SHARE * self.issue.forward["other"]
         if self.unit.kind == "cpu":
             return Price(host, max(0.0, seconds - host) if seconds else 0.0)  # a CPU's timing of an op has its issuing in it
-        return Price(host, seconds, kernels * self.profile.gap_seconds, room)
+        pause = self.profile.node_seconds if self.strategy.execution == "graph" else self.profile.gap_seconds
+        return Price(host, seconds, kernels * pause, room)
 
     def host_seconds(self, op: Op) -> float:
         table = self._tables[op.phase]
@@ -93,7 +106,7 @@ class Pricer:
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
         room = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
-        work = [[0.0, 0.0, 0.0] for _ in ops]
+        work = [[0.0, 0.0, self._known_room(op)] for op in ops]
         for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, room, strict=True):
             entry = work[owner]
             entry[0] += spent
@@ -102,6 +115,10 @@ class Pricer:
             if self.profile.is_outside(piece):
                 self.outside[ops[owner].name] += spent
         return [(entry[0], entry[1], entry[2]) for entry in work]
+
+    def _known_room(self, op: Op) -> float:
+        """Workspace that follows from how a library works, beside what was learned."""
+        return float(_BIASED_WORKSPACE) if op.name == "aten.addmm" and self.unit.kind == "gpu" else 0.0
 
     def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
         if self.unit.kind == "gpu":

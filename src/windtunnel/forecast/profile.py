@@ -28,7 +28,8 @@ _MOST_ROOM = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of work: the learned excess over the roofline, its workspace, and the range that was seen."""
+    """One kind of work: the learned excess over the roofline, its workspace, the range that was seen, and how many kernels a call
+    starts (`launches`: the learned logarithm of that, where it depends on sizes)."""
 
     excess: Trees
     rows: int
@@ -37,6 +38,7 @@ class Kind:
     bytes: tuple[float, float]
     kernels: Mapping[str, float] = field(default_factory=dict)
     room: Trees | None = None
+    launches: Trees | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +83,13 @@ class Profile:
         return found
 
     def kernels(self, piece: Piece) -> float:
+        """How many kernels the piece starts: the usual number of its kind, for recurrent calls by their timesteps and sizes."""
         kind = self.kinds.get(piece.kind)
-        return kind.kernels.get(piece.dtype, kind.kernels.get("", 1.0)) if kind else 1.0
+        if kind is None:
+            return 1.0
+        if kind.launches is not None:
+            return float(2.0 ** kind.launches.predict(_table([piece], [0], 1))[0])
+        return kind.kernels.get(piece.dtype, kind.kernels.get("", 1.0))
 
     def is_outside(self, piece: Piece) -> bool:
         """Whether the piece is larger or smaller than anything of its kind that was probed, or of no probed kind."""
@@ -152,7 +159,7 @@ def _refuse_nan(profile: Profile, where: str) -> None:
     numbers = [getattr(profile, name) for name in _SCALARS if isinstance(getattr(profile, name), (int, float))]
     wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
     for name, kind in profile.kinds.items():
-        trees = [t for t in (kind.excess, kind.room) if t is not None]
+        trees = [t for t in (kind.excess, kind.room, kind.launches) if t is not None]
         if not all(np.isfinite([t.base]).all() and np.isfinite(t.leaves).all() and np.isfinite(t.thresholds).all() for t in trees):
             wrong.append(name)
     if wrong:
@@ -160,9 +167,9 @@ def _refuse_nan(profile: Profile, where: str) -> None:
 
 
 def _plain_kind(kind: Kind) -> dict[str, Any]:
-    room = {} if kind.room is None else {"room": _plain_trees(kind.room)}
+    more = {name: _plain_trees(trees) for name, trees in (("room", kind.room), ("launches", kind.launches)) if trees is not None}
     flat = {"rows": kind.rows, "spread": round(kind.spread, 4), "flop": list(kind.flop), "bytes": list(kind.bytes), "kernels": dict(kind.kernels)}
-    return {**flat, "excess": _plain_trees(kind.excess), **room}
+    return {**flat, "excess": _plain_trees(kind.excess), **more}
 
 
 def _read_kind(data: Mapping[str, Any]) -> Kind:
@@ -174,6 +181,7 @@ def _read_kind(data: Mapping[str, Any]) -> Kind:
         bytes=(float(data["bytes"][0]), float(data["bytes"][1])),
         kernels={name: float(count) for name, count in data["kernels"].items()},
         room=_read_trees(data["room"]) if "room" in data else None,
+        launches=_read_trees(data["launches"]) if "launches" in data else None,
     )
 
 

@@ -73,10 +73,22 @@ def _replace_casts(library: Any) -> None:
         _replace_cast(library, name, lambda t: t.to(torch.get_autocast_dtype("cpu")) if t.dtype == torch.float32 else t)
     for name in _TO_FP32:
         _replace_cast(library, name, lambda t: t.float() if t.dtype in (torch.bfloat16, torch.float16) else t)
+    library.impl("cross_entropy_loss", _cross_entropy, _AUTOCAST)
     for name in _FP32_RESULT:
         packet, _, overload = name.partition(".")
         call = getattr(getattr(torch.ops.aten, packet), overload or "default")
         library.impl(name, functools.partial(_with_fp32_result, call), _AUTOCAST)
+
+
+def _cross_entropy(
+    source: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0
+) -> Any:
+    """CUDA casts inside of cross entropy: its softmax reads low precision and writes fp32. The CPU's list casts before it."""
+    if label_smoothing or target.is_floating_point():
+        with _without_autocast():
+            return torch.ops.aten.cross_entropy_loss(source.float(), target, weight, reduction, ignore_index, label_smoothing)
+    logs = torch.log_softmax(source, 1 if source.dim() > 1 else 0)
+    return torch.ops.aten.nll_loss_nd(logs, target, weight, reduction, ignore_index)
 
 
 def _replace_cast(library: Any, name: str, cast: Callable[[Tensor], Tensor]) -> None:
@@ -117,7 +129,8 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log: bool, source: Tensor, dim: int) -> Any:
         ctx.log, ctx.dim = log, dim
-        output = torch.ops.windtunnel._softmax_to_fp32(source, dim, log)
+        call = torch.ops.windtunnel._log_softmax_to_fp32 if log else torch.ops.windtunnel._softmax_to_fp32
+        output = call(source, dim)
         ctx.save_for_backward(output)
         ctx.dtype = source.dtype
         return output
@@ -126,7 +139,8 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         (output,) = ctx.saved_tensors
         low = torch.empty((), dtype=ctx.dtype)
-        return None, torch.ops.windtunnel._softmax_to_fp32_backward(gradient, output, ctx.dim, low), None
+        call = torch.ops.windtunnel._log_softmax_to_fp32_backward if ctx.log else torch.ops.windtunnel._softmax_to_fp32_backward
+        return None, call(gradient, output, ctx.dim, low), None
 
 
 def _dropout(source: Tensor, p: float, train: bool) -> Tensor:
@@ -148,15 +162,16 @@ def _operators() -> Any:
         "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums, bool causal, bool masked)"
         " -> (Tensor, Tensor, Tensor)"
     )
-    library.define("_softmax_to_fp32(Tensor source, int dim, bool log) -> Tensor")
-    library.define("_softmax_to_fp32_backward(Tensor gradient, Tensor output, int dim, Tensor low) -> Tensor")
+    for name in ("_softmax_to_fp32", "_log_softmax_to_fp32"):
+        library.define(f"{name}(Tensor source, int dim) -> Tensor")
+        library.define(f"{name}_backward(Tensor gradient, Tensor output, int dim, Tensor low) -> Tensor")
+        library.impl(name, lambda source, dim: torch.empty_like(source, dtype=torch.float32), "Meta")
+        library.impl(f"{name}_backward", lambda gradient, output, dim, low: torch.empty_like(output, dtype=low.dtype), "Meta")
     for name, shapes in (
         ("attention", _attention_shapes),
         ("attention_backward", _attention_backward_shapes),
         ("recurrent", _forward_shapes),
         ("recurrent_backward", _backward_shapes),
-        ("_softmax_to_fp32", lambda source, dim, log: torch.empty_like(source, dtype=torch.float32)),
-        ("_softmax_to_fp32_backward", lambda gradient, output, dim, low: torch.empty_like(output, dtype=low.dtype)),
     ):
         library.impl(name, shapes, "Meta")
     return library

@@ -71,6 +71,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         _prime(trainer, examples)
         recorder.hold(model.parameters(), "weights")
         recorder.hold(model.buffers(), "weights")
+        recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
         recorder.hold(_state_tensors(trainer), "optimiser")
         recorder.hold(_tensors(examples), "data")
         with recorder.watch(model), recorder:
@@ -106,7 +107,13 @@ def _fake_model(workload: Workload, fake: FakeTensorMode) -> torch.nn.Module:
 
 
 def _prime(trainer: Trainer, examples: Any) -> None:
-    """Have optimiser state there, as in every step but the first; an unusual optimiser gets it from a whole step."""
+    """Have optimiser state there, as in every step but the first; an unusual optimiser gets it from a whole step.
+
+    A job that writes its own step may keep the gradients of the step before until it makes new ones, so it takes a whole step too.
+    """
+    if trainer.workload.step is not None:
+        trainer.step(examples)
+        return
     try:
         trainer.prime()
     except Exception:
@@ -178,13 +185,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._ops: list[dict[str, Any]] = []
         self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._held: list[int] = []
+        self._gone: list[int] = []  # what was held and is freed before the first op, as the gradients of the step before
         self._path: list[str] = []
         self._updating = False
         self._went_back = False
 
     @property
     def held(self) -> tuple[int, ...]:
-        return tuple(self._held)
+        return tuple(name for name in self._held if name not in self._gone)
 
     def hold(self, tensors: Any, part: Part) -> None:
         """Memory that is there before the step begins."""
@@ -313,7 +321,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _died(self, name: int) -> None:
-        if self._ops and name not in self._ops[-1]["dead"]:
+        if not self._ops:
+            self._gone.append(name)
+        elif name not in self._ops[-1]["dead"]:
             self._ops[-1]["dead"].append(name)
 
     def _counting(self, backward: Any) -> Any:
