@@ -29,7 +29,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from windtunnel import here, records, truth
-from windtunnel.measurement import compilation, worker
+from windtunnel.measurement import compilation, environment, worker
 from windtunnel.truth import Case, read_cases
 
 LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}

@@ -104,14 +104,17 @@ def _rows_of(observer: Observer, case: Case, timings: tuple[clock.Timing | None,
         return
     ops = observer.ops_of(lambda: clock.make_empty(case.tensors), case.call)
     for timing, backward in zip(timings, (False, True), strict=True):
-        op = _main_op([op for op in ops if (op.phase == "backward") == backward])
+        op = _main_op(case, [op for op in ops if (op.phase == "backward") == backward])
         if timing is not None and op is not None:
             yield _row(op, timing, case.precision, threads)
 
 
-def _main_op(ops: Sequence[Op]) -> Op | None:
-    """The op a case is about: the one with the most arithmetic, where a zeroed state goes before it."""
-    return max(ops, key=lambda op: op.flop, default=None)
+def _main_op(case: Case, ops: Sequence[Op]) -> Op | None:
+    """The op a case is about, where a zeroed state may go before it. A call that a CPU takes apart into many ops tells of none."""
+    main = max(ops, key=lambda op: op.flop, default=None)
+    if main is None or (case.family == "recurrent" and main.family != "recurrent"):
+        return None
+    return main
 
 
 def _row(op: Op, timing: clock.Timing, precision: str, threads: int) -> Row:

@@ -1,0 +1,33 @@
+"""Fit a profile of the catalogue again from its probe's rows; dates, pauses and spreads of the profile stay as they are.
+
+    python benchmarks/refit.py h200                  (reads benchmarks/probes/h200.csv)
+
+For when features or the fit have changed: the rows say what the machine did, whatever is made of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+from windtunnel import profiles
+from windtunnel.calibration import fit, rows
+from windtunnel.forecast.price import roof_of
+from windtunnel.machine import CATALOG, Machine
+
+
+def main(name: str) -> None:
+    machine, old = Machine.named(name), profiles.load(name)
+    seen = rows.load(Path(__file__).parent / "probes" / f"{name}.csv")
+    begin = time.perf_counter()
+    kinds = fit.fit_kinds(seen, {count: roof_of(machine, old, count) for count in {row.threads for row in seen}})
+    profiles.save(CATALOG / "profiles" / f"{name}.json", dataclasses.replace(old, kinds=kinds), {})
+    print(f"{len(seen):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
+    for kind, found in sorted(kinds.items()):
+        print(f"  {kind:<32}{found.rows:>7,} rows, four of five within {found.spread - 1:.0%}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,171 @@
+"""What a GPU really runs, as a trace on fake CPU tensors must show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import windtunnel as wt
+from windtunnel.prediction import trace
+from windtunnel.trace import Trace
+
+
+def job(model: Callable[[], nn.Module], shape: tuple[int, ...], loss: Callable[[Any, Any], Tensor] | None = None) -> wt.Workload:
+    return wt.Workload(
+        name="case",
+        model=model,
+        batch=lambda n: torch.randn(n, *shape),
+        loss=loss or (lambda m, b: m(b).sum()),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+
+
+def run(workload: wt.Workload, precision: str = "bf16", target: str = "gpu", batch: int = 4) -> Trace:
+    return trace(workload, wt.Strategy(batch=batch, precision=precision), target)  # type: ignore[arg-type]
+
+
+def names(steps: Trace, phase: str | None = None) -> list[str]:
+    return [op.name for op in steps.ops if phase in (None, op.phase)]
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm(16), nn.GroupNorm(2, 16)])
+def test_mixed_precision_normalises_in_fp32_on_a_gpu_only(layer: nn.Module) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Linear(16, 16), type(layer)(*((16,) if isinstance(layer, nn.LayerNorm) else (2, 16)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(self.first(x))
+            return y
+
+    on_gpu = next(op for op in run(job(Net, (16,))).ops if "norm" in op.name)
+    assert on_gpu.dtype == "fp32"
+    assert all(op.dtype == "bf16" for op in run(job(Net, (16,))).ops if op.name == "aten.addmm")
+
+
+def test_cross_entropy_casts_inside_of_its_softmax() -> None:
+    """The logits stay in bf16; softmax reads them and writes fp32, and its backward writes bf16: no cast of its own either way."""
+    loss = lambda m, b: F.cross_entropy(m(b), torch.zeros(len(b), dtype=torch.long))  # noqa: E731
+    steps = run(job(lambda: nn.Linear(16, 1000, bias=False), (16,), loss), batch=64)
+    forward = next(op for op in steps.ops if op.family == "softmax" and op.phase == "forward")
+    backward = next(op for op in steps.ops if op.family == "softmax" and op.phase == "backward")
+    assert "log_softmax" in forward.name and (forward.read_bytes, forward.written_bytes) == (2 * 64_000, 4 * 64_000)
+    assert backward.written_bytes == 2 * 64_000
+    assert not [op for op in steps.ops if op.name == "aten._to_copy" and op.shape[0] == 64_000]
+
+
+def test_dropout_keeps_a_mask_of_bytes_even_inside_of_other_functions() -> None:
+    layer = lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)  # noqa: E731
+    assert names(run(job(layer, (8, 32)), "fp32"), "forward").count("aten.native_dropout") == 3
+    assert "aten.bernoulli_" in names(run(job(layer, (8, 32)), "fp32", "cpu"))
+
+
+def test_the_dispatcher_is_as_before_when_a_trace_has_ended() -> None:
+    run(job(lambda: nn.Dropout(0.5), (8,), lambda m, b: (m(b.requires_grad_())).sum()), "fp32")
+    x = torch.randn(1000)
+    assert 0 < int((F.dropout(x, 0.5) == 0).sum()) < 1000
+    with torch.autocast("cpu", torch.bfloat16):
+        low = torch.randn(4, 8).bfloat16()
+        assert F.layer_norm(low, (8,)).dtype == torch.bfloat16
+
+
+def test_attention_joins_its_heads_without_a_copy() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.mix(x).view(len(x), 8, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            y: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 8, 32))
+            return y
+
+    steps = run(job(Net, (8, 32)), "fp32")
+    assert names(steps, "forward").count("aten.clone") == 0
+    assert {"windtunnel.attention", "windtunnel.attention_backward"} <= set(names(steps))
+
+
+def test_shared_keys_and_heads_are_still_one_fused_call() -> None:
+    loss = lambda m, b: F.scaled_dot_product_attention(m(b).view(4, 4, 8, 8), torch.randn(4, 2, 8, 8), torch.randn(4, 2, 8, 8), enable_gqa=True).sum()  # noqa: E731
+    assert "windtunnel.attention" in names(run(job(lambda: nn.Linear(256, 256), (256,), loss), "fp32"))
+
+
+def test_gradients_that_meet_are_added_in_place() -> None:
+    """A weight used three times: its second and third gradient are added to the first, and no further memory is born."""
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(3):
+                x = x @ self.weight
+            return x
+
+    steps = run(job(Loop, (64,)), "fp32")
+    sums = [op for op in steps.ops if op.phase == "backward" and op.name in ("aten.add", "aten.add_")]
+    assert [op.name for op in sums] == ["aten.add_", "aten.add_"]
+    assert not any(op.born for op in sums)
+    assert {name for op in steps.ops for name in (*op.born, *op.dead)} <= set(steps.allocations)
+
+
+def test_a_step_of_ones_own_keeps_the_gradients_of_the_step_before() -> None:
+    def late(model: Any, batch: Any, optimizer: Any) -> Any:
+        loss = model(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def early(model: Any, batch: Any, optimizer: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+
+    held = {}
+    for step in (early, late):
+        steps = run(
+            wt.Workload(
+                name="own",
+                model=lambda: nn.Linear(64, 64, bias=False),
+                batch=lambda n: torch.randn(n, 64),
+                step=step,
+                optimizers=lambda m: torch.optim.SGD(m.parameters(), lr=0.1),
+            ),
+            "fp32",
+        )
+        held[step.__name__] = [steps.allocations[name].part for name in steps.held].count("gradients")
+    assert held == {"early": 0, "late": 1}
+
+
+def test_an_optimiser_counts_its_steps_on_the_host() -> None:
+    workload = wt.Workload(
+        name="adam",
+        model=lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        batch=lambda n: torch.randn(n, 8),
+        loss=lambda m, b: m(b).sum(),
+        optimizer=lambda params: torch.optim.Adam(params),
+    )
+    on_host = [op for op in run(workload, "fp32").ops if op.family == "host"]
+    assert [(op.name, op.calls, op.phase) for op in on_host] == [("aten._foreach_add_", 4, "update")]
+
+
+def test_a_kernel_that_needs_order_copies_first() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(x.transpose(1, 2))
+            return y
+
+    turned = run(job(Turned, (16, 32), lambda m, b: m(b.requires_grad_()).sum()), "fp32")
+    assert names(turned, "forward").count("aten.clone") == 1
