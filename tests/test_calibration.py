@@ -150,7 +150,7 @@ def test_a_fit_finds_how_far_from_the_roofline_ops_stay() -> None:
 
 
 def blank(kinds: dict[str, profile_data.Kind]) -> Profile:
-    figures = {"fixed_seconds": 1e-6, "gap_seconds": 1e-6, "node_seconds": 0.0, "unit_spread": 1.1, "host_spread": 1.2, "host_stretch": 1.0}
+    figures = {"fixed_seconds": 1e-6, "gap_seconds": 1e-6, "node_seconds": 0.0, "unit_spread": 1.1, "host_spread": 1.2, "host_stretch": 1.0, "unit_stretch": 1.0}
     return Profile(name="x", target="gpu", model="X", date="2026-01-01", versions={}, kinds=kinds, **figures)
 
 

@@ -138,7 +138,7 @@ def find_table(word: str, kind: str) -> Path:
     """The table ("truth" or "tuning") of a machine of the catalogue, of this machine's CPU, or of a file."""
     if word.endswith(".jsonl"):
         return Path(word)
-    path = CATALOG / kind / f"{'cpu' if word == 'here' else word}.jsonl"
+    path = CATALOG / kind / f"{word}.jsonl"
     if not path.is_file():
         known = sorted(found.stem for found in path.parent.glob("*.jsonl"))
         raise BadInput(

@@ -138,9 +138,8 @@ def forecast_rows(table: Table, machine: Machine, told: Callable[[int], None] = 
 def _forecast(row: Row, machine: Machine) -> Pair:
     if row.error:
         return Pair(row=row, reason=f"not measured: {row.error}", excused=True)
-    scaled = getattr(machine, "with_host_factor", None)
-    if row.host_factor is not None and scaled is not None:
-        machine = scaled(row.host_factor)
+    if row.host_factor is not None:
+        machine = machine.with_host_factor(row.host_factor)
     try:
         return Pair(row=row, forecast=predict(row.case.workload(), machine, row.case.strategy()))
     except Unavailable as error:

@@ -29,6 +29,7 @@ _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
 _UNIT_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
 _HOST_STRETCH = {"gpu": 1.06, "cpu": 1.0}
+_UNIT_STRETCH = {"gpu": 1.0, "cpu": 1.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
         unit_spread=_UNIT_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
         host_stretch=_HOST_STRETCH[kind],
+        unit_stretch=_UNIT_STRETCH[kind],
         kinds={},
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import DeviceType
 
 from windtunnel.calibration.cases import Case, Spec
 from windtunnel.measurement.environment import Calm
@@ -21,6 +22,7 @@ from windtunnel.measurement.environment import Calm
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _REPEATS = 3
 _MARK = "spin_kernel"
+_PATIENCE = 0.25  # seconds a case on a CPU waits for a calm moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class GpuClock:
 
 
 def _mark() -> int:
-    torch.cuda._sleep(1)
+    torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
     return 1
 
 
@@ -156,7 +158,7 @@ def _with_workspace(call: Any) -> tuple[Any, float]:
 
 def _segments(recorded: Any) -> Iterator[tuple[float, int]]:
     """Seconds and kernels between each mark and the next, in the order of time."""
-    on_unit = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
+    on_unit = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == DeviceType.CUDA]
     on_unit.sort(key=lambda e: e.start_ns())
     seconds, kernels, begun = 0.0, 0, False
     for event in on_unit:
@@ -190,6 +192,7 @@ class CpuClock:
         x = torch.ones(1, requires_grad=True)
         y = x.view(1)
         seed = torch.ones(1)
+        torch.autograd.grad(y, x, seed, retain_graph=True)  # the engine starts its threads when it is first asked
         return self._clock(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
 
     def time(self, case: Case) -> tuple[Timing | None, Timing | None]:
@@ -207,7 +210,7 @@ class CpuClock:
 
     def _clock(self, call: Any) -> float:
         """The quickest of a few tries in a calm moment: a neighbour only ever adds time."""
-        self.calm.wait()
+        self.calm.wait(_PATIENCE)
         begin = time.perf_counter()
         call()
         once = time.perf_counter() - begin

@@ -99,8 +99,8 @@ class _Encoder(nn.Module):
         q, k, v = self.mix(self.before(x)).view(n, length, 3, 2, _WIDTH // 2).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).reshape(n, length, _WIDTH)
         x = x + self.drop(self.out(y))
-        down: Tensor = self.down(F.gelu(self.up(self.between(x))))
-        return x + self.drop(down)
+        result: Tensor = x + self.drop(self.down(F.gelu(self.up(self.between(x)))))
+        return result
 
 
 def _transformer(rng: random.Random, number: int) -> Workload:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.utils import _pytree as pytree
 
 from windtunnel.calibration import drills
@@ -52,7 +53,7 @@ def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: Ca
     for _ in range(_WARM_STEPS):
         step()
     sync()
-    samples, begin = [], time.perf_counter()
+    samples, begin = list[float](), time.perf_counter()
     while len(samples) < 3 or time.perf_counter() - begin < cap:
         start = time.perf_counter()
         for _ in range(3):
@@ -100,8 +101,8 @@ def measure_latencies(kernels: int = 400) -> Latencies:
 
 
 def _queued(call: Callable[[], Any]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(30_000_000)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(30_000_000)  # type: ignore[no-untyped-call]
     begin.record()
     call()
     end.record()
@@ -115,8 +116,9 @@ def _kernel_seconds(chain: Callable[[], Any], kernels: int) -> float:
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         chain()
         torch.cuda.synchronize()
-    events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return statistics.median(e.duration_ns() for e in events if e.device_type() == torch.autograd.DeviceType.CUDA) / 1e9
+    results: Any = recorded.profiler
+    events = results.kineto_results.events()
+    return statistics.median(float(e.duration_ns()) for e in events if e.device_type() == DeviceType.CUDA) / 1e9
 
 
 def measure_copies() -> dict[str, dict[int, float]]:

@@ -36,11 +36,19 @@ def load(path: Path) -> list[Row]:
 def _read(line: dict[str, str], path: Path, number: int) -> Row:
     try:
         row = Row(
-            **{name: line[name] for name in ("name", "family", "phase", "dtype")},
+            name=line["name"],
+            family=line["family"],
+            phase=line["phase"],
+            dtype=line["dtype"],
             shape=tuple(int(n) for n in line["shape"].split("x") if n),
             calls=int(line["calls"]),
+            flop=float(line["flop"]),
+            read_bytes=float(line["read_bytes"]),
+            written_bytes=float(line["written_bytes"]),
+            seconds=float(line["seconds"]),
+            kernels=float(line["kernels"]),
+            workspace_bytes=float(line["workspace_bytes"]),
             threads=int(line["threads"]),
-            **{name: float(line[name]) for name in ("flop", "read_bytes", "written_bytes", "seconds", "kernels", "workspace_bytes")},
         )
     except (ValueError, TypeError, KeyError) as error:
         raise BadRecord(f"{path} line {number} does not read: {error}") from error

@@ -39,7 +39,7 @@ _WIDE = 34
 
 
 def validate(
-    on: Annotated[str, typer.Option("--on", help="A machine with a table (h200), here, or FILE.jsonl.")] = "h200",
+    on: Annotated[str, typer.Option("--on", help="A machine with a table (h200, ice-lake-2-cores), or FILE.jsonl.")] = "h200",
     table: Annotated[str, typer.Option("--table", help="truth, or tuning.")] = "truth",
     rows: Annotated[bool, typer.Option("--rows", help="Tell every row.")] = False,
     as_json: words.Json = False,

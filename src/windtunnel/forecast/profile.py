@@ -44,7 +44,8 @@ class Kind:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows;
-    `host_stretch` is how much more whole networks cost the host than the short drills by which its costs were found."""
+    `host_stretch` is how much more whole networks cost the host than the short drills by which its costs were found, `unit_stretch`
+    how much longer ops take in a network than over and over on the same memory, which caches then hold."""
 
     name: str
     target: str
@@ -57,6 +58,7 @@ class Profile:
     unit_spread: float
     host_spread: float
     host_stretch: float
+    unit_stretch: float
     kinds: Mapping[str, Kind]
 
     def seconds(self, pieces: Sequence[Piece], roof: Roof, threads: int) -> list[float]:
@@ -66,7 +68,7 @@ class Profile:
             kind = self.kinds.get(name)
             if kind is None:
                 continue
-            excess = np.exp(kind.excess.predict(_table(pieces, places, threads)))
+            excess = self.unit_stretch * np.exp(kind.excess.predict(_table(pieces, places, threads)))
             for place, factor in zip(places, excess.tolist(), strict=True):
                 found[place] = max(found[place] * factor, least_seconds(pieces[place], roof))
         return found
@@ -152,7 +154,7 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
     return profile
 
 
-_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread", "host_stretch")
+_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread", "host_stretch", "unit_stretch")
 
 
 def _refuse_nan(profile: Profile, where: str) -> None:
