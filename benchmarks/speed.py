@@ -41,7 +41,11 @@ def main() -> None:
         job, strategy = wt.Workload.named(name, **settings), wt.Strategy(batch=batch)
         kept = trace(job, strategy, "gpu")
         tell(f"predict {name}", seconds(lambda job=job, strategy=strategy: wt.predict(job, h200, strategy)), bar)
-        tell(f"  the same, trace kept, another machine ({len(kept.ops)} ops)", seconds(lambda kept=kept, job=job, s=strategy: price(kept, job, a100, s)), AGAIN_BAR)
+        tell(
+            f"  the same, trace kept, another machine ({len(kept.ops)} ops)",
+            seconds(lambda kept=kept, job=job, s=strategy: price(kept, job, a100, s)),
+            AGAIN_BAR,
+        )
     command = [sys.executable, "-m", "windtunnel", "--help"]
     tell("windtunnel --help", seconds(lambda: subprocess.run(command, capture_output=True, check=True)))
 

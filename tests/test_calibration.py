@@ -28,7 +28,9 @@ ROOF = Roof(flop_rates={"fp32": 1e13, "bf16": 1e14}, memory_rate=1e12, cache_byt
 LIMITS = Limits(flop=1e9, elements=4_000_000, precisions=("fp32", "bf16"))
 
 
-def convolution(phase_wanted: tuple[int, ...] = (), transposed: int = 0, channels: tuple[int, int] = (16, 32), sides: tuple[int, int] = (28, 14)) -> list[Piece]:
+def convolution(
+    phase_wanted: tuple[int, ...] = (), transposed: int = 0, channels: tuple[int, int] = (16, 32), sides: tuple[int, int] = (28, 14)
+) -> list[Piece]:
     (into, out), (side, out_side) = channels, sides
     shape = (8, into, out, side, side, out_side, out_side, 3, 3, 2, 1, 1, transposed, 0, *phase_wanted)
     return pieces_of("aten.convolution", "convolution", "fp32", shape, 1e6, 0.0, 0.0, 1, 100)
@@ -42,7 +44,9 @@ def h200() -> Profile:
 def test_no_piece_is_faster_than_physics_allows(h200: Profile) -> None:
     machine = wt.Machine.named("h200")
     steps = trace(wt.Workload.named("resnet18"), wt.Strategy(batch=64, precision="bf16"), "gpu")
-    roof = Roof(flop_rates=machine.unit.flop_rates, memory_rate=machine.unit.memory_rate or 0, cache_bytes=machine.unit.cache_bytes or 0, fixed_seconds=1e-6, cores=132)
+    roof = Roof(
+        flop_rates=machine.unit.flop_rates, memory_rate=machine.unit.memory_rate or 0, cache_bytes=machine.unit.cache_bytes or 0, fixed_seconds=1e-6, cores=132
+    )
     pieces = [p for op in steps.ops if op.family != "view" for p in _pieces(op)]
     for piece, seconds in zip(pieces, h200.seconds(pieces, roof, 1), strict=True):
         assert seconds >= least_seconds(piece, roof) > -1
@@ -150,7 +154,15 @@ def test_a_fit_finds_how_far_from_the_roofline_ops_stay() -> None:
 
 
 def blank(kinds: dict[str, profile_data.Kind]) -> Profile:
-    figures = {"fixed_seconds": 1e-6, "gap_seconds": 1e-6, "node_seconds": 0.0, "unit_spread": 1.1, "host_spread": 1.2, "host_stretch": 1.0, "unit_stretch": 1.0}
+    figures = {
+        "fixed_seconds": 1e-6,
+        "gap_seconds": 1e-6,
+        "node_seconds": 0.0,
+        "unit_spread": 1.1,
+        "host_spread": 1.2,
+        "host_stretch": 1.0,
+        "unit_stretch": 1.0,
+    }
     return Profile(name="x", target="gpu", model="X", date="2026-01-01", versions={}, kinds=kinds, **figures)
 
 
@@ -208,9 +220,7 @@ def test_drills_tell_the_costs_of_a_host_that_is_known() -> None:
 
 def test_a_probed_host_makes_the_interval_narrower_and_a_slow_one_the_step_longer() -> None:
     machine = wt.Machine.named("h200")
-    plain, probed, slow = (
-        wt.predict(wt.Workload.named("rnn"), m) for m in (machine, machine.with_host_factor(1.0), machine.with_host_factor(2.0))
-    )
+    plain, probed, slow = (wt.predict(wt.Workload.named("rnn"), m) for m in (machine, machine.with_host_factor(1.0), machine.with_host_factor(2.0)))
     assert probed.step_seconds == pytest.approx(plain.step_seconds)
     assert probed.high_seconds / probed.low_seconds < plain.high_seconds / plain.low_seconds
     assert slow.step_seconds == pytest.approx(2 * probed.step_seconds, rel=0.05)

@@ -1,7 +1,8 @@
-"""Forecasts held against tables. Nothing here needs a library or the tables that come with the package."""
+"""Forecasts held against tables. Nothing here needs a library."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -234,3 +235,15 @@ def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
     rows = truth.read_table(table).rows
     assert [bool(row.step_seconds) for row in rows] == [True, True, False] and rows[0].host_factor == 1.5
     assert "shapes" not in table.read_text()
+
+
+def test_forecasts_of_some_truth_rows_hold() -> None:
+    """A few rows that come with the package, of networks that need no library, so that a change for the worse is seen at once."""
+    table = truth.read_table(truth.find_table("h200", "truth"))
+    wanted = ("resnet50 b64 tf32", "resnet50 b64 bf16", "vgg16 b64 tf32", "gpt2 length=512 b8 tf32", "bert length=128 b64 bf16", "alexnet b256 bf16")
+    rows = tuple(row for row in table.rows if row.case.execution == "eager" and str(row.case).startswith(wanted))
+    assert len(rows) == len(wanted)
+    pairs = validation.forecast_rows(dataclasses.replace(table, rows=rows), validation.find_machine(table))
+    errors = [abs(error) for pair in pairs if (error := pair.error("unit")) is not None]
+    assert len(errors) == len(wanted) and sorted(errors)[len(errors) // 2] < 0.08
+    assert all(abs(error) < 0.05 for pair in pairs if (error := pair.error("memory")) is not None)

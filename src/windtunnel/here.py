@@ -44,8 +44,9 @@ def _with_profile(machine: Machine, path: Path) -> Machine:
     factor = interpreter_seconds() / data["interpreter_seconds"]
     issue = records.read(Issue, data["issue"], str(path)).scaled(factor)
     source = f"measured here by a probe on {data.get('date')}, scaled by the speed of plain Python now and then"
-    whole = {"host": unit} if machine.unit == machine.host else {}
-    return dataclasses.replace(machine, unit=unit, issue=issue, profile=str(path), host_factor=factor, sources={**machine.sources, "issue": source}, **whole)
+    host = unit if machine.unit == machine.host else machine.host
+    sources = {**machine.sources, "issue": source}
+    return dataclasses.replace(machine, host=host, unit=unit, issue=issue, profile=str(path), host_factor=factor, sources=sources)
 
 
 def _describe() -> Machine:

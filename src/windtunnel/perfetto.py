@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel import records
+from windtunnel.errors import BadInput
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine import Machine
 from windtunnel.strategy import Strategy

@@ -53,7 +53,6 @@ class Boosting:
             left = left - leaves[tree][number]
         return Trees(base=base, features=features, thresholds=thresholds, leaves=leaves)
 
-
     def _pull(self, left: Numbers) -> Numbers:
         """Where each row would have the sum go: a far-off row pulls no harder than a factor of e."""
         near = np.clip(left, -1.0, 1.0)

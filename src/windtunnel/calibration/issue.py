@@ -88,4 +88,4 @@ def _issue(costs: Mapping[str, float], reference: Issue) -> Issue:
             plain[name] = cost
     for phase, table in tables.items():  # an op of no known family is most like those that stream
         table["other"] = table.get("streaming", table["other"]) if phase != "update" else table["other"]
-    return Issue(**tables, **plain)
+    return Issue(forward=tables["forward"], backward=tables["backward"], update=tables["update"], **plain)

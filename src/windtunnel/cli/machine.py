@@ -79,14 +79,21 @@ def probe_machine(
     found = words.find_machine(on)
     if host:
         factor = calibrate.host_factor(found)
-        words.show(as_json, lambda: {"host_factor": factor}, lambda: f"host factor {factor:.2f}: this host needs that many times what {found.name}'s description says")
+        words.show(
+            as_json, lambda: {"host_factor": factor}, lambda: f"host factor {factor:.2f}: this host needs that many times what {found.name}'s description says"
+        )
         return
     if to is not None:
         words.refuse_unwritable(to, "--to")
     path = to or machines.home() / f"{found.unit.kind}.json"
     seen = calibrate.calibrate(found, calibrate.THOROUGH if thorough else calibrate.QUICK, _tell_probe)
     profiles.save(path, seen.profile, seen.beside())
-    told = {"profile": str(path), "rows": len(seen.rows), "cautions": list(seen.cautions), "kinds": {k: v.spread for k, v in sorted(seen.profile.kinds.items())}}
+    told = {
+        "profile": str(path),
+        "rows": len(seen.rows),
+        "cautions": list(seen.cautions),
+        "kinds": {k: v.spread for k, v in sorted(seen.profile.kinds.items())},
+    }
     words.show(as_json, lambda: told, lambda: "\n".join(_probe_lines(path, seen)))
 
 

@@ -83,7 +83,9 @@ def refuse_unwritable(path: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise BadInput(f"{option} {path} cannot be written: {error.strerror or error}.", hint="Name a file in a folder that exists and can be written.") from error
+        raise BadInput(
+            f"{option} {path} cannot be written: {error.strerror or error}.", hint="Name a file in a folder that exists and can be written."
+        ) from error
 
 
 def show(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:

@@ -54,7 +54,13 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
     moved = read + written
     if family == "matmul" and len(shape) == 6:
         return [
-            Piece("matmul", (*_matrix_features(*shape[:4], cores), *shape[4:6], float("addmm" in name or "linear" in name), _code(dtype)), flop, moved, dtype)
+            Piece(
+                "matmul",
+                (*_matrix_features(shape[0], shape[1], shape[2], shape[3], cores), *shape[4:6], float("addmm" in name or "linear" in name), _code(dtype)),
+                flop,
+                moved,
+                dtype,
+            )
         ]
     if family == "attention" and len(shape) == 7:
         return [Piece(f"attention{_way(name)}", (*map(_lg, shape[:5]), *shape[5:], _lg(flop), _code(dtype)), flop, moved, dtype)]
@@ -74,8 +80,8 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
         which = next((word for word in ("max", "bilinear", "nearest", "adaptive") if word in name), "average")
         return [Piece(f"pooling {which}{_way(name)}", (*map(_lg, shape), _lg(moved), _width(dtype)), flop, moved, dtype)]
     if family in ("foreach", "optimiser"):
-        which = next((1.0 + i for i, word in enumerate(("sqrt", "div", "norm", "sgd")) if word in name), 0.0)
-        return [Piece(family, (_lg(calls), _lg(moved / max(calls, 1)), _lg(moved), _lg(read / max(written, 1)), which), flop, moved, dtype)]
+        slow = next((1.0 + i for i, word in enumerate(("sqrt", "div", "norm", "sgd")) if word in name), 0.0)
+        return [Piece(family, (_lg(calls), _lg(moved / max(calls, 1)), _lg(moved), _lg(read / max(written, 1)), slow), flop, moved, dtype)]
     return [_streaming(name, family, dtype, shape, flop, read, written)]
 
 

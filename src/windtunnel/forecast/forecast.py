@@ -18,7 +18,6 @@ from windtunnel.results import Result
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
-
 _HOST_PARTS = ("launch",)
 # For a machine nobody has probed, by a profile of another: as factors either way.
 _OTHER_SPREAD, _OTHER_HOST_SPREAD = 1.6, 1.6

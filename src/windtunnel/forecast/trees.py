@@ -24,7 +24,7 @@ class Trees:
     thresholds: Numbers
     leaves: Numbers
 
-    def predict(self, rows: Sequence[Sequence[float]]) -> Numbers:
+    def predict(self, rows: Sequence[Sequence[float]] | Numbers) -> Numbers:
         """One number for each row of features."""
         table = np.asarray(rows, dtype=np.float64)
         if not len(table):

@@ -99,8 +99,8 @@ def _reduction(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs
     dims = next((a for a in args[1:] if isinstance(a, (list, tuple)) and a and isinstance(a[0], int)), None)
     if dims is None and len(args) > 1 and isinstance(args[1], int) and not isinstance(args[1], bool):
         dims = [args[1]]
-    dims = range(source.dim()) if dims is None else dims
-    return (*_around(source.shape, dims), 2 * int(_is_split(source.shape, dims)) + int(not source.is_contiguous()))
+    reduced: Sequence[int] = range(source.dim()) if dims is None else dims
+    return (*_around(source.shape, reduced), 2 * int(_is_split(source.shape, reduced)) + int(not source.is_contiguous()))
 
 
 def _is_split(shape: Sequence[int], dims: Sequence[int]) -> bool:

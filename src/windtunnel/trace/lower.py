@@ -119,7 +119,7 @@ def _with_fp32_result(call: Any, *args: Any, **kwargs: Any) -> Any:
         if not low or asked:
             return call(*args, **kwargs)
         if "softmax" in call.name():
-            return _Softmax.apply("log" in call.name(), args[0], args[1])
+            return _Softmax.apply("log" in call.name(), args[0], args[1])  # type: ignore[no-untyped-call]
         return call(*args[: names.index("dtype")], **{**kwargs, "dtype": torch.float32})
 
 
@@ -145,7 +145,8 @@ class _Softmax(torch.autograd.Function):
 
 def _dropout(source: Tensor, p: float, train: bool) -> Tensor:
     if train and 0 < p < 1:
-        return torch.ops.aten.native_dropout(source, p, True)[0]
+        kept: Tensor = torch.ops.aten.native_dropout(source, p, True)[0]
+        return kept
     return source * 0 if train and p == 1 else source.view_as(source)
 
 
