@@ -13,7 +13,9 @@ import pytest
 import windtunnel as wt
 from windtunnel.forecast.allocator import GRAIN, Block, Heap, Pools
 from windtunnel.forecast.memory import Room, account
+from windtunnel.forecast.price import rooms
 from windtunnel.prediction import largest_batch, trace
+from windtunnel.profiles import profile_for
 from windtunnel.trace import Allocation, Op, Phase, Trace
 from windtunnel.units import MIB
 
@@ -147,7 +149,11 @@ def test_the_largest_batch_is_whole_micro_batches_and_really_the_largest() -> No
     small = dataclasses.replace(H200, unit=dataclasses.replace(H200.unit, memory_bytes=1.1e9))
     most = largest_batch(job, small, wt.Strategy(accumulate=3))
     assert most > 0 and most % 3 == 0
-    fits = [room("fcn5", small, {"layers": (4096, 1024, 64)}, batch=batch, accumulate=3).fits for batch in (most, 3 * int(most * 1.05 / 3))]
+    fits = []
+    for batch in (most, 3 * int(most * 1.05 / 3)):
+        strategy = wt.Strategy(batch=batch, accumulate=3)
+        steps = trace(job, strategy, "gpu")
+        fits.append(account(steps, small, strategy, rooms(steps, small, strategy, profile_for(small))).fits)
     assert fits == [True, False]
     assert largest_batch(job, small, wt.Strategy()) < most, "activations of one micro-batch at a time take less"
 
@@ -157,9 +163,8 @@ def test_a_job_is_traced_once_for_a_forecast(monkeypatch: pytest.MonkeyPatch) ->
 
     calls = []
     monkeypatch.setattr(prediction, "trace", lambda *args: calls.append(args) or trace(*args))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(prediction, "workspace_of", lambda steps, machine, strategy: [1.0 * MIB] * len(steps.ops))
-    memory = wt.predict(wt.Workload.named("ffn"), H200).memory
-    assert len(calls) == 1 and memory.parts["workspace"] % MIB == 0, "what is known of workspaces is in the forecast's memory"
+    memory = wt.predict(wt.Workload.named("dcn"), H200).memory
+    assert len(calls) == 1 and memory.parts["workspace"] > 64 * MIB, "what is known of workspaces is in the forecast's memory"
 
 
 def test_five_thousand_ops_are_played_in_no_time() -> None:

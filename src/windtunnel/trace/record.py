@@ -154,6 +154,17 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+def _flat(values: Sequence[Any]) -> list[Tensor]:
+    """The tensors among an op's arguments or results, which are tensors or lists of them: thousands of times a step, so without pytree."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)) and value:
+            found += [inner for inner in value if isinstance(inner, Tensor)]
+    return found
+
+
 def _state_tensors(trainer: Trainer) -> list[Tensor]:
     return [t for optimizer in trainer.all_optimizers() for t in _tensors([dict(s) for s in getattr(optimizer, "state", {}).values()])]
 
@@ -258,7 +269,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = func.overloadpacket.__name__
-        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        inputs, outputs = _flat((*args, *kwargs.values())), _flat((result,))
         phase = self._phase()
         if self.target == "gpu" and name.startswith(_NEED_ORDER):
             self._put_in_order(inputs, phase)
@@ -367,8 +378,7 @@ def _count_nodes(roots: list[Any]) -> int:
 
 def _mutated(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The arguments an op without outputs writes to (list-of-tensor updates)."""
-    written = [a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write]
-    return _tensors(written)
+    return _flat([a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write])
 
 
 def _list_length(args: Sequence[Any]) -> int:
