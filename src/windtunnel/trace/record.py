@@ -155,13 +155,13 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _flat(values: Sequence[Any]) -> list[Tensor]:
-    """The tensors among an op's arguments or results, which are tensors or lists of them: thousands of times a step, so without pytree."""
+    """The tensors among an op's arguments or results, lists within them too: thousands of times a step, so without pytree."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)) and value:
-            found += [inner for inner in value if isinstance(inner, Tensor)]
+            found += _flat(value)
     return found
 
 
