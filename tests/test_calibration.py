@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import windtunnel as wt
 from windtunnel import profiles, records
-from windtunnel.calibration import clock, fit, issue, probe, rows
+from windtunnel.calibration import calibrate, clock, fit, issue, probe, rows
 from windtunnel.calibration.boosting import Boosting
 from windtunnel.calibration.cases import Drawer, Limits
 from windtunnel.calibration.drills import draw
@@ -229,3 +231,31 @@ def test_a_probed_host_makes_the_interval_narrower_and_a_slow_one_the_step_longe
 def test_a_machine_nobody_probed_says_whose_efficiencies_it_borrows() -> None:
     told = " ".join(wt.predict(wt.Workload.named("rnn"), wt.Machine.named("a100-80gb")).cautions)
     assert "nobody has probed a100-80gb" in told and "H200" in told
+
+
+def test_a_probe_of_this_machine_is_found_by_its_forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
+    machine = wt.Machine.here().with_cpu_only()
+    plan = calibrate.Plan(seconds=5.0, drills=2, effort=fit.Effort(few=5, many=5, depth=3))
+    heard: list[str] = []
+    found = calibrate.calibrate(machine, plan, lambda what, share: heard.append(what))
+    assert {"drills", "ops", "fitting"} <= set(heard) and found.rows and found.profile.kinds
+    profiles.save(tmp_path / "cpu.json", found.profile, found.beside())
+    probed = wt.Machine.here()
+    if probed.unit.kind == "cpu":
+        assert probed.profile == str(tmp_path / "cpu.json") and probed.host_factor is not None
+        told = wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions
+        assert not any("probed" in caution for caution in told)
+
+
+def test_a_profile_of_another_machine_is_not_taken_for_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
+    kind = wt.Machine.here().unit.kind
+    (tmp_path / f"{kind}.json").write_text(json.dumps({"model": "an abacus", "issue": {}}))
+    assert wt.Machine.here().profile == ""
+
+
+@pytest.mark.parametrize(("words", "said"), [(("--on", "h200"), "h200 is not it"), (("--to", "/no/such/folder/p.json"), "cannot be written")])
+def test_a_probe_that_cannot_be_is_refused_at_once(words: tuple[str, ...], said: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", "windtunnel", "machine", "probe", *words], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2 and said in ran.stderr
