@@ -6,16 +6,16 @@ import dataclasses
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windtunnel import here, records
+from windtunnel import here, profiles, records
 from windtunnel.calibration import fit, host, issue, probe
 from windtunnel.calibration.drills import draw
 from windtunnel.calibration.probe import Row
 from windtunnel.forecast.price import roof_of
-from windtunnel.forecast.profile import Profile
+from windtunnel.forecast.profile import Kind, Profile
 from windtunnel.machine import Issue, Machine, Unit
 from windtunnel.measurement import environment
 from windtunnel.prediction import trace
@@ -43,7 +43,8 @@ class Plan:
 
 QUICK = Plan(seconds=85.0, drills=24, effort=fit.Effort(few=80, many=160, depth=6))
 THOROUGH = Plan(seconds=330.0, drills=48, effort=fit.Effort(few=200, many=500, depth=7))
-HOST_DRILLS = 18
+HOST_DRILLS = 8
+_ENOUGH_ROWS = 40  # a kind of fewer is better served by the reference's profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +78,16 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     tell("fitting", 0.0)
     blank = _blank(machine, latencies)
     threads = sorted({row.threads for row in rows})
-    kinds = fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort)
+    kinds = _with_reference(fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort), kind)
     wider = _BUSY_SPREAD if cautions else 1.0
     profile = dataclasses.replace(blank, kinds=kinds, unit_spread=blank.unit_spread * wider, host_spread=blank.host_spread * wider)
     return Found(profile=profile, issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
+
+
+def _with_reference(found: Mapping[str, Kind], kind: str) -> dict[str, Kind]:
+    """What was timed often enough here, and for the rest what the nearest probed machine shows on its own rates."""
+    known = profiles.load(profiles.REFERENCE[kind]).kinds
+    return {**found, **{name: learned for name, learned in known.items() if name not in found or found[name].rows < _ENOUGH_ROWS}}
 
 
 def measure_issue(machine: Machine, count: int) -> Issue:
@@ -95,7 +102,7 @@ def host_factor(machine: Machine) -> float:
     """How many times as slow as the machine's description says its host is just now, in about ten seconds."""
     assert machine.issue is not None
     kind = machine.unit.kind
-    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS)
+    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS, 0.1)
     return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), machine.issue)
 
 
