@@ -49,9 +49,11 @@ _ENOUGH_ROWS = 40  # a kind of fewer is better served by the reference's profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a probe brings home: the profile, the host's costs, the rows behind them, and what was in its way."""
+    """What a probe brings home: the profile, which of its kinds were learned here (the others are the reference's), the host's costs,
+    the rows behind them, and what was in its way."""
 
     profile: Profile
+    learned: tuple[str, ...]
     issue: Issue
     rows: tuple[Row, ...]
     unit: Unit
@@ -78,16 +80,18 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     tell("fitting", 0.0)
     blank = _blank(machine, latencies)
     threads = sorted({row.threads for row in rows})
-    kinds = _with_reference(fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort), kind)
+    fitted = fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort)
+    own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
     wider = _BUSY_SPREAD if cautions else 1.0
-    profile = dataclasses.replace(blank, kinds=kinds, unit_spread=blank.unit_spread * wider, host_spread=blank.host_spread * wider)
-    return Found(profile=profile, issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
+    profile = dataclasses.replace(
+        blank, kinds={**fitted, **_reference_kinds(kind), **own}, unit_spread=blank.unit_spread * wider, host_spread=blank.host_spread * wider
+    )
+    return Found(profile=profile, learned=tuple(sorted(own)), issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
 
 
-def _with_reference(found: Mapping[str, Kind], kind: str) -> dict[str, Kind]:
-    """What was timed often enough here, and for the rest what the nearest probed machine shows on its own rates."""
-    known = profiles.load(profiles.REFERENCE[kind]).kinds
-    return {**found, **{name: learned for name, learned in known.items() if name not in found or found[name].rows < _ENOUGH_ROWS}}
+def _reference_kinds(kind: str) -> Mapping[str, Kind]:
+    """For what was timed too seldom here: what the nearest probed machine shows on its own rates."""
+    return profiles.load(profiles.REFERENCE[kind]).kinds
 
 
 def measure_issue(machine: Machine, count: int) -> Issue:

@@ -27,7 +27,6 @@ class Drill:
 
     name: str
     seconds: float
-    unit_seconds: float = 0.0
 
 
 def run_drills(device: str, count: int, seconds: float = 0.15) -> list[Drill]:
@@ -119,23 +118,3 @@ def _kernel_seconds(chain: Callable[[], Any], kernels: int) -> float:
     results: Any = recorded.profiler
     events = results.kineto_results.events()
     return statistics.median(float(e.duration_ns()) for e in events if e.device_type() == DeviceType.CUDA) / 1e9
-
-
-def measure_copies() -> dict[str, dict[int, float]]:
-    """Seconds to bring so many bytes to the unit, from ordinary and from pinned memory."""
-    seen: dict[str, dict[int, float]] = {"pageable": {}, "pinned": {}}
-    for size in (1 << power for power in range(12, 29, 2)):
-        for kind in seen:
-            source = torch.ones(size, dtype=torch.uint8)
-            source = source.pin_memory() if kind == "pinned" else source
-            source.cuda()
-            seen[kind][size] = statistics.median(_copy_seconds(source) for _ in range(7))
-    return seen
-
-
-def _copy_seconds(source: torch.Tensor) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    source.to("cuda", non_blocking=True)
-    torch.cuda.synchronize()
-    return time.perf_counter() - start

@@ -92,7 +92,7 @@ def probe_machine(
         "profile": str(path),
         "rows": len(seen.rows),
         "cautions": list(seen.cautions),
-        "kinds": {k: v.spread for k, v in sorted(seen.profile.kinds.items())},
+        "kinds": {name: seen.profile.kinds[name].spread for name in seen.learned},
     }
     words.show(as_json, lambda: told, lambda: "\n".join(_probe_lines(path, seen)))
 
@@ -103,8 +103,11 @@ def _tell_probe(what: str, share: float) -> None:
 
 
 def _probe_lines(path: Path, seen: Found) -> list[str]:
-    lines = [f"{len(seen.rows):,} ops timed, {len(seen.profile.kinds)} kinds learned; written to {path}"]
-    lines += [f"  {name:<32}{kind.rows:>7,} rows, four of five within {kind.spread - 1:.0%}" for name, kind in sorted(seen.profile.kinds.items())]
+    borrowed = len(seen.profile.kinds) - len(seen.learned)
+    lines = [f"{len(seen.rows):,} ops timed, {len(seen.learned)} kinds learned, {borrowed} timed too seldom and borrowed; written to {path}"]
+    for name in seen.learned:
+        kind = seen.profile.kinds[name]
+        lines.append(f"  {name:<32}{kind.rows:>7,} rows, four of five within {kind.spread - 1:.0%}")
     return lines + [f"  caution  {caution}" for caution in seen.cautions]
 
 

@@ -162,6 +162,8 @@ def _cautions(pricer: Pricer, timeline: Timeline, machine: Machine, profile: Pro
         if seconds > _TOLD_SHARE * whole:
             cautions.append(f"{name} is larger or smaller than anything that was probed: {seconds / whole:.1%} of the step, bounded by the unit's rates")
     cautions += pricer.notes
+    if pricer.strategy.execution == "compiled":
+        cautions.append("what a compiler makes of the step is a first model: fused kernels and the host's share of launching are guessed, not learned")
     count = machine.units * machine.nodes
     if count > 1:
         cautions.append(f"one unit of the {count} is used: this forecast is for one worker")
