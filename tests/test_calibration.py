@@ -16,7 +16,8 @@ import windtunnel as wt
 from windtunnel import profiles, records
 from windtunnel.calibration import calibrate, clock, fit, issue, probe, rows
 from windtunnel.calibration.boosting import Boosting
-from windtunnel.calibration.cases import Drawer, Limits
+from windtunnel.calibration.cases import Limits
+from windtunnel.calibration.drawer import Drawer
 from windtunnel.calibration.drills import draw
 from windtunnel.calibration.host import Drill
 from windtunnel.errors import BadRecord

@@ -64,12 +64,14 @@ def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: Ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Seconds between two kernels that wait in a queue, of the shortest kernel, of launching a captured step, and per kernel in it."""
+    """Seconds between two kernels that wait in a queue, of the shortest kernel, of launching a captured step, and per kernel in it;
+    and what the host pays for each of the many kernels that a library starts within one call."""
 
     gap_seconds: float
     kernel_seconds: float
     graph_seconds: float
     node_seconds: float
+    launch_seconds: float
 
 
 def measure_latencies(kernels: int = 400) -> Latencies:
@@ -82,7 +84,7 @@ def measure_latencies(kernels: int = 400) -> Latencies:
             y = y * 1.01
 
     queued = statistics.median(_queued(chain) for _ in range(9)) / kernels
-    kernel = _kernel_seconds(chain, kernels)
+    kernel = _kernel_seconds(chain)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         chain()
@@ -95,8 +97,34 @@ def measure_latencies(kernels: int = 400) -> Latencies:
         launches.append(time.perf_counter() - start)
         torch.cuda.synchronize()
     return Latencies(
-        gap_seconds=max(0.0, queued - kernel), kernel_seconds=kernel, graph_seconds=statistics.median(launches), node_seconds=max(0.0, node - kernel)
+        gap_seconds=max(0.0, queued - kernel),
+        kernel_seconds=kernel,
+        graph_seconds=statistics.median(launches),
+        node_seconds=max(0.0, node - kernel),
+        launch_seconds=_launch_seconds(),
     )
+
+
+def _launch_seconds(few: int = 20, many: int = 120) -> float:
+    """A recurrent call over few timesteps and over many: the host's further seconds, by the further kernels."""
+    layer = torch.nn.LSTM(256, 512).cuda()
+
+    def run(steps: int) -> tuple[float, int]:
+        x = torch.rand(steps, 16, 256, device="cuda")
+        spent = []
+        for _ in range(9):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            layer(x)
+            spent.append(time.perf_counter() - start)
+        return statistics.median(spent), _kernels(lambda: layer(x))
+
+    (short, before), (long, after) = run(few), run(many)
+    return max(0.0, long - short) / max(after - before, 1)
+
+
+def _kernels(call: Callable[[], Any]) -> int:
+    return len(_kernel_events(call))
 
 
 def _queued(call: Callable[[], Any]) -> float:
@@ -109,12 +137,16 @@ def _queued(call: Callable[[], Any]) -> float:
     return float(begin.elapsed_time(end)) / 1e3
 
 
-def _kernel_seconds(chain: Callable[[], Any], kernels: int) -> float:
+def _kernel_seconds(chain: Callable[[], Any]) -> float:
+    return statistics.median(float(e.duration_ns()) for e in _kernel_events(chain)) / 1e9
+
+
+def _kernel_events(call: Callable[[], Any]) -> list[Any]:
+    """What the unit did for a call, by its own record."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        chain()
+        call()
         torch.cuda.synchronize()
     results: Any = recorded.profiler
-    events = results.kineto_results.events()
-    return statistics.median(float(e.duration_ns()) for e in events if e.device_type() == DeviceType.CUDA) / 1e9
+    return [e for e in results.kineto_results.events() if e.device_type() == DeviceType.CUDA]

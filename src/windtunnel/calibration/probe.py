@@ -9,17 +9,21 @@ from dataclasses import dataclass
 import torch
 
 from windtunnel.calibration import clock
-from windtunnel.calibration.cases import Case, Drawer, Limits
+from windtunnel.calibration.cases import Case, Limits
+from windtunnel.calibration.drawer import Drawer
 from windtunnel.trace import Op
 from windtunnel.trace.record import Observer
 
 # How often each family is drawn: products and convolutions have the most ways to be fast or slow.
 WEIGHTS = (
     ("matmul", 34),
-    ("convolution", 60),
+    ("convolution", 48),
+    ("depthwise", 8),
+    ("grouped", 5),
+    ("square", 6),
     ("transposed", 6),
     ("attention", 10),
-    ("recurrent", 6),
+    ("recurrent", 8),
     ("batch_norm", 8),
     ("layer_norm", 5),
     ("group_norm", 2),

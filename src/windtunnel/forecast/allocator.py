@@ -16,19 +16,27 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 from windtunnel.units import MIB
 
-GRAIN = 512  # sizes are whole multiples of this
-SMALL = 1 * MIB  # up to here a request is served by the small pool, whose segments are
-SMALL_SEGMENT = 2 * MIB
-MEDIUM = 10 * MIB  # below here a larger one shares a segment of
-MEDIUM_SEGMENT = 20 * MIB
-LARGE_STEP = 2 * MIB  # and from there on has its own, which is a multiple of this
+SMALL = 1 * MIB  # up to here a request is served by the small pool
+MEDIUM = 10 * MIB  # below here a larger one shares a segment, and from there on has its own
 CPU_GRAIN = 64
 
 Shelf = list[tuple[Any, ...]]  # (size, address, block) of free blocks, from small to large
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """Sizes are whole multiples of the grain. Segments are of one size in the small pool, of another below MEDIUM, and from there on
+    multiples of the step. A probe measures all four; these are the allocator's defaults."""
+
+    grain: int = 512
+    small_segment: int = 2 * MIB
+    medium_segment: int = 20 * MIB
+    large_step: int = 2 * MIB
 
 
 class Block:
@@ -50,20 +58,22 @@ class Pools:
     under capture, finds only blocks that were made for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rounding: Rounding | None = None) -> None:
+        self.rounding = rounding or Rounding()
         self.allocated = self.reserved = self.most_reserved = 0
         self._shelves: defaultdict[tuple[str, bool], Shelf] = defaultdict(list)
         self._next_address = 0
 
     def take(self, size: float, stream: str = "") -> Block:
         """The smallest free block that is large enough, of equal ones the lowest; cut to size where a useful rest is left."""
-        wanted = -(-int(size) // GRAIN) * GRAIN or GRAIN
+        grain = self.rounding.grain
+        wanted = -(-int(size) // grain) * grain or grain
         is_small = wanted <= SMALL
         shelf = self._shelves[stream, is_small]
         place = bisect_left(shelf, (wanted,))
         block = shelf.pop(place)[2] if place < len(shelf) else self._take_segment(wanted, shelf, is_small)
         rest = block.size - wanted
-        if rest >= GRAIN if is_small else rest > SMALL:
+        if rest >= grain if is_small else rest > SMALL:
             self._cut(block, wanted)
         block.is_free = False
         self.allocated += block.size
@@ -97,7 +107,8 @@ class Pools:
             shelf[:] = kept
 
     def _take_segment(self, wanted: int, shelf: Shelf, is_small: bool) -> Block:
-        size = -(-wanted // LARGE_STEP) * LARGE_STEP if wanted >= MEDIUM else SMALL_SEGMENT if is_small else MEDIUM_SEGMENT
+        rules = self.rounding
+        size = -(-wanted // rules.large_step) * rules.large_step if wanted >= MEDIUM else rules.small_segment if is_small else rules.medium_segment
         block = Block(self._next_address, size, shelf, is_small)
         self._next_address += size
         self.reserved += size

@@ -10,15 +10,17 @@ from typing import NamedTuple
 from windtunnel import units
 from windtunnel.errors import BadInput
 from windtunnel.forecast import memory
+from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.price import Price, Pricer, threads_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
-from windtunnel.machine import Machine
+from windtunnel.machine import Machine, need
 from windtunnel.results import Result
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 _HOST_PARTS = ("launch",)
+_CORE_MEMORY_RATE = 12e9  # what one core of a host draws, where its description does not say
 # For a machine nobody has probed, by a profile of another: as factors either way.
 _OTHER_SPREAD, _OTHER_HOST_SPREAD = 1.6, 1.6
 _LEAST_DOUBT = 0.01
@@ -54,7 +56,7 @@ def forecast(trace: Trace, machine: Machine, strategy: Strategy, profile: Profil
     machine = _stretch(machine, profile)
     pricer = Pricer(machine, strategy, trace, profile)
     prices = pricer.price(trace.ops)
-    timeline = lay_out(trace, prices, machine, strategy)
+    timeline = lay_out(trace, prices, machine, strategy, _copy_seconds(trace, machine, strategy, profile))
     parts = timeline.parts()
     host, unit = _lane_seconds(timeline, "host"), _lane_seconds(timeline, "unit")
     doubt = doubt_of(machine, profile)
@@ -68,7 +70,7 @@ def forecast(trace: Trace, machine: Machine, strategy: Strategy, profile: Profil
         low_seconds=low,
         high_seconds=high,
         parts=parts,
-        memory=memory.account(trace, machine, strategy, [price.room_bytes for price in prices]),
+        memory=memory.account(trace, machine, strategy, [price.room_bytes for price in prices], Rounding(**profile.rounding)),
         bound_by=max(parts, key=lambda part: parts[part]),
         unit_seconds=sum(price.unit_seconds for price in prices),
         host_seconds=host if machine.unit.kind == "gpu" else sum(price.host_seconds for price in prices),
@@ -111,7 +113,23 @@ def forecast_timeline(trace: Trace, machine: Machine, strategy: Strategy, profil
     """The schedule behind a forecast."""
     _refuse_impossible(machine, strategy)
     machine = _stretch(machine, profile)
-    return lay_out(trace, Pricer(machine, strategy, trace, profile).price(trace.ops), machine, strategy)
+    prices = Pricer(machine, strategy, trace, profile).price(trace.ops)
+    return lay_out(trace, prices, machine, strategy, _copy_seconds(trace, machine, strategy, profile))
+
+
+def _copy_seconds(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> float:
+    """What a streamed batch takes to the unit: as the machine's own probe timed it, else at its link's rate."""
+    if strategy.data == "resident" or machine.unit.kind == "cpu":
+        return 0.0
+    timed = profile.copy_seconds(trace.batch_bytes, "pinned" if strategy.prefetch else "pageable") if machine.profile else None
+    if timed is not None:
+        return timed
+    link_rate = need(machine, "link.rate")
+    if strategy.prefetch:
+        return trace.batch_bytes / link_rate
+    # From ordinary memory a core of the host copies the batch to a staging buffer first, reading and writing each byte.
+    staging = (machine.host.core_memory_rate or _CORE_MEMORY_RATE) / 2
+    return trace.batch_bytes / min(link_rate, staging)
 
 
 def _stretch(machine: Machine, profile: Profile) -> Machine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast.allocator import Block, Heap, Pools
+from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
 from windtunnel.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
@@ -38,7 +38,7 @@ class Room(Memory):
         return (self.reserved_bytes or self.peak_bytes) + self.context_bytes + self.spare_bytes
 
 
-def account(trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float] | None = None) -> Room:
+def account(trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float] | None = None, rounding: Rounding | None = None) -> Room:
     """The fullest moment of a warm process's steps, what fills it, and what the allocator has taken by then.
 
     `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
@@ -47,7 +47,7 @@ def account(trace: Trace, machine: Machine, strategy: Strategy, workspace: Seque
         replay = _Replay(trace, Heap(), workspace)
         _run_eagerly(replay, 0)
         return Room(peak_bytes=float(replay.peak), parts=replay.peak_parts(), capacity_bytes=machine.unit.memory_bytes)
-    pools = Pools()
+    pools = Pools(rounding)
     replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
     if strategy.execution == "graph":
         _capture(replay, pools)

@@ -25,9 +25,8 @@ _GRAIN_FLOP = 1e6
 _COMPILED_SHARE = 0.4
 
 
-# A recurrent call that starts more kernels than a drill's pays for each; a bare launch is about half of a whole small op's issuing.
+# A recurrent call that starts more kernels than a drill's pays for each.
 _DRILLED_KERNELS = 20.0
-_LAUNCH_SHARE = 0.5
 
 
 # What cuBLAS's product with a bias takes while it runs.
@@ -83,7 +82,7 @@ class Pricer:
     def _price(self, op: Op, seconds: float, kernels: float, room: float) -> Price:
         host = self.host_seconds(op)
         if op.family == "recurrent" and self.unit.kind == "gpu":
-            host += max(0.0, kernels - _DRILLED_KERNELS) * _LAUNCH_SHARE * self.issue.forward["other"]
+            host += max(0.0, kernels - _DRILLED_KERNELS) * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
         if self.unit.kind == "cpu":
             return Price(host, max(0.0, seconds - host) if seconds else 0.0)  # a CPU's timing of an op has its issuing in it
         pause = self.profile.node_seconds if self.strategy.execution == "graph" else self.profile.gap_seconds

@@ -45,7 +45,11 @@ class Kind:
 class Profile:
     """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows;
     `host_stretch` is how much more whole networks cost the host than the short drills by which its costs were found, `unit_stretch`
-    how much longer ops take in a network than over and over on the same memory, which caches then hold."""
+    how much longer ops take in a network than over and over on the same memory, which caches then hold.
+
+    `launch_seconds` is what the host pays for a kernel that a library starts within one call. `copies` has the seconds of copying
+    so many bytes to the unit, from `pinned` and from `pageable` memory; `rounding` the sizes in which its allocator takes memory.
+    """
 
     name: str
     target: str
@@ -60,6 +64,19 @@ class Profile:
     host_stretch: float
     unit_stretch: float
     kinds: Mapping[str, Kind]
+    launch_seconds: float = 0.0
+    copies: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    rounding: Mapping[str, int] = field(default_factory=dict)
+
+    def copy_seconds(self, size: float, memory: str) -> float | None:
+        """What copying so many bytes to the unit takes, on a line between the sizes that were timed; nothing where none was."""
+        timed = self.copies.get(memory)
+        if not timed:
+            return None
+        sizes, seconds = zip(*timed, strict=True)
+        if size >= sizes[-1]:
+            return float(seconds[-1] * size / sizes[-1])
+        return float(np.interp(size, sizes, seconds))
 
     def seconds(self, pieces: Sequence[Piece], roof: Roof, threads: int) -> list[float]:
         """What each piece takes: never less than physics asks, and by its roofline alone where the kind was never probed."""
@@ -136,7 +153,8 @@ def plain(profile: Profile) -> dict[str, Any]:
     """Plain data for a file; figures of the trees to four digits."""
     data = {name: getattr(profile, name) for name in _SCALARS}
     kinds = {name: _plain_kind(kind) for name, kind in sorted(profile.kinds.items())}
-    return {"format": FORMAT, **data, "versions": dict(profile.versions), "kinds": kinds}
+    more = {"copies": {name: [list(pair) for pair in timed] for name, timed in profile.copies.items()}, "rounding": dict(profile.rounding)}
+    return {"format": FORMAT, **data, "versions": dict(profile.versions), **more, "kinds": kinds}
 
 
 def read(data: Mapping[str, Any], where: str) -> Profile:
@@ -145,7 +163,14 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
         raise BadRecord(f"{where} is a profile of format {data.get('format')!r}; this version reads {FORMAT}.", hint="Probe again: windtunnel machine probe")
     try:
         kinds = {name: _read_kind(kind) for name, kind in data["kinds"].items()}
-        profile = Profile(**{name: data[name] for name in _SCALARS}, versions=dict(data["versions"]), kinds=kinds)
+        profile = Profile(
+            **{name: data[name] for name in _SCALARS if name != "launch_seconds"},
+            versions=dict(data["versions"]),
+            kinds=kinds,
+            launch_seconds=float(data.get("launch_seconds", 0.0)),
+            copies={name: tuple((float(size), float(spent)) for size, spent in timed) for name, timed in data.get("copies", {}).items()},
+            rounding={name: int(size) for name, size in data.get("rounding", {}).items()},
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRecord(f"{where} does not read as a profile: {type(error).__name__} {error}", hint="Probe again: windtunnel machine probe") from error
     if not kinds:
@@ -154,11 +179,15 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
     return profile
 
 
-_SCALARS = ("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "unit_spread", "host_spread", "host_stretch", "unit_stretch")
+_SCALARS = (
+    *("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "launch_seconds"),
+    *("unit_spread", "host_spread", "host_stretch", "unit_stretch"),
+)
 
 
 def _refuse_nan(profile: Profile, where: str) -> None:
     numbers = [getattr(profile, name) for name in _SCALARS if isinstance(getattr(profile, name), (int, float))]
+    numbers += [figure for timed in profile.copies.values() for pair in timed for figure in pair]
     wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
     for name, kind in profile.kinds.items():
         trees = [t for t in (kind.excess, kind.room, kind.launches) if t is not None]

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import Lanes, Span, Task
-from windtunnel.machine import Issue, Machine, need
+from windtunnel.machine import Issue, Machine
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 _MOST_STEPS = 8
 _STEADY = 1e-6
-_CORE_MEMORY_RATE = 12e9  # what one core of a host draws, where its description does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,9 @@ class Timeline:
         return parts
 
 
-def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> Timeline:
-    """Repeat the step until its period is steady."""
-    step = _step(trace, prices, machine, strategy)
+def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float = 0.0) -> Timeline:
+    """Repeat the step until its period is steady. `copy_seconds` is what a batch takes to the unit where it is streamed."""
+    step = _step(trace, prices, machine, strategy, copy_seconds)
     lanes = Lanes()
     for _ in range(_MOST_STEPS):
         lanes.place(step)
@@ -56,14 +55,15 @@ def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: S
     return Timeline(tasks=tuple(lanes.tasks), spans=tuple(lanes.spans), begin=lanes.ends[-2], end=lanes.ends[-1])
 
 
-def _step(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy) -> list[Task]:
+def _step(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float) -> list[Task]:
     """One step's tasks; every step of a steady run has the same."""
     issue = machine.issue
     assert issue is not None
     calls = issue.backward_seconds * trace.backward_calls + issue.update_seconds * trace.update_calls
     captured = machine.unit.kind == "gpu" and strategy.execution == "graph"
     tasks = [Task(lane="host", seconds=0.0 if captured else calls, part="launch", label="step")]
-    ready = _add_copy(tasks, trace, machine, strategy)
+    streamed = strategy.data == "streamed" and machine.unit.kind == "gpu"
+    ready = _add_copy(tasks, copy_seconds, strategy.prefetch) if streamed else ()
     if machine.unit.kind == "cpu":
         _add_cpu_ops(tasks, trace, prices)
     elif captured:
@@ -73,21 +73,15 @@ def _step(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Str
     return tasks
 
 
-def _add_copy(tasks: list[Task], trace: Trace, machine: Machine, strategy: Strategy) -> tuple[int, ...]:
+def _add_copy(tasks: list[Task], seconds: float, prefetch: int) -> tuple[int, ...]:
     """A streamed batch crosses the link every step: the host waits for it, or, prefetched, it runs ahead."""
-    if strategy.data == "resident" or machine.unit.kind == "cpu":
-        return ()
-    link_rate = need(machine, "link.rate")
     here = len(tasks)
-    if strategy.prefetch == 0:
-        # From ordinary memory a core of the host copies the batch to a staging buffer first, reading and writing each byte;
-        # and the copy stands in one queue with the kernels, behind those of the step before.
-        staging = (machine.host.core_memory_rate or _CORE_MEMORY_RATE) / 2
-        seconds = trace.batch_bytes / min(link_rate, staging)
-        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1,), back=1))
-        tasks.append(Task(lane="host", seconds=0.0, part="copy", label="batch arrived", after=(here,)))
+    if prefetch:
+        tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", back=1 + prefetch))
         return (here,)
-    tasks.append(Task(lane="copy", seconds=trace.batch_bytes / link_rate, part="copy", label="batch", back=1 + strategy.prefetch))
+    # It stands in one queue with the kernels, behind those of the step before.
+    tasks.append(Task(lane="copy", seconds=seconds, part="copy", label="batch", after=(here - 1,), back=1))
+    tasks.append(Task(lane="host", seconds=0.0, part="copy", label="batch arrived", after=(here,)))
     return (here,)
 
 

@@ -1,0 +1,282 @@
+"""Draw products of random synthetic shapes: matrices, convolutions, attention, recurrent calls. No shape is taken from a network.
+
+Sizes are drawn evenly on a logarithmic scale, most of them round as layers like them, some odd.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from windtunnel.calibration.cases import Case, Limits, Spec
+
+COMMON_WIDTHS = sorted({base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3})
+
+
+class Sizes:
+    """Draws numbers as people choose them, reproducibly."""
+
+    def __init__(self, limits: Limits, seed: int = 0) -> None:
+        self.limits = limits
+        self.rng = random.Random(seed)
+
+    def _size(self, low: int, high: int) -> int:
+        """Evenly drawn on a logarithmic scale; mostly a multiple of a power of two, as people choose them."""
+        value = math.exp(self.rng.uniform(math.log(low), math.log(high + 0.5)))
+        grain = self.rng.choice((1, 2, 4, 8, 8, 16, 32, 64, 64))
+        value = round(value / grain) * grain if value > 2 * grain else round(value)
+        return max(low, min(high, int(value)))
+
+    def _side(self) -> int:
+        """Of an image or a map: a small number doubled a few times, now and then any."""
+        if self.rng.random() < 0.25:
+            return self._size(2, 256)
+        return min(256, self.rng.randint(4, 9) << self.rng.randint(0, 5))
+
+    def _examples(self) -> int:
+        return 1 << self.rng.randint(0, 8) if self.rng.random() < 0.6 else self._size(1, 256)
+
+    def _width(self, low: int, high: int) -> int:
+        """Channels: a multiple of 8 but for a few."""
+        value = self._size(low, high)
+        return value if self.rng.random() < 0.12 else max(low, round(value / 8) * 8)
+
+    def _precision(self) -> str:
+        return self.rng.choice(self.limits.precisions)
+
+    def _dtype(self) -> str:
+        """For ops without products: full or low precision."""
+        low = [p for p in self.limits.precisions if p in ("bf16", "fp16")]
+        return self.rng.choice(["fp32", *low[:1]]) if low else "fp32"
+
+    def _flop_limit(self, precision: str) -> float:
+        return self.limits.flop * {"fp32": 0.25}.get(precision, 1.0)
+
+
+class Products(Sizes):
+    """Draws the families that multiply."""
+
+    def _matmul(self) -> Case | None:
+        precision, r = self._precision(), self.rng
+        batched = r.random() < 0.2
+        if batched:
+            batch, rows, columns, depth = self._size(2, 1024), self._size(1, 2048), self._size(1, 2048), self._size(4, 2048)
+        elif r.random() < 0.12:  # positions by a vocabulary
+            batch, rows, columns, depth = 1, 1 << r.randint(6, 14), r.randint(1000, 60000), 64 * r.randint(2, 24)
+            rows, columns, depth = r.choice(((rows, columns, depth), (rows, depth, columns), (columns, depth, rows)))
+        elif r.random() < 0.5:  # as layers are commonly built: examples or positions by widths
+            batch, rows, columns, depth = (
+                1,
+                self._size(1, 65536),
+                r.choice((*COMMON_WIDTHS, 1000, 3072, 4096, 8192)),
+                r.choice((*COMMON_WIDTHS, 3072, 4096, 8192)),
+            )
+            rows, columns, depth = r.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
+        else:
+            batch, rows, columns, depth = 1, self._size(1, 65536), self._size(1, 60000), self._size(1, 60000)
+        flop = 2.0 * batch * rows * columns * depth
+        if flop > self._flop_limit(precision) or (flop < 1e5 and r.random() < 0.8):
+            return None
+        left_turned, right_turned = r.choice(((False, False), (False, True), (False, True), (True, False)))
+        lead = (batch,) if batched else ()
+        left = Spec(shape=(*lead, rows, depth), dtype=precision, turned=left_turned)
+        right = Spec(shape=(*lead, depth, columns), dtype=precision, turned=right_turned)
+        if batched:
+            return Case(family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.bmm(t[0], t[1]))
+        if r.random() < 0.35:
+            bias = Spec(shape=(columns,), dtype=precision)
+            return Case(family="matmul", precision=precision, tensors=(bias, left, right), call=lambda t: torch.addmm(t[0], t[1], t[2]))
+        return Case(family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.mm(t[0], t[1]))
+
+    def _convolution(self) -> Case | None:
+        """Two of three as layers are commonly built: batches of a power of two, channels of round numbers, small odd kernels."""
+        chance = self.rng.random()
+        if chance < 0.04:
+            return self._patches()
+        return self._common_convolution() if chance < 0.67 else self._any_convolution()
+
+    def _patches(self) -> Case | None:
+        """Images cut into patches that do not overlap, each becoming a vector."""
+        r, kernel = self.rng, self.rng.choice((2, 4, 8, 14, 16, 16, 32))
+        side = kernel * r.choice((4, 7, 8, 10, 14, 16))
+        out = r.choice([w for w in COMMON_WIDTHS if w >= 48])
+        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), 3, out, side, kernel, kernel, 0, 1)
+
+    def _common_convolution(self) -> Case | None:
+        r, precision = self.rng, self._precision()
+        kernel = r.choice((1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 5, 7))
+        side = min(256, r.choice((5, 6, 7, 7, 7, 7, 8, 8, 8, 9)) << r.randint(0, 5))
+        batch = 1 << r.randint(0, 8)
+        widths = [w for w in COMMON_WIDTHS if 300 <= w * side <= 40000]
+        if not widths:
+            return None
+        channels = r.choice(widths)
+        out = r.choice([w for w in COMMON_WIDTHS if channels / 8 <= w <= channels * 8])
+        groups = channels if r.random() < 0.12 and kernel >= 3 else 1
+        if groups == 1 and r.random() < 0.12 and kernel == 3:  # groups of a few channels each
+            each = r.choice((4, 8, 8, 16, 16, 24, 32, 64))
+            channels = out = each * max(2, round(channels / each))
+            groups = channels // each
+        stride = r.choice((1, 1, 1, 1, 2))
+        return self._sized_convolution(precision, batch, channels, channels if groups == channels else out, side, kernel, stride, kernel // 2, groups)
+
+    def _depthwise(self) -> Case | None:
+        """Every channel by itself, with small and large kernels."""
+        r, kernel = self.rng, self.rng.choice((3, 3, 3, 5, 5, 7, 7, 7))
+        side = min(256, r.choice((5, 6, 7, 7, 7, 8, 8, 9)) << r.randint(0, 5))
+        channels = r.choice([w for w in COMMON_WIDTHS if w >= 16])
+        stride = r.choice((1, 1, 1, 2))
+        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, channels, side, kernel, stride, kernel // 2, channels)
+
+    def _grouped(self) -> Case | None:
+        """Groups of a few channels each."""
+        r, each = self.rng, self.rng.choice((4, 4, 8, 8, 16, 16, 24, 32, 40, 64))
+        groups = r.choice((2, 4, 8, 16, 32, 32, 32, 64))
+        side = min(128, r.choice((6, 7, 7, 7, 8, 9)) << r.randint(0, 4))
+        wider = r.choice((1, 1, 1, 1, 2))
+        return self._sized_convolution(
+            self._precision(), 1 << r.randint(0, 8), groups * each, groups * each * wider, side, 3, r.choice((1, 1, 1, 2)), 1, groups
+        )
+
+    def _square(self) -> Case | None:
+        """3 x 3 in full precision, where a library has the most algorithms to choose from, and some take much room."""
+        r = self.rng
+        side = min(224, r.choice((5, 6, 7, 7, 7, 7, 8, 8, 9)) << r.randint(0, 5))
+        widths = [w for w in COMMON_WIDTHS if w >= 8]
+        channels = r.choice(widths)
+        out = r.choice([w for w in widths if channels / 2 <= w <= channels * 2])
+        return self._sized_convolution("fp32", 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1)
+
+    def _any_convolution(self) -> Case | None:
+        r, precision = self.rng, self._precision()
+        kernel = r.choice((1, 1, 1, 1, 3, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 11))
+        side = self._side()
+        if side < kernel:
+            return None
+        batch = self._examples()
+        channels = self._channels(side)
+        out = self._width(8, 2048) if r.random() < 0.4 else max(1, round(channels * r.choice((0.25, 0.5, 1, 1, 2, 4))))
+        groups = self._groups(channels, kernel)
+        if groups > 1:
+            out = groups * max(1, round(out / groups)) if groups < channels else channels
+        stride = r.choice((1, 1, 1, 2)) if kernel not in (2, 4, 11) else r.choice((kernel, 2, 4))
+        padding = 0 if kernel in (2, 4) else kernel // 2
+        return self._sized_convolution(precision, batch, channels, out, side, kernel, stride, padding, groups)
+
+    def _sized_convolution(
+        self, precision: str, batch: int, channels: int, out: int, side: int, kernel: int, stride: int, padding: int, groups: int
+    ) -> Case | None:
+        """The case, unless it is too large for a probe or so small that it says little."""
+        r = self.rng
+        out_side = (side + 2 * padding - kernel) // stride + 1
+        flop = 2.0 * batch * out_side**2 * out * channels * kernel**2 / groups
+        most = max(batch * channels * side**2, batch * out * out_side**2)
+        if out_side < 1 or flop > self._flop_limit(precision) or most > self.limits.elements / 3 or (flop < 1e6 and r.random() < 0.8):
+            return None
+        return self._convolution_case(precision, (batch, channels, side, side), (out, channels // groups, kernel, kernel), stride, padding, groups)
+
+    def _channels(self, side: int) -> int:
+        r = self.rng
+        if r.random() < 0.08:
+            return r.choice((1, 3, 3))
+        if r.random() < 0.7:  # the wider the map the fewer its channels
+            return self._width(max(8, 500 // side), min(2048, max(16, 30000 // side)))
+        return self._width(8, 2048)
+
+    def _groups(self, channels: int, kernel: int) -> int:
+        r = self.rng.random()
+        if r < 0.16 and kernel >= 3:
+            return channels
+        if r < 0.26:
+            return self.rng.choice([g for g in (2, 4, 8, 16, 32) if channels % g == 0] or [1])
+        return 1
+
+    def _convolution_case(self, precision: str, source: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, groups: int) -> Case:
+        to_source = self.rng.random() < 0.5  # one gradient at a time, so that each is timed alone
+        tensors = (Spec(shape=source, dtype=precision, grad=to_source), Spec(shape=weight, dtype=precision, grad=not to_source))
+        return Case(
+            family="convolution",
+            precision=precision,
+            tensors=tensors,
+            call=lambda t: F.conv2d(t[0], t[1], None, stride, padding, 1, groups),
+        )
+
+    def _transposed(self) -> Case | None:
+        precision, kernel = self._precision(), self.rng.choice((2, 3, 4, 4, 5))
+        side, batch, channels, out = self._side() // 2, self._examples(), self._width(8, 1024), self._width(1, 1024)
+        stride = self.rng.choice((1, 2, 2))
+        padding = kernel // 2 - (kernel % 2 == 0 and stride == 2 and kernel == 2)
+        out_side = (side - 1) * stride - 2 * padding + kernel
+        flop = 2.0 * batch * side**2 * channels * out * kernel**2
+        if out_side < 1 or flop > self._flop_limit(precision) or flop < 1e5 or batch * max(channels * side**2, out * out_side**2) > self.limits.elements / 3:
+            return None
+        to_source = self.rng.random() < 0.5
+        source = Spec(shape=(batch, channels, side, side), dtype=precision, grad=to_source)
+        weight = Spec(shape=(channels, out, kernel, kernel), dtype=precision, grad=not to_source)
+        return Case(family="convolution", precision=precision, tensors=(source, weight), call=lambda t: F.conv_transpose2d(t[0], t[1], None, stride, padding))
+
+    def _attention(self) -> Case | None:
+        precision = self._precision()
+        batch, heads, length = self._size(1, 128), self._size(1, 32), self._size(8, 2048)
+        size = self.rng.choice((16, 32, 64, 64, 64, 80, 96, 128))
+        if 4.0 * batch * heads * length**2 * size > self._flop_limit(precision) / 2:
+            return None
+        causal = self.rng.random() < 0.4
+        masked = not causal and self.rng.random() < 0.3
+        shape = (batch, heads, length, size)
+        mask = (Spec(shape=(batch, 1, length, length), dtype=precision),) if masked else ()
+        tensors = tuple(Spec(shape=shape, dtype=precision, grad=True) for _ in range(3)) + mask
+        return Case(
+            family="attention",
+            precision=precision,
+            tensors=tensors,
+            call=lambda t: F.scaled_dot_product_attention(t[0], t[1], t[2], t[3] if len(t) > 3 else None, is_causal=causal),
+        )
+
+    def _recurrent(self) -> Case | None:
+        precision, kind = self._precision(), self.rng.choice(("RNN", "LSTM", "LSTM", "GRU"))
+        steps, batch, width, hidden = self._size(4, 256), self._size(1, 256), self._size(2, 1024), self._size(8, 1500)
+        layers, ways = self.rng.choice((1, 1, 1, 2)), self.rng.choice((1, 1, 1, 2))
+        gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[kind]
+        if 2.0 * gates * steps * batch * hidden * (width + hidden) * layers * ways > self._flop_limit(precision) / 4:
+            return None
+        return Case(
+            family="recurrent",
+            precision=precision,
+            tensors=_recurrent_specs(precision, steps, batch, width, hidden, gates, layers, ways),
+            call=lambda t: _run_recurrent(kind, layers, ways, t),
+            prepare=lambda t: _flatten(kind, layers, ways, t),
+        )
+
+
+def _recurrent_specs(precision: str, steps: int, batch: int, width: int, hidden: int, gates: int, layers: int, ways: int) -> tuple[Spec, ...]:
+    """The sequence, then every weight and bias of every layer and way."""
+    specs = [Spec(shape=(steps, batch, width), dtype=precision, grad=True)]
+    for layer in range(layers):
+        inputs = width if layer == 0 else hidden * ways
+        for _ in range(ways):
+            shapes = ((gates * hidden, inputs), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+            specs += [Spec(shape=shape, dtype=precision, grad=True) for shape in shapes]
+    return tuple(specs)
+
+
+def _flatten(kind: str, layers: int, ways: int, tensors: list[Tensor]) -> None:
+    """cuDNN wants all weights in one piece, as a module keeps them."""
+    source, *weights = tensors
+    mode = {"RNN": 1, "LSTM": 2, "GRU": 3}[kind]
+    with torch.no_grad():
+        torch._cudnn_rnn_flatten_weight(weights, 4, source.shape[-1], mode, weights[1].shape[1], 0, layers, False, ways == 2)
+
+
+def _run_recurrent(kind: str, layers: int, ways: int, tensors: list[Tensor]) -> Tensor:
+    source, *weights = tensors
+    hidden = weights[1].shape[1]
+    state = source.new_zeros(layers * ways, source.shape[1], hidden)
+    call = {"RNN": torch.rnn_tanh, "LSTM": torch.lstm, "GRU": torch.gru}[kind]
+    start = (state, state) if kind == "LSTM" else state
+    result: Tensor = call(source, start, weights, True, layers, 0.0, True, ways == 2, False)[0]  # type: ignore[operator]
+    return result
