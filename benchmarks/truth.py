@@ -29,7 +29,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from windtunnel import here, records, truth
-from windtunnel.measurement import compilation, environment, worker
+from windtunnel.measurement import compilation, environment, sampler, worker
 from windtunnel.truth import Case, read_cases
 
 LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
@@ -174,7 +174,7 @@ def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> l
     while True:
         seen.append(time_steps(step, sync, 1))
         over = time.perf_counter() - begin > most
-        if len(seen) >= LEAST_WARM_STEPS and (over or (len(seen) >= 9 and worker._alike(seen[-8:-4], seen[-4:]))):
+        if len(seen) >= LEAST_WARM_STEPS and (over or (len(seen) >= 9 and sampler.alike(seen[-8:-4], seen[-4:]))):
             return seen
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 import os
-import select
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +18,7 @@ from typing import Any
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError, Unavailable
 from windtunnel.machine import Machine
-from windtunnel.measurement import environment, worker
+from windtunnel.measurement import children, environment, worker
 from windtunnel.measurement.steady import Interval, Protocol, interval
 from windtunnel.measurement.store import Store
 from windtunnel.results import Memory, Result
@@ -290,37 +286,8 @@ def _memory(reports: list[dict[str, Any]], machine: Machine) -> Memory:
 
 def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> dict[str, Any]:
     """One order in a fresh interpreter."""
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as errors, _pinned(threads, device):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "windtunnel.measurement.worker", str(writer)],
-            stdin=subprocess.PIPE,
-            stdout=errors,
-            stderr=errors,
-            pass_fds=(writer,),
-            env=environment.for_child(threads),
-            start_new_session=True,  # so that what the child itself starts can be ended with it
-        )
-        os.close(writer)
-        try:
-            assert child.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(order).encode())
-                child.stdin.close()
-            messages, timed_out = _listen(reader, timeout)
-            if timed_out:
-                _end_group(child.pid)
-            code = child.wait()
-        except BaseException:
-            _end_group(child.pid)
-            child.wait()
-            raise
-        return _report(messages, code, timed_out, _tail(errors), timeout)
-
-
-def _end_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+    command = [sys.executable, "-m", "windtunnel.measurement.worker"]
+    return children.spawn(command, order, environment.for_child(threads), threads if device == "cpu" else None, timeout)
 
 
 def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float) -> dict[str, Any]:
@@ -330,7 +297,7 @@ def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, 
     if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise Unavailable("This process has used CUDA already, and a copy of it cannot.", hint="Put the job in a file and name it path/to/file.py:function.")
     reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as errors, _pinned(threads, device):
+    with tempfile.TemporaryFile() as errors, children.pinned(threads if device == "cpu" else None):
         pid = os.fork()
         if pid == 0:
             os.close(reader)
@@ -341,7 +308,7 @@ def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, 
                 os._exit(0)
         os.close(writer)
         try:
-            messages, timed_out = _listen(reader, timeout)
+            messages, timed_out = children.listen(reader, timeout)
             if timed_out:
                 os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -349,77 +316,4 @@ def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, 
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
-        return _report(messages, os.waitstatus_to_exitcode(status), timed_out, _tail(errors), timeout)
-
-
-@contextlib.contextmanager
-def _pinned(threads: int, device: str) -> Iterator[None]:
-    """Children inherit the processors of the thread that starts them, so this one is pinned for that moment."""
-    wanted = environment.cpus_for(threads) if device == "cpu" else None
-    if wanted is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, wanted)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _listen(reader: int, timeout: float) -> tuple[list[dict[str, Any]], bool]:
-    """All messages of a child until it closes its pipe or its time is up; sleeps in between."""
-    deadline = time.monotonic() + timeout
-    data = b""
-    with os.fdopen(reader, "rb", buffering=0) as pipe:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                return _decode(data), True
-            chunk = pipe.read(1 << 16)
-            if not chunk:
-                return _decode(data), False
-            data += chunk
-
-
-def _decode(data: bytes) -> list[dict[str, Any]]:
-    messages = []
-    for line in data.splitlines():
-        with contextlib.suppress(ValueError):
-            messages.append(json.loads(line))
-    return messages
-
-
-def _report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: str, timeout: float) -> dict[str, Any]:
-    """What a child told, in one piece; or how it failed, by name."""
-    report: dict[str, Any] = {"samples": {}}
-    for message in messages:
-        if message["kind"] == "samples":
-            entry = report["samples"].setdefault(message["phase"], {"steps": message["steps"], "seconds": []})
-            entry["seconds"] += message["seconds"]
-        else:
-            report[message["kind"]] = message
-    if "done" in report:
-        return report
-    if "failed" in report:
-        failed = report["failed"]
-        raise MeasurementFailed(f"The step could not be measured ({failed['state']}): {failed['error']}", state=failed["state"], hint=failed["hint"])
-    if timed_out:
-        raise MeasurementFailed(
-            f"A process gave no result within {timeout:.0f} s and was ended.", state="timeout", hint="Give more time with --timeout, or measure a smaller job."
-        )
-    if code < 0:
-        name = signal.Signals(-code).name
-        state = "killed" if name == "SIGKILL" else "crashed"
-        raise MeasurementFailed(
-            f"A process was ended by {name} before it had a result.{errors}",
-            state=state,
-            hint="SIGKILL most often means that memory ran out: try a smaller batch." if state == "killed" else "Its last words are above.",
-        )
-    raise MeasurementFailed(f"A process ended with code {code} and no result.{errors}", state="no result", hint="Its last words are above.")
-
-
-def _tail(file: Any) -> str:
-    file.seek(0)
-    lines = file.read().decode(errors="replace").strip().splitlines()
-    return "\n    " + "\n    ".join(lines[-5:]) if lines else ""
+        return children.report(messages, os.waitstatus_to_exitcode(status), timed_out, children.tail(errors), timeout)

@@ -6,38 +6,30 @@ goes to standard error and disturbs nothing.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from windtunnel.errors import WindtunnelError
-from windtunnel.measurement import compilation
-from windtunnel.measurement.steady import Protocol, is_precise
+from windtunnel.measurement import compilation, process
+from windtunnel.measurement.process import Emit
+from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
+from windtunnel.measurement.steady import Protocol
 from windtunnel.strategy import Strategy
 from windtunnel.workload import Workload, place_of
 
-Emit = Callable[[dict[str, Any]], None]
-
-_SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _PROFILED_STEPS = 3
-_ISSUED_STEPS = 5
 _SLOW_SECONDS = 0.2
-_LEAST_STEADY = 3
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    _die_with_parent()
-    run(order, lambda: Workload.named(order["job"], **order["settings"]), _speak_on(int(sys.argv[1])))
+    process.die_with_parent()
+    run(order, lambda: Workload.named(order["job"], **order["settings"]), process.speak_on(int(sys.argv[1])))
 
 
 def run_in_fork(order: dict[str, Any], workload: Workload, descriptor: int) -> None:
@@ -46,25 +38,10 @@ def run_in_fork(order: dict[str, Any], workload: Workload, descriptor: int) -> N
     The work is done on a new thread: the parent's thread pools did not survive the fork, and OpenMP keeps one for each
     thread that asks.
     """
-    _die_with_parent()
-    thread = threading.Thread(target=run, args=(order, lambda: workload, _speak_on(descriptor)))
+    process.die_with_parent()
+    thread = threading.Thread(target=run, args=(order, lambda: workload, process.speak_on(descriptor)))
     thread.start()
     thread.join()
-
-
-def _speak_on(descriptor: int) -> Emit:
-    """Messages go to a pipe of their own, and what the user's code prints to standard error."""
-    pipe = os.fdopen(descriptor, "w", buffering=1)
-    os.dup2(2, 1)
-    return lambda message: print(json.dumps(message), file=pipe, flush=True)
-
-
-def _die_with_parent() -> None:
-    """Nobody waits for this child's result when its parent is gone; and if memory runs out it is this child that must go."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
 def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> None:
@@ -93,11 +70,11 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
         _touch(torch)
     if strategy.execution == "compiled":
         compilation.load()
-    base = _resident_bytes(reset_peak=True)
+    base = process.resident_bytes(reset_peak=True)
     torch.manual_seed(order["seed"])
     step, sync = _make_step(torch, workload, strategy, device)
     sync()
-    sampler = _Sampler(step, sync, _SAMPLE_SECONDS[device], emit)
+    sampler = Sampler(step, sync, SAMPLE_SECONDS[device], emit)
     sampler.first()
     if strategy.execution == "compiled":
         compilation.forget_peak(torch, device)
@@ -110,7 +87,7 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
     emit({"kind": "done", "stopped": stopped, "linear": linear})
 
 
-def _look_inside(torch: Any, sampler: _Sampler, device: str, timeline: bool, emit: Emit) -> None:
+def _look_inside(torch: Any, sampler: Sampler, device: str, timeline: bool, emit: Emit) -> None:
     """Where the time of a step goes. A CPU does what it issues, so there only what lies outside all ops can be told to be the host's."""
     from windtunnel.measurement import profiler
 
@@ -212,99 +189,10 @@ def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: graph.replay()
 
 
-class _Sampler:
-    """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
-
-    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit) -> None:
-        self.step, self.sync, self.least, self.emit = step, sync, least_seconds, emit
-        self.group = 1
-        self.seconds: list[float] = []
-
-    def first(self) -> None:
-        self._tell("first", [self._time(1)], 1)
-
-    def warm_up(self, cap: float) -> None:
-        """Until two halves of the last steps agree or the cap is reached; then choose how many steps make a sample."""
-        begin, seen = time.perf_counter(), list[float]()
-        while time.perf_counter() - begin < cap or len(seen) < 2:
-            seen.append(self._time(1))
-            if len(seen) >= 8 and _alike(seen[-8:-4], seen[-4:]) and time.perf_counter() - begin > cap / 4:
-                break
-        self._tell("warm", seen, 1)
-        self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
-
-    def steady(self, protocol: Protocol) -> str:
-        """Sample until the median is precise or the time is up; say which."""
-        begin, told = time.perf_counter(), 0
-        stopped = ""
-        while not stopped:
-            self.seconds.append(self._time(self.group) / self.group)
-            elapsed = time.perf_counter() - begin
-            if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
-                stopped = "time"
-            elif elapsed > protocol.seconds / 4 and is_precise(self.seconds, protocol.precision / 2):
-                stopped = "precision"
-            if stopped or len(self.seconds) - told >= 1000:
-                self._tell("steady", self.seconds[told:], self.group)
-                told = len(self.seconds)
-        return stopped
-
-    def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not."""
-        ones = statistics.median(self._time(self.group) for _ in range(3))
-        twos = statistics.median(self._time(2 * self.group) for _ in range(3))
-        return twos / ones
-
-    def host_seconds(self) -> float:
-        """How long the host takes to issue a step to a unit that has nothing else to do."""
-        return statistics.median(self._issue() for _ in range(_ISSUED_STEPS))
-
-    def _issue(self) -> float:
-        self.sync()
-        start = time.perf_counter()
-        self.step()
-        return time.perf_counter() - start
-
-    def _time(self, steps: int) -> float:
-        start = time.perf_counter()
-        for _ in range(steps):
-            self.step()
-        self.sync()
-        return time.perf_counter() - start
-
-    def _tell(self, phase: str, seconds: list[float], steps: int) -> None:
-        self.emit({"kind": "samples", "phase": phase, "steps": steps, "seconds": seconds})
-
-
-def _alike(left: list[float], right: list[float]) -> bool:
-    a, b = statistics.median(left), statistics.median(right)
-    return abs(a - b) <= 0.05 * max(a, b)
-
-
 def _peak_memory(torch: Any, device: str, base: int) -> dict[str, float]:
     if device == "cuda":
         return {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
-    return {"peak_bytes": max(0, _peak_resident_bytes() - base)}
-
-
-def _resident_bytes(reset_peak: bool) -> int:
-    import psutil
-
-    if reset_peak:
-        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    return int(psutil.Process().memory_info().rss)
-
-
-def _peak_resident_bytes() -> int:
-    import resource
-
-    with contextlib.suppress(OSError), open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return {"peak_bytes": max(0, process.peak_resident_bytes() - base)}
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,84 @@
+"""The timing loop inside a child. It needs no framework and knows none."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from windtunnel.measurement.process import Emit
+from windtunnel.measurement.steady import Protocol, is_precise
+
+SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
+_ISSUED_STEPS = 5
+_LEAST_STEADY = 3
+
+
+class Sampler:
+    """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
+
+    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit) -> None:
+        self.step, self.sync, self.least, self.emit = step, sync, least_seconds, emit
+        self.group = 1
+        self.seconds: list[float] = []
+
+    def first(self) -> None:
+        self._tell("first", [self._time(1)], 1)
+
+    def warm_up(self, cap: float) -> None:
+        """Until two halves of the last steps agree or the cap is reached; then choose how many steps make a sample."""
+        begin, seen = time.perf_counter(), list[float]()
+        while time.perf_counter() - begin < cap or len(seen) < 2:
+            seen.append(self._time(1))
+            if len(seen) >= 8 and alike(seen[-8:-4], seen[-4:]) and time.perf_counter() - begin > cap / 4:
+                break
+        self._tell("warm", seen, 1)
+        self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
+
+    def steady(self, protocol: Protocol) -> str:
+        """Sample until the median is precise or the time is up; say which."""
+        begin, told = time.perf_counter(), 0
+        stopped = ""
+        while not stopped:
+            self.seconds.append(self._time(self.group) / self.group)
+            elapsed = time.perf_counter() - begin
+            if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
+                stopped = "time"
+            elif elapsed > protocol.seconds / 4 and is_precise(self.seconds, protocol.precision / 2):
+                stopped = "precision"
+            if stopped or len(self.seconds) - told >= 1000:
+                self._tell("steady", self.seconds[told:], self.group)
+                told = len(self.seconds)
+        return stopped
+
+    def linearity(self) -> float:
+        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not."""
+        ones = statistics.median(self._time(self.group) for _ in range(3))
+        twos = statistics.median(self._time(2 * self.group) for _ in range(3))
+        return twos / ones
+
+    def host_seconds(self) -> float:
+        """How long the host takes to issue a step to a unit that has nothing else to do."""
+        return statistics.median(self._issue() for _ in range(_ISSUED_STEPS))
+
+    def _issue(self) -> float:
+        self.sync()
+        start = time.perf_counter()
+        self.step()
+        return time.perf_counter() - start
+
+    def _time(self, steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.step()
+        self.sync()
+        return time.perf_counter() - start
+
+    def _tell(self, phase: str, seconds: list[float], steps: int) -> None:
+        self.emit({"kind": "samples", "phase": phase, "steps": steps, "seconds": seconds})
+
+
+def alike(left: list[float], right: list[float]) -> bool:
+    a, b = statistics.median(left), statistics.median(right)
+    return abs(a - b) <= 0.05 * max(a, b)
