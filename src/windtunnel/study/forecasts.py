@@ -1,0 +1,89 @@
+"""Forecasts of a study's cells, kept in its store: for time left, for a dry run, and in place of a unit that is not here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import windtunnel
+from windtunnel.errors import WindtunnelError
+from windtunnel.machine import Machine
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.study.store import StudyStore, dump
+
+HERE, ABSENT_GPU = "here", "h200"
+_EXECUTIONS = {"loop": "eager", "module": "eager", "compiled": "compiled", "graph": "graph"}
+Found = Mapping[str, Any]
+
+
+def can_be_forecast(task: Task) -> bool:
+    """PyTorch's ways alone are traced; nothing is guessed for other frameworks."""
+    return task.framework == "torch" and task.way in _EXECUTIONS
+
+
+def machine_for(task: Task, has_gpu: bool) -> str:
+    """This machine, or a well-known GPU where a task needs one and there is none."""
+    return HERE if task.device == "cpu" or has_gpu else ABSENT_GPU
+
+
+class Forecasts:
+    """Looks up what was forecast before; forecasts what was not, as long as its time lasts."""
+
+    def __init__(self, store: StudyStore, has_gpu: bool) -> None:
+        self.store, self.has_gpu = store, has_gpu
+        self.program = windtunnel.__version__
+        self.known = dict(store.forecasts(self.program))
+        self._machines: dict[str, Machine] = {}
+
+    def get(self, task: Task) -> Found | None:
+        return self.known.get((dump(task), machine_for(task, self.has_gpu)))
+
+    def step_seconds(self, task: Task) -> float | None:
+        found = self.get(task)
+        return None if found is None else found.get("step_seconds")
+
+    def make(self, tasks: Iterable[Task], *, seconds: float = 120.0, tell: Callable[[int], None] = lambda done: None) -> int:
+        """Forecast these tasks where that can be done; gives how many there was no time for. What is found is stored."""
+        missing = [task for task in tasks if can_be_forecast(task) and self.get(task) is None]
+        end, made = time.monotonic() + seconds, dict[tuple[str, str], Found]()
+        for task in missing:
+            if time.monotonic() > end:
+                break
+            made[dump(task), machine_for(task, self.has_gpu)] = self._forecast(task)
+            tell(len(made))
+        self.known |= made
+        if made:
+            self.store.add_forecasts(self.program, made)
+        return len(missing) - len(made)
+
+    def _forecast(self, task: Task) -> Found:
+        from windtunnel.prediction import predict
+        from windtunnel.strategy import Strategy
+        from windtunnel.workload import Workload
+
+        settings = {**task.settings, "way": "module" if task.way == "module" else "loop"} if task.job == "rnn" else dict(task.settings)
+        try:
+            machine = self._machine(task)
+            strategy = Strategy.read(
+                {"batch": task.batch, "execution": _EXECUTIONS[task.way], "data": task.data, "optimizer": task.optimizer}
+                | ({"threads": task.threads} if task.device == "cpu" else {})
+            )
+            found = predict(Workload.named(task.job, **settings), machine, strategy)
+        except WindtunnelError as error:
+            return {"none": error.message}
+        return {
+            "step_seconds": found.step_seconds,
+            "low_seconds": found.low_seconds,
+            "high_seconds": found.high_seconds,
+            "peak_bytes": found.memory.peak_bytes,
+            "unit": machine.unit.model,
+        }
+
+    def _machine(self, task: Task) -> Machine:
+        name = machine_for(task, self.has_gpu)
+        kind = f"{name} {task.device}"
+        if kind not in self._machines:
+            found = Machine.here() if name == HERE else Machine.named(name)
+            self._machines[kind] = found.with_cpu_only() if task.device == "cpu" and found.unit.kind == "gpu" else found
+        return self._machines[kind]

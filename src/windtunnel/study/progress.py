@@ -1,0 +1,62 @@
+"""How far a study is and how long it will take: from forecasts at first, then from what has run."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.steady import Protocol
+
+_START_SECONDS = 4.0  # an interpreter with a framework, before anything has been seen here
+_LEAST_STEPS = 8  # first, warm-up and steady steps a child takes however long they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Processes run and wanted, cells that failed, and the seconds left where they can be told."""
+
+    done: int
+    wanted: int
+    failed: int
+    left_seconds: float
+
+
+class Pace:
+    """Expected seconds of the pieces of work that are left, mended by what pieces of the same framework really took."""
+
+    def __init__(self, protocol: Protocol, step_seconds: Callable[[Task], float | None]) -> None:
+        self.protocol, self.step_seconds = protocol, step_seconds
+        self.pieces = 0
+        self._left = defaultdict[str, float](float)
+        self._seen: dict[str, tuple[float, float]] = {}
+        self._last = time.monotonic()
+
+    def expect(self, task: Task) -> float:
+        """Before anything has run: start, warm-up and timing, or so many steps where they are long."""
+        step = self.step_seconds(task) or 0.0
+        return _START_SECONDS + max(self.protocol.warm_seconds + self.protocol.seconds, _LEAST_STEPS * step)
+
+    def add(self, task: Task, pieces: int) -> None:
+        """So many more pieces are to be done, or fewer where the number is negative."""
+        self.pieces += pieces
+        self._left[task.label] += pieces * self.expect(task)
+
+    def see(self, task: Task) -> None:
+        """A piece has come back. Where several run at once, the time between two of them is what counts."""
+        now = time.monotonic()
+        took, expected = self._seen.get(task.label, (0.0, 0.0))
+        self._seen[task.label] = (took + now - self._last, expected + self.expect(task))
+        self._last = now
+
+    def start(self) -> None:
+        """Work begins now."""
+        self._last = time.monotonic()
+
+    def left_seconds(self) -> float:
+        took, expected = (sum(each[i] for each in self._seen.values()) for i in (0, 1))
+        usual = took / expected if expected else 1.0
+        ratios = {label: one[0] / one[1] for label, one in self._seen.items()}
+        return max(0.0, sum(seconds * ratios.get(label, usual) for label, seconds in self._left.items()))

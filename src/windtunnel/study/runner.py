@@ -1,0 +1,252 @@
+"""Runs a study: cells interleaved in a shuffled order, each process stored as it comes back, a failure a result with a name.
+
+Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not fall on one cell
+alone. What is in the store already is not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from windtunnel import records
+from windtunnel.errors import Interrupted
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.steady import Protocol
+from windtunnel.study import summary
+from windtunnel.study.cells import Cell, Choice, cells_of
+from windtunnel.study.engine import Engine, Outcome, Work
+from windtunnel.study.progress import Pace, Standing
+from windtunnel.study.store import DONE, WAITING, Entry, StudyStore
+from windtunnel.study.study import Study
+from windtunnel.study.surroundings import APART, Surroundings
+
+Level = Literal["quick", "default", "rigorous"]
+LEVELS: dict[str, Protocol] = {
+    "quick": Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.1, precision=0.05, timeout_seconds=300),
+    "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
+    "rigorous": Protocol(processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200),
+}
+_CODE = 1  # raise when a change of this code makes old samples incomparable with new ones
+_TWICE = 5  # a quick run measures one cell in so many twice, to learn how far processes differ
+_BAD_REPORT = "no result"
+Watch = Callable[[Outcome | None, Standing], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How a study is to be run. `seconds` takes the place of the level's own."""
+
+    level: Level = "default"
+    choice: Choice = field(default_factory=Choice)
+    seconds: float | None = None
+    rerun: bool = False
+    take_over: bool = False
+    seed: int | None = None
+
+    def protocol(self) -> Protocol:
+        found = LEVELS[self.level]
+        return found if self.seconds is None else dataclasses.replace(found, seconds=self.seconds, warm_seconds=min(found.warm_seconds, self.seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How the cells of a run stand at its end."""
+
+    states: dict[str, int]
+    failures: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def failed(self) -> int:
+        return sum(count for state, count in self.states.items() if is_failure(state))
+
+
+def is_failure(state: str) -> bool:
+    return state not in (DONE, WAITING, *APART)
+
+
+def choose(study: Study, order: Order, surroundings: Surroundings) -> list[Cell]:
+    """The cells an order asks for; a quick one has the corners of each grid."""
+    return cells_of(study, surroundings.cores, dataclasses.replace(order.choice, corners=order.choice.corners or order.level == "quick"))
+
+
+def run(
+    study: Study,
+    store: StudyStore,
+    engine: Engine,
+    surroundings: Surroundings,
+    order: Order | None = None,
+    *,
+    step_seconds: Callable[[Task], float | None] = lambda task: None,
+    watch: Watch = lambda outcome, standing: None,
+) -> Tally:
+    """Measure what the order asks for and the store lacks. One coordinator at a time may do so for a study in a store."""
+    order = order or Order()
+    with store.held(study.name, take_over=order.take_over):
+        running = _Run(study, store, surroundings, order, Pace(order.protocol(), step_seconds), watch)
+        try:
+            return running.measure(engine)
+        except KeyboardInterrupt:
+            counts = running.tally().states
+            raise Interrupted(
+                f"{counts.get(DONE, 0)} of {sum(counts.values())} cells are done and kept in {store.path}.", hint="The same command goes on from there."
+            ) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A cell of this run, as it stands. `least` processes are wanted, `most` where they do not agree."""
+
+    id: int
+    key: str
+    task: Task
+    protocol: Protocol
+    least: int
+    most: int
+    state: str
+    error: str = ""
+    numbers: set[int] = field(default_factory=set)
+
+    @property
+    def wanted(self) -> int:
+        """Processes it still needs, as far as can be told; one that has enough and still waits needs another."""
+        return max(1, self.least - len(self.numbers))
+
+
+class _Run:
+    def __init__(self, study: Study, store: StudyStore, surroundings: Surroundings, order: Order, pace: Pace, watch: Watch) -> None:
+        self.study, self.store, self.surroundings, self.order, self.pace, self.watch = study, store, surroundings, order, pace, watch
+        self.cells = self._register(choose(study, order, surroundings))
+        self.by_key = {cell.key: cell for cell in self.cells}
+        self.ran = self.failed = 0
+
+    def measure(self, engine: Engine) -> Tally:
+        if self.order.rerun:
+            self._forget_failures()
+        self._set_apart()
+        self._settle_complete()
+        seed = self.store.seed(self.study.name, random.SystemRandom().randrange(2**31) if self.order.seed is None else self.order.seed)
+        for cell in (cell for cell in self.cells if cell.state == WAITING):
+            self.pace.add(cell.task, cell.wanted)
+        self.failed = sum(is_failure(cell.state) for cell in self.cells)
+        self.pace.start()
+        self.watch(None, self.standing())
+        for number in range(max((cell.most for cell in self.cells), default=0)):
+            waiting = [cell for cell in self.cells if cell.state == WAITING and number not in cell.numbers and number < cell.most]
+            random.Random(f"{seed} {number}").shuffle(waiting)
+            for outcome in engine.measure(self._work(waiting, number)):
+                self._keep(outcome)
+        return self.tally()
+
+    def standing(self) -> Standing:
+        return Standing(done=self.ran, wanted=self.ran + self.pace.pieces, failed=self.failed, left_seconds=self.pace.left_seconds())
+
+    def tally(self) -> Tally:
+        failures = tuple((cell.task.label, cell.state, cell.error) for cell in self.cells if is_failure(cell.state))
+        return Tally(states=dict(Counter(cell.state for cell in self.cells)), failures=failures)
+
+    def _register(self, chosen: Sequence[Cell]) -> list[_Open]:
+        plans = {}
+        entries = []
+        for cell in chosen:
+            protocol = _protocol_of(cell, self.order.protocol())
+            facts = self.surroundings.facts(cell.task)
+            key = records.digest({"task": cell.task, "protocol": protocol, "level": self.order.level, "code": _CODE, "facts": facts})
+            plans[key] = (cell.task, protocol)
+            task = records.plain(cell.task)
+            entries.append(Entry(key=key, figure=cell.figure, case=cell.case, task=task, level=self.order.level, facts=facts))
+        kept = self.store.register(self.study.name, entries)
+        numbers = self.store.numbers(one.id for one in kept.values())
+        found = []
+        for key, (task, protocol) in plans.items():
+            least, most = _processes(key, self.order.level, protocol)
+            one = kept[key]
+            found.append(
+                _Open(
+                    id=one.id,
+                    key=key,
+                    task=task,
+                    protocol=protocol,
+                    least=least,
+                    most=most,
+                    state=one.state,
+                    error=one.error,
+                    numbers=numbers.get(one.id, set()),
+                )
+            )
+        return found
+
+    def _forget_failures(self) -> None:
+        failed = [cell for cell in self.cells if is_failure(cell.state)]
+        self.store.forget_failures([cell.id for cell in failed])
+        numbers = self.store.numbers(cell.id for cell in failed)
+        for cell in failed:
+            cell.state, cell.error, cell.numbers = WAITING, "", numbers.get(cell.id, set())
+
+    def _set_apart(self) -> None:
+        """Name what cannot be measured here, and let wait again what now can."""
+        changed = []
+        for cell in (cell for cell in self.cells if cell.state in (WAITING, *APART)):
+            state, error = self.surroundings.obstacle(cell.task) or (WAITING, "")
+            if (state, error) != (cell.state, cell.error):
+                cell.state, cell.error = state, error
+                changed.append((cell.id, state, error, None))
+        if changed:
+            self.store.settle(changed)
+
+    def _settle_complete(self) -> None:
+        """Cells whose last process was stored just before a kill."""
+        for cell in (cell for cell in self.cells if cell.state == WAITING and len(cell.numbers) >= cell.least):
+            found = _summary(cell, self.store.reports(cell.id))
+            if found:
+                cell.state = DONE
+                self.store.settle([(cell.id, DONE, "", found)])
+
+    def _work(self, cells: Iterable[_Open], number: int) -> Iterable[Work]:
+        for cell in cells:
+            yield Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol)
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Store what came back at once; what is no result is named so."""
+        cell, number = self.by_key[outcome.work.key], outcome.work.number
+        if number in cell.numbers:  # an engine that tries again may bring the same twice
+            return
+        if outcome.state == DONE and not summary.steady(outcome.report):
+            outcome = dataclasses.replace(outcome, state=_BAD_REPORT, error="The process ended without steady samples.", report={})
+        found = None
+        if outcome.state == DONE and len(cell.numbers) + 1 >= cell.least:
+            found = _summary(cell, [*self.store.reports(cell.id), outcome.report])
+        self.store.add(cell.id, number, outcome.report, state=outcome.state, error=outcome.error, summary=found)
+        before = cell.wanted
+        cell.numbers.add(number)
+        cell.error = outcome.error
+        cell.state = outcome.state if outcome.state != DONE or found else WAITING
+        self.ran += 1
+        self.failed += is_failure(cell.state)
+        self.pace.add(cell.task, (cell.wanted if cell.state == WAITING else 0) - before)
+        self.pace.see(cell.task)
+        self.watch(outcome, self.standing())
+
+
+def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
+    if cell.longer is None:
+        return usual
+    return dataclasses.replace(usual, seconds=usual.seconds * cell.longer, precision=1e-9)  # no median is so precise: all the time is used
+
+
+def _processes(key: str, level: str, protocol: Protocol) -> tuple[int, int]:
+    if level == "quick" and int(key, 16) % _TWICE == 0:
+        return protocol.processes + 1, protocol.most_processes + 1
+    return protocol.processes, protocol.most_processes
+
+
+def _summary(cell: _Open, reports: Sequence[Any]) -> dict[str, Any] | None:
+    """The cell in few numbers, where its processes agree or are enough."""
+    precise = summary.interval([summary.steady(report) for report in reports]).spread <= cell.protocol.precision
+    if not precise and len(reports) < cell.most:
+        return None
+    return summary.summarise(reports, "precision" if precise else "the cap on processes")

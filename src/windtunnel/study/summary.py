@@ -1,0 +1,94 @@
+"""What the processes of a cell say together, and how far processes differ from one another."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from windtunnel.measurement.steady import Interval
+
+_RESAMPLES = 500
+_UNKNOWN_SPREAD = 0.15  # between processes, where no cell has two of them: what a busy desktop was seen to do
+_ENOUGH = 20
+
+
+def interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
+    """The median of the processes' medians with a bootstrap interval: processes are drawn first, then samples in each.
+
+    The same as `steady.interval`, for thousands of cells: the median of n samples drawn from n is the sample at a rank that follows
+    a beta distribution, so ranks are drawn in place of samples.
+    """
+    rng = numpy.random.default_rng(seed)
+    arrays = [numpy.sort(numpy.asarray(group, dtype=float)) for group in groups if len(group)]
+    middle = float(numpy.median([numpy.median(a) for a in arrays]))
+    chosen = rng.integers(0, len(arrays), (_RESAMPLES, len(arrays)))
+    drawn = numpy.stack([_medians(a, rng, chosen.size) for a in arrays])
+    picked = drawn[chosen, numpy.arange(chosen.size).reshape(chosen.shape)]
+    low, high = numpy.quantile(numpy.median(picked, axis=1), [0.025, 0.975])
+    return Interval(median=middle, low=float(min(low, middle)), high=float(max(high, middle)))
+
+
+def _medians(ordered: Any, rng: numpy.random.Generator, count: int) -> Any:
+    size = len(ordered)
+    ranks = rng.beta((size + 1) / 2, (size + 1) / 2, count) * size
+    return ordered[numpy.minimum(ranks.astype(int), size - 1)]
+
+
+def summarise(reports: Sequence[Mapping[str, Any]], stopped_by: str) -> dict[str, Any]:
+    """A cell that is done, in few numbers."""
+    groups = [steady(report) for report in reports]
+    found = interval(groups)
+    firsts = [report["samples"]["first"]["seconds"][0] for report in reports if report["samples"].get("first", {}).get("seconds")]
+    peaks = [
+        report["memory"]["peak_bytes"] for report in reports if isinstance(report.get("memory"), Mapping) and report["memory"].get("peak_bytes") is not None
+    ]
+    ready = reports[0].get("ready")
+    return {
+        "medians": [statistics.median(group) for group in groups],
+        "median": found.median,
+        "low": found.low,
+        "high": found.high,
+        "samples": sum(len(group) for group in groups),
+        "first": statistics.median(firsts) if firsts else None,
+        "peak": max(peaks) if peaks else None,
+        "stopped_by": stopped_by,
+        "ready": {key: value for key, value in ready.items() if key not in ("kind", "pid")} if isinstance(ready, Mapping) else {},
+    }
+
+
+def steady(report: Mapping[str, Any]) -> list[float]:
+    """The steady samples of a report; none where it is not one."""
+    samples = report.get("samples")
+    entry = samples.get("steady") if isinstance(samples, Mapping) else None
+    seconds = entry.get("seconds") if isinstance(entry, Mapping) else None
+    good = isinstance(seconds, list) and all(isinstance(s, (int, float)) and math.isfinite(s) and s > 0 for s in seconds)
+    return seconds if good and seconds else []
+
+
+def between(cells: Iterable[Sequence[float]]) -> float:
+    """How far, relatively, one process's median lies from what many would agree on, in 95 of 100: from all cells that have two or more.
+
+    Processes of one cell differ more than the samples within one (Kalibera and Jones 2013), and one or two of them cannot tell by how
+    much; all cells of a study together can.
+    """
+    away = []
+    for medians in cells:
+        if len(medians) > 1:
+            logs = [math.log(m) for m in medians]
+            middle, mend = statistics.fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+            away += [abs(one - middle) * mend for one in logs]
+    if not away:
+        return _UNKNOWN_SPREAD
+    if len(away) >= _ENOUGH:
+        return float(numpy.quantile(away, 0.95))
+    return max(2 * math.sqrt(statistics.fmean(a * a for a in away)), max(away))
+
+
+def widen(found: Mapping[str, Any], spread: float) -> tuple[float, float]:
+    """The interval of a cell, no narrower than processes differ."""
+    reach = math.exp(spread / math.sqrt(len(found["medians"])))
+    return min(found["low"], found["median"] / reach), max(found["high"], found["median"] * reach)
