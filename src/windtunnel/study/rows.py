@@ -52,7 +52,10 @@ Ruling = Literal["holds", "does not hold", "can't tell"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one claim here: the effect that was found with its interval, in what it is counted, and why it was ruled so."""
+    """What became of one claim here: the effect that was found with its interval, in what it is counted, and why it was ruled so.
+
+    `parts` are the verdicts framework by framework; each says in `where` whose it is.
+    """
 
     claim: str
     text: str
@@ -65,3 +68,5 @@ class Verdict:
     published: str = ""
     reason: str = ""
     rows: int = 0
+    where: str = ""
+    parts: tuple[Verdict, ...] = ()
