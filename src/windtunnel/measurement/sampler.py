@@ -13,6 +13,7 @@ from windtunnel.measurement.steady import Protocol, is_precise
 SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _ISSUED_STEPS = 5
 _LEAST_STEADY = 3
+_SLOW_SECONDS = 0.25
 
 
 class Sampler:
@@ -23,8 +24,10 @@ class Sampler:
         self.group = 1
         self.seconds: list[float] = []
 
-    def first(self) -> None:
-        self._tell("first", [self._time(1)], 1)
+    def first(self) -> float:
+        seconds = self._time(1)
+        self._tell("first", [seconds], 1)
+        return seconds
 
     def warm_up(self, cap: float) -> None:
         """Until two halves of the last steps agree or the cap is reached; then choose how many steps make a sample."""
@@ -53,10 +56,13 @@ class Sampler:
         return stopped
 
     def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not."""
-        ones = statistics.median(self._time(self.group) for _ in range(3))
-        twos = statistics.median(self._time(2 * self.group) for _ in range(3))
-        return twos / ones
+        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
+
+        Neighbours on the machine only ever add time, so the least of a few counts; where steps are slow there is one.
+        """
+        tries = 1 if self.seconds and statistics.median(self.seconds) * self.group > _SLOW_SECONDS else 5
+        ones, twos = zip(*((self._time(self.group), self._time(2 * self.group)) for _ in range(tries)), strict=True)
+        return min(twos) / min(ones)
 
     def host_seconds(self) -> float:
         """How long the host takes to issue a step to a unit that has nothing else to do."""

@@ -1,0 +1,9 @@
+"""Frameworks under one contract: the same job from the same weights in each, timed in a fresh process of the Python that has it."""
+
+from __future__ import annotations
+
+from windtunnel.measurement.frameworks.catalogue import Framework, named, names, python_for, refusal
+from windtunnel.measurement.frameworks.run import losses, run_task, trace
+from windtunnel.measurement.frameworks.task import Task
+
+__all__ = ["Framework", "Task", "losses", "named", "names", "python_for", "refusal", "run_task", "trace"]

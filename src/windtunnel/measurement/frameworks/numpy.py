@@ -1,0 +1,156 @@
+"""NumPy by hand, forward and back: the reference whose losses all others must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from windtunnel.measurement.frameworks import base, readback
+from windtunnel.measurement.frameworks.base import Array, Built, Problem
+from windtunnel.measurement.frameworks.task import Task
+
+Gradients = dict[str, Array]
+
+
+def environment(task: Task) -> dict[str, str]:
+    return {}
+
+
+def refusal(task: Task) -> str | None:
+    return None
+
+
+def build(problem: Problem, task: Task) -> Built:
+    weights = {name: value.copy() for name, value in problem.weights.items()}
+    learn = _learn_recurrent if problem.is_recurrent else _learn_stack
+    update = _optimizer(problem, weights)
+    feed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
+
+    def step() -> Any:
+        inputs, targets = feed()
+        loss, gradients = learn(problem, weights, inputs, targets)
+        if problem.clip_norm is not None:
+            clip(gradients, problem.clip_norm)
+        update(gradients)
+        return loss
+
+    return Built(
+        step=step,
+        number=float,
+        parameters=sum(w.size for w in weights.values()),
+        dtype=_common_dtype(weights),
+        versions={"numpy": numpy.__version__},
+        threads=readback.openblas_threads,
+    )
+
+
+def global_norm(gradients: Gradients) -> Any:
+    return numpy.sqrt(sum(numpy.vdot(g, g) for g in gradients.values()))
+
+
+def clip(gradients: Gradients, most: float) -> None:
+    norm = global_norm(gradients)
+    if norm > most:
+        for gradient in gradients.values():
+            gradient *= numpy.float32(most / norm)
+
+
+def _learn_recurrent(problem: Problem, w: dict[str, Array], inputs: Array, targets: Array) -> tuple[Any, Gradients]:
+    """Back through time. `states[t]` is the state before timestep t, so that `states[1:]` are the network's."""
+    timesteps, batch, _ = inputs.shape
+    states = numpy.zeros((timesteps + 1, batch, len(w["w_rec"])), numpy.float32)
+    activation, slope = _ACTIVATIONS[problem.activation]
+    driven = inputs @ w["w_in"] + w["b_rec"]
+    for t in range(timesteps):
+        states[t + 1] = activation(driven[t] + states[t] @ w["w_rec"])
+    error = states[1:] @ w["w_out"] + w["b_out"] - targets
+    d_out = error * numpy.float32(2.0 / error.size)
+    from_output = d_out @ w["w_out"].T
+    d_pre = numpy.empty_like(driven)
+    d_state = numpy.zeros((batch, len(w["w_rec"])), numpy.float32)
+    for t in reversed(range(timesteps)):
+        d_pre[t] = (d_state + from_output[t]) * slope(states[t + 1])
+        d_state = d_pre[t] @ w["w_rec"].T
+    flat = _rows(d_pre)
+    gradients = {
+        "w_in": _rows(inputs).T @ flat,
+        "w_rec": _rows(states[:-1]).T @ flat,
+        "b_rec": flat.sum(0),
+        "w_out": _rows(states[1:]).T @ _rows(d_out),
+        "b_out": _rows(d_out).sum(0),
+    }
+    return numpy.mean(error * error), gradients
+
+
+def _learn_stack(problem: Problem, w: dict[str, Array], inputs: Array, targets: Array) -> tuple[Any, Gradients]:
+    activation, slope = _ACTIVATIONS[problem.activation]
+    layers = problem.layers()
+    seen = [inputs]
+    for matrix, bias in layers[:-1]:
+        seen.append(activation(seen[-1] @ w[matrix] + w[bias]))
+    logits = seen[-1] @ w[layers[-1][0]] + w[layers[-1][1]]
+    logits -= logits.max(1, keepdims=True)
+    chances = numpy.exp(logits)
+    chances /= chances.sum(1, keepdims=True)
+    each = numpy.arange(len(targets))
+    loss = -numpy.mean(numpy.log(chances[each, targets]))
+    chances[each, targets] -= 1
+    delta = chances / numpy.float32(len(targets))
+    gradients: Gradients = {}
+    for i in reversed(range(len(layers))):
+        matrix, bias = layers[i]
+        gradients[matrix], gradients[bias] = seen[i].T @ delta, delta.sum(0)
+        if i:
+            delta = (delta @ w[matrix].T) * slope(seen[i])
+    return loss, gradients
+
+
+def _optimizer(problem: Problem, weights: dict[str, Array]) -> Callable[[Gradients], None]:
+    rate = numpy.float32(problem.rate)
+    first = {name: numpy.zeros_like(w) for name, w in weights.items()}
+    second = {name: numpy.zeros_like(w) for name, w in weights.items()}
+    taken = 0
+
+    def descend(gradients: Gradients) -> None:
+        for name, weight in weights.items():
+            weight -= rate * gradients[name]
+
+    def roll(gradients: Gradients) -> None:
+        for name, weight in weights.items():
+            first[name] *= numpy.float32(base.MOMENTUM)
+            first[name] += gradients[name]
+            weight -= rate * first[name]
+
+    def adapt(gradients: Gradients) -> None:
+        """Kingma and Ba 2015, algorithm 1."""
+        nonlocal taken
+        taken += 1
+        small, large = base.BETAS
+        for name, weight in weights.items():
+            gradient = gradients[name]
+            first[name] += numpy.float32(1 - small) * (gradient - first[name])
+            second[name] += numpy.float32(1 - large) * (gradient * gradient - second[name])
+            scale = numpy.sqrt(second[name] / numpy.float32(1 - large**taken)) + numpy.float32(base.EPSILON)
+            weight -= rate * (first[name] / numpy.float32(1 - small**taken)) / scale
+
+    return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
+
+
+def _common_dtype(weights: dict[str, Array]) -> str:
+    return ",".join(sorted({str(w.dtype) for w in weights.values()}))
+
+
+def _sigmoid(x: Array) -> Any:
+    return 1 / (1 + numpy.exp(-x))
+
+
+_ACTIVATIONS: dict[str, tuple[Callable[[Array], Any], Callable[[Array], Any]]] = {
+    "relu": (lambda x: numpy.maximum(x, 0), lambda y: y > 0),
+    "sigmoid": (_sigmoid, lambda y: y * (1 - y)),
+}
