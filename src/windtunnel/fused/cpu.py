@@ -16,12 +16,18 @@ import numpy as np
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.fused.settings import Array, Examples, Network, Optimizer, Weights
 
-WIDEST = 512  # units; beyond, a matrix no longer stays in a core's own cache and a matrix library is as fast
+WIDEST = 512  # units, one example at a time; beyond, a matrix no longer stays in a core's own cache
+WIDEST_BATCH = 200  # units, in mini-batches, where a matrix library reads each weight once for several examples
 
 
 def available() -> bool:
     """Whether llvmlite is here, which writes the machine code."""
     return importlib.util.find_spec("llvmlite") is not None
+
+
+def suits(network: Network, batch: int) -> bool:
+    """Whether the vector code is the faster way: always for one example at a time, up to some width for mini-batches."""
+    return network.n_rec <= WIDEST if batch == 1 else network.n_rec <= WIDEST_BATCH
 
 
 class Engine:

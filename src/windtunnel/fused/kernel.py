@@ -162,7 +162,9 @@ class Writer:
             made: list[Value] = []
             for block in self._blocks():
                 start = [self._noise(noise, t, c) for c in block]
-                sums = self._sum_rows(block, start, [(e.at(inputs, self._row(t, s.n_in)), s.n_in, s.n_rec + 1, self.weights)], (here, self.weights, lists, counts, t))
+                sums = self._sum_rows(
+                    block, start, [(e.at(inputs, self._row(t, s.n_in)), s.n_in, s.n_rec + 1, self.weights)], (here, self.weights, lists, counts, t)
+                )
                 for c, drive in zip(block, sums, strict=True):
                     made.append(self._state(drive, here, there, rates, t, c))
             if s.sparse:
@@ -215,7 +217,9 @@ class Writer:
         cut = [self.vectors * part // parts for part in range(parts + 1)]
         return [list(range(cut[part], cut[part + 1])) for part in range(parts)]
 
-    def _sum_rows(self, block: list[int], start: list[Value], fixed: list[tuple[Value, int, int, Value]], listed: tuple[Value, Value, Value, Value, Value]) -> list[Value]:
+    def _sum_rows(
+        self, block: list[int], start: list[Value], fixed: list[tuple[Value, int, int, Value]], listed: tuple[Value, Value, Value, Value, Value]
+    ) -> list[Value]:
         """start + sum over rows of factor * row, for the vectors of `block`, in several sums at once to hide the products' latency."""
         e = self.e
         ways = min(self.lanes, max(1, 8 // len(block)))
@@ -275,7 +279,11 @@ class Writer:
         lost = e.local(F32, e.f(0))
         with e.loop(e.i(0), self.n_steps) as t:
             out, weight = e.at(outputs, self._row(t, s.out_width)), e.load(mask, t)
-            error = self._mse(out, e.at(targets, self._row(t, size)), weight, scale) if s.loss == "mse" else self._cross_entropy(out, e.load(targets, t, I32), weight, scale)
+            error = (
+                self._mse(out, e.at(targets, self._row(t, size)), weight, scale)
+                if s.loss == "mse"
+                else self._cross_entropy(out, e.load(targets, t, I32), weight, scale)
+            )
             e.set(lost, e.b.fadd(e.get(lost, F32), e.b.fmul(weight, error)))
         return e.get(lost, F32)
 

@@ -166,10 +166,14 @@ class Examples:
             return targets
         classes = np.asarray(self.targets)
         if classes.shape != (count, n_steps) or classes.dtype.kind not in "iu":
-            raise BadInput(f"targets have the shape {classes.shape} of {classes.dtype}; cross entropy needs whole classes, (example, time) = {(count, n_steps)}.")
+            raise BadInput(
+                f"targets have the shape {classes.shape} of {classes.dtype}; cross entropy needs whole classes, (example, time) = {(count, n_steps)}."
+            )
         wrong = np.argwhere((classes < 0) | (classes >= network.n_out))
         if len(wrong):
-            raise BadInput(f"targets of example {wrong[0][0]}: class {classes[tuple(wrong[0])]} is not among the {network.n_out} from 0 to {network.n_out - 1}.")
+            raise BadInput(
+                f"targets of example {wrong[0][0]}: class {classes[tuple(wrong[0])]} is not among the {network.n_out} from 0 to {network.n_out - 1}."
+            )
         return np.ascontiguousarray(classes, np.int32)
 
     def _mask(self, count: int, n_steps: int) -> Array | None:

@@ -1,0 +1,163 @@
+"""`FusedRNN`: the fused engine as a PyTorch module with autograd, in the place of a loop over time or of nn.RNN with a readout.
+
+On a CPU it calls the vector code (or PyTorch's products where the network is wide), on a GPU the persistent kernel where there is one.
+Elsewhere, and in other precisions than float32, it runs the plain loop and says so once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from windtunnel.errors import BadInput
+from windtunnel.fused.settings import NAMES, Network, Weights, plain, shapes_of
+from windtunnel.fused.train import engine_for
+
+
+class FusedRNN(nn.Module):
+    """Inputs (time, batch, n_in) to outputs (time, batch, n_out), from a state of 0; `batch_first` as in nn.RNN.
+
+    Parameters are named as in the equations: w_in, w_rec, b_rec, w_out, b_out. Noise is drawn while training alone.
+    """
+
+    def __init__(
+        self, n_in: int, n_rec: int, n_out: int, *, activation: str = "relu", leak: float = 1.0, batch_first: bool = False, **constraints: Any
+    ) -> None:
+        super().__init__()
+        if "loss" in constraints:
+            raise BadInput("FusedRNN has no loss of its own.", hint="Apply one to its outputs.")
+        self.network = Network(n_in=n_in, n_rec=n_rec, n_out=n_out, activation=activation, leak=leak, **constraints)  # type: ignore[arg-type]
+        self.batch_first = batch_first
+        for name, shape in shapes_of(self.network).items():
+            bound = shape[0] ** -0.5 if name.startswith("w_") else 0.0
+            self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+        self._engines: dict[tuple[int, int, bool], Any] = {}
+        self._said: set[str] = set()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        timed = inputs.transpose(0, 1) if self.batch_first else inputs
+        self._require_fitting(timed)
+        weights = [getattr(self, name) for name in NAMES]
+        noise = self._noise(timed)
+        if self.training and self.network.input_noise:
+            timed = timed + self.network.input_noise * torch.randn_like(timed)
+        outputs = self._run(timed, noise, weights)
+        return outputs.transpose(0, 1) if self.batch_first else outputs
+
+    def extra_repr(self) -> str:
+        n = self.network
+        return f"{n.n_in}, {n.n_rec}, {n.n_out}, activation={n.activation}, leak={n.leak:g}"
+
+    def _run(self, timed: Tensor, noise: Tensor | None, weights: list[Tensor]) -> Tensor:
+        if timed.dtype != torch.float32:
+            self._say(f"FusedRNN is written for float32; {timed.dtype} runs as a plain PyTorch loop.")
+            return plain_loop(self.network, timed, noise, weights)
+        if timed.device.type == "cpu":
+            outputs: Tensor = _OnCPU.apply(self, timed, noise, *weights)
+            return outputs
+        cuda = _cuda() if timed.device.type == "cuda" else None
+        if cuda is not None and cuda.available(self.network, timed):
+            found: Tensor = _OnCUDA.apply(self, cuda, timed, noise, *weights)
+            return found
+        self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as a plain PyTorch loop, many launches a timestep.")
+        return plain_loop(self.network, timed, noise, weights)
+
+    def _require_fitting(self, timed: Tensor) -> None:
+        if timed.ndim != 3 or timed.shape[2] != self.network.n_in or 0 in timed.shape:
+            order = "batch, time" if self.batch_first else "time, batch"
+            raise BadInput(f"FusedRNN: inputs of shape {tuple(timed.shape)}; it reads ({order}, {self.network.n_in}), none of them 0.")
+        for name in NAMES:
+            held = getattr(self, name)
+            if held.device != timed.device or held.dtype != timed.dtype:
+                raise BadInput(
+                    f"FusedRNN: inputs are {timed.dtype} on {timed.device}, its {name} is {held.dtype} on {held.device}.",
+                    hint="Move both with .to(device, dtype).",
+                )
+
+    def _noise(self, timed: Tensor) -> Tensor | None:
+        if not (self.training and self.network.recurrent_noise):
+            return None
+        return self.network.recurrent_noise * torch.randn(*timed.shape[:2], self.network.n_rec, device=timed.device, dtype=timed.dtype)
+
+    def _say(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            warnings.warn(words, stacklevel=4)
+
+
+def plain_loop(network: Network, timed: Tensor, noise: Tensor | None, weights: list[Tensor]) -> Tensor:
+    """The equations as a loop over time, under PyTorch's own autograd."""
+    w = dict(zip(NAMES, weights, strict=True))
+    if network.signed is not None:
+        w["w_rec"] = torch.where(torch.as_tensor(network.signed, device=timed.device)[:, None], w["w_rec"].abs(), w["w_rec"])
+    for name in NAMES:
+        factor = network.factor(name)
+        if factor is not None:
+            w[name] = w[name] * torch.as_tensor(np.array(factor), device=timed.device, dtype=timed.dtype)
+    f = {"relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[network.activation]
+    state, outputs = timed.new_zeros(timed.shape[1], network.n_rec), []
+    for t, step_input in enumerate(timed):
+        drive = step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"]
+        state = (1 - network.leak) * state + network.leak * f(drive if noise is None else drive + noise[t])
+        outputs.append(state @ w["w_out"] + w["b_out"])
+    return torch.stack(outputs)
+
+
+class _OnCPU(torch.autograd.Function):
+    """Two calls of the engine. The engine's buffers belong to the graph from forward to backward, then go back to the module."""
+
+    @staticmethod
+    def forward(ctx: Any, module: FusedRNN, timed: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
+        n_steps, batch = timed.shape[:2]
+        given = Weights(**{name: value.detach().numpy() for name, value in zip(NAMES, weights, strict=True)})
+        network = module.network if noise is not None else plain(module.network)
+        key = (n_steps, batch, noise is not None)
+        engine = module._engines.pop(key, None)
+        if engine is None:
+            engine = engine_for(network, given, n_steps=n_steps, batch=batch)
+        else:
+            engine.load(given)
+        inputs = np.ascontiguousarray(timed.detach().transpose(0, 1).numpy())
+        outputs = engine.forward(inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy()))
+        ctx.module, ctx.engine, ctx.key = module, engine, key
+        if not any(ctx.needs_input_grad):
+            module._engines[key] = engine
+        return torch.from_numpy(np.ascontiguousarray(outputs.swapaxes(0, 1)))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        if ctx.engine is None:
+            raise RuntimeError("FusedRNN keeps its states for one backward; run forward again for another.")
+        found = ctx.engine.backward(slopes.transpose(0, 1).numpy())
+        inputs = torch.from_numpy(np.ascontiguousarray(ctx.engine.input_slopes().swapaxes(0, 1))) if ctx.needs_input_grad[1] else None
+        ctx.module._engines[ctx.key], ctx.engine = ctx.engine, None
+        return None, inputs, None, *(torch.from_numpy(found.named()[name]) for name in NAMES)
+
+
+class _OnCUDA(torch.autograd.Function):
+    """As on the CPU, through the persistent kernel: forward gives the outputs and what backward needs."""
+
+    @staticmethod
+    def forward(ctx: Any, module: FusedRNN, cuda: Any, timed: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
+        outputs, kept = cuda.forward(module.network, dict(zip(NAMES, weights, strict=True)), timed, noise)
+        ctx.module, ctx.cuda, ctx.kept = module, cuda, kept
+        return outputs  # type: ignore[no-any-return]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> Any:
+        inputs, found = ctx.cuda.backward(ctx.module.network, ctx.kept, slopes.contiguous())
+        return None, None, inputs, None, *(found[name] for name in NAMES)
+
+
+def _cuda() -> Any:
+    try:
+        return importlib.import_module("windtunnel.fused.cuda")
+    except ImportError:
+        return None
