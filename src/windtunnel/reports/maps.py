@@ -1,0 +1,90 @@
+"""Small heat-maps as tables: every value can be read, by a screen reader too, and hundreds of them cost a page nothing.
+
+A grid too large for that is drawn as a chart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from windtunnel import units
+from windtunnel.reports import charts
+from windtunnel.reports.lines import Line, Sheet
+from windtunnel.reports.page import Markup, element, joined
+
+MOST_SIDE = 12
+# Cividis, a scale that looks alike to people with any colour vision, at even steps (Nuñez, Anderton and Renslow 2018).
+_CIVIDIS = ((0, 34, 78), (26, 56, 111), (71, 81, 107), (104, 106, 112), (138, 133, 120), (176, 162, 112), (217, 193, 91), (254, 232, 56))
+
+
+def is_small(sheet: Sheet, axes: tuple[str, str]) -> bool:
+    return all(len(sheet.values(axis)) <= MOST_SIDE for axis in axes)
+
+
+def grid(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]) -> Markup:
+    """One line over two axes; a cell without a time has its glyph and its word."""
+    down, across = axes
+    columns = [value for value in sheet.values(across) if any(cell[sheet.axes.index(across)] == value for cell in line.rows)]
+    rows = [value for value in sheet.values(down) if any(cell[sheet.axes.index(down)] == value for cell in line.rows)]
+    head = element("tr", element("th", f"{down} \\ {across}", scope="col"), *(element("th", str(value), scope="col") for value in columns))
+    body = [element("tr", element("th", str(row), scope="row"), *(_cell(sheet, line, {**held, down: row, across: c}, domain) for c in columns)) for row in rows]
+    name = f"{line.title}{''.join(f', {axis} {value}' for axis, value in held.items())}"
+    table = element("table", element("caption", element("strong", name)), element("thead", head), element("tbody", *body), class_="map")
+    return element("div", table, class_="box plain", tabindex="0", role="region", aria_label=f"Heat-map: {sheet.title}, {name}")
+
+
+def legend(domain: tuple[float, float], counted: str) -> Markup:
+    """The scale that all maps of a figure share."""
+    low, high = domain
+    stops = ",".join(_hex(colour) for colour in _CIVIDIS)
+    bar = Markup(f'<span class="bar" aria-hidden="true" style="background:linear-gradient(90deg,{stops})"></span>')
+    return element("p", joined([units.digits(low), " ", bar, " ", units.digits(high), f" {counted}, on a logarithmic scale"]), class_="soft")
+
+
+def glyph(state: str) -> Markup:
+    """The glyph of a state as in charts, beside its word."""
+    path = charts.GLYPHS.get(state, charts.OTHER_GLYPH)
+    return Markup(
+        '<svg class="g" width="14" height="14" viewBox="-1.6 -1.6 3.2 3.2" aria-hidden="true">'
+        f'<path d="{path}" fill="none" stroke="currentColor" stroke-width=".34"/></svg> '
+    )
+
+
+def colour(value: float, domain: tuple[float, float]) -> tuple[str, str]:
+    """The background of a value and the letters that can be read on it."""
+    low, high = domain
+    place = math.log(value / low) / math.log(high / low) if high > low else 0.0
+    place = min(1.0, max(0.0, place)) * (len(_CIVIDIS) - 1)
+    before = min(int(place), len(_CIVIDIS) - 2)
+    rest = place - before
+    mixed = tuple(round(a + (b - a) * rest) for a, b in zip(_CIVIDIS[before], _CIVIDIS[before + 1], strict=True))
+    return _hex(mixed), "#fff" if contrast(mixed, (255, 255, 255)) > contrast(mixed, (0, 0, 0)) else "#000"
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """How well two colours can be told apart (WCAG 2.2), from 1 to 21."""
+    bright = sorted((_luminance(one), _luminance(other)))
+    return (bright[1] + 0.05) / (bright[0] + 0.05)
+
+
+def _luminance(colour: tuple[int, ...]) -> float:
+    parts = [(part / 255) / 12.92 if part / 255 <= 0.04045 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def _cell(sheet: Sheet, line: Line, place: Mapping[str, Any], domain: tuple[float, float]) -> Markup:
+    cell = tuple(place[axis] for axis in sheet.axes)
+    row, seconds = line.rows.get(cell), line.seconds(cell)
+    if row is None:
+        return element("td", "not asked", class_="none")
+    if seconds is None:
+        return element("td", glyph(row.state), element("small", row.state), class_="waiting" if row.state == "waiting" else "lost", title=row.error or None)
+    value = charts.in_paper(sheet, seconds)
+    back, ink = colour(value, domain)
+    return element("td", units.digits(value), style=f"background:{back};color:{ink}")
+
+
+def _hex(colour: tuple[int, ...]) -> str:
+    return "#" + "".join(f"{part:02x}" for part in colour)

@@ -1,0 +1,97 @@
+"""Pieces of a page. Text is escaped here and nowhere else: a `Markup` is known to be safe, a plain string never is."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from windtunnel.reports.style import STYLE
+
+# The page may load nothing at all: only the style within it counts.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class Markup(str):
+    """Text that already is HTML."""
+
+    __slots__ = ()
+
+
+Piece = str | Markup
+
+
+def safe(piece: Piece) -> Markup:
+    return piece if isinstance(piece, Markup) else Markup(html.escape(str(piece)))
+
+
+def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
+    return Markup(between.join(safe(piece) for piece in pieces))
+
+
+def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
+    """`class_` and `aria_label` are written class and aria-label; an attribute that is None is left out."""
+    words = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
+    return Markup(f"<{tag}{words}>{joined(pieces)}</{tag}>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """The head of a column; `kind` is the class of all its cells (n: numbers)."""
+
+    head: Piece
+    kind: str = ""
+
+
+def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Piece]], heads: int = 1, tall: bool = False) -> Markup:
+    """A table in a box of its own that scrolls and can be reached by keyboard. The first `heads` cells of a row are its names.
+
+    A piece that is a whole cell already (`cell`) is taken as it is.
+    """
+    top = joined(element("th", column.head, scope="col", class_=column.kind or None) for column in columns)
+    body = joined((element("tr", joined(_cells(row, columns, heads))) for row in rows), "\n")
+    whole = element("table", element("caption", caption), element("thead", element("tr", top)), element("tbody", body))
+    return element("div", whole, class_="box tall" if tall else "box", tabindex="0", role="region", aria_label=caption)
+
+
+def cell(*pieces: Piece, kind: str = "", title: str | None = None) -> Markup:
+    return element("td", *pieces, class_=kind or None, title=title or None)
+
+
+def _cells(row: Sequence[Piece], columns: Sequence[Column], heads: int) -> Iterable[Markup]:
+    for number, (piece, column) in enumerate(zip(row, columns, strict=True)):
+        if number < heads:
+            yield element("th", piece, scope="row", class_=column.kind or None)
+        elif isinstance(piece, Markup) and piece.startswith("<td"):
+            yield piece
+        else:
+            yield element("td", piece, class_=column.kind or None)
+
+
+def anchor(words: str) -> str:
+    """A name for a place in the page."""
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "part"
+
+
+def document(title: str, lead: Piece, sections: Sequence[tuple[str, Piece]], foot: Piece) -> str:
+    """The whole page: a title, a list of its parts, the parts."""
+    marks = [(f"p{number}-{anchor(name)}", name, body) for number, (name, body) in enumerate(sections, 1)]
+    links = joined(element("li", element("a", name, href=f"#{mark}")) for mark, name, _ in marks)
+    parts = joined((element("section", element("h2", name, id=mark), body) for mark, name, body in marks), "\n")
+    head = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="color-scheme" content="light dark">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+    )
+    body = joined(
+        [
+            element("a", "Skip to the results", class_="skip", href="#main"),
+            element("header", element("h1", title), lead),
+            element("nav", element("ul", links), aria_label="Parts of this report"),
+            element("main", parts, id="main"),
+            element("footer", foot),
+        ],
+        "\n",
+    )
+    return f"{head}\n<body>\n{body}\n</body></html>\n"
