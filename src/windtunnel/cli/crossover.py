@@ -1,0 +1,116 @@
+"""windtunnel crossover"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from windtunnel.cli import words
+from windtunnel.errors import BadInput
+
+HELP = """
+Find where one unit or framework overtakes another: by forecast, then by few measurements.
+
+[bold]Examples[/bold]
+
+  windtunnel crossover rnn n_steps=20 --over n_rec=10..5000 --between cpu,cuda
+
+  windtunnel crossover rnn --over n_rec=10..2000 --between torch:loop,jax:scan --budget 300
+
+  windtunnel crossover rnn --over n_rec=10..5000 --between macbook-2016,h200 --no-measure --plot crossing.svg
+
+Without a GPU here its side is forecast on an h200, and said to be.
+"""
+_RANGE = re.compile(r"^(\w+)=([\d_]+)\.\.([\d_]+)$")
+
+
+def crossover(
+    job: words.Job,
+    over: Annotated[str, typer.Option("--over", help="The setting to sweep and its range: n_rec=10..5000.")],
+    between: Annotated[str, typer.Option("--between", help="Two of: cpu, cuda, a machine's name, framework:way (torch:loop, jax:scan@cuda).")] = "cpu,cuda",
+    batch: words.Batch = None,
+    precision: words.Precision = "fp32",
+    threads: words.Threads = None,
+    execution: words.Execution = "eager",
+    data: words.Data = "resident",
+    no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
+    budget: Annotated[float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")] = 600.0,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it to FILE.svg, .png or .html (extra plots).")] = None,
+    store: Annotated[Path | None, typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else.")] = None,
+    as_json: words.Json = False,
+) -> None:
+    from windtunnel.measurement.store import Store
+    from windtunnel.study.crossover import find
+    from windtunnel.study.sides import Sides
+
+    name, low, high = _range(over)
+    if plot:
+        _refuse_plot(plot)
+    strategy = words.make_strategy(batch, precision, threads, execution, data, 0)
+    job_name, settings = _settings(job)
+    kept = None if no_measure else Store(store)
+    sides = Sides(job=job_name, over=name, between=_two(between), settings=settings, strategy=strategy, store=kept)
+    sides.check(low)
+    end = time.monotonic() + budget
+    found = find(
+        job_name,
+        (name, low, high),
+        sides.between,
+        forecast=sides.forecast,
+        measure=None if no_measure else sides.measure,
+        spent=lambda: time.monotonic() > end,
+    )
+    words.show(as_json, found.plain, lambda: str(found))
+    if plot:
+        from windtunnel.reports.crossover import chart
+
+        chart(found).save(plot)
+
+
+def _range(text: str) -> tuple[str, int, int]:
+    match = _RANGE.match(text)
+    if not match:
+        raise BadInput(f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000")
+    return match[1], int(match[2]), int(match[3])
+
+
+def _two(text: str) -> tuple[str, str]:
+    sides = [word.strip() for word in text.split(",") if word.strip()]
+    if len(sides) != 2:
+        raise BadInput(f"--between {text!r} does not name two sides.", hint="Write it like --between cpu,cuda or --between torch:loop,jax:scan")
+    return sides[0], sides[1]
+
+
+def _settings(job: list[str]) -> tuple[str, dict[str, Any]]:
+    """The job's name and settings; numbers as numbers, since frameworks take them so."""
+    name, *rest = job
+    settings: dict[str, Any] = {}
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise BadInput(f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_steps=20.")
+        settings[key] = _number(value)
+    return name, settings
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _refuse_plot(path: Path) -> None:
+    """Say before long work that the picture cannot be drawn."""
+    from windtunnel.reports import charts
+
+    if path.suffix not in charts.SUFFIXES:
+        raise BadInput(f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.", hint="For example --plot crossing.svg")
+    charts.can_draw()
+    words.refuse_unwritable(path, "--plot")
