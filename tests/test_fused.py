@@ -53,7 +53,9 @@ class Case:
         self.optimizer = [Optimizer(rate=0.05), Optimizer(rate=0.02, momentum=0.9, clip_norm=0.5), adam][int(g.integers(3))]
         count = 10 * self.batch
         self.order = g.permutation(count).reshape(10, self.batch)
-        targets = g.uniform(-1, 1, (count, self.n_steps, sizes["n_out"])) if self.network.loss == "mse" else g.integers(0, sizes["n_out"], (count, self.n_steps))
+        targets = (
+            g.uniform(-1, 1, (count, self.n_steps, sizes["n_out"])) if self.network.loss == "mse" else g.integers(0, sizes["n_out"], (count, self.n_steps))
+        )
         shape = [None, (self.n_steps,), (count, self.n_steps)][int(g.integers(3))]
         mask = None if shape is None else (g.random(shape) < 0.7) + 0.1
         self.examples = Examples(inputs=g.uniform(-2, 2, (count, self.n_steps, sizes["n_in"])), targets=targets, mask=mask).checked(self.network)
@@ -74,7 +76,11 @@ def torch_loss(case: Case, parameters: dict[str, torch.Tensor], update: int) -> 
     inputs = torch.tensor(case.examples.inputs[row], dtype=torch.float64).transpose(0, 1)
     outputs = plain_loop(case.network, inputs, noise, [parameters[name] for name in NAMES]).transpose(0, 1)
     targets, mask = torch.tensor(case.examples.targets[row]), case.examples.mask
-    weight = torch.ones(outputs.shape[:2], dtype=torch.float64) if mask is None else torch.tensor(mask if mask.ndim == 1 else mask[row]).double().expand(outputs.shape[:2])
+    weight = (
+        torch.ones(outputs.shape[:2], dtype=torch.float64)
+        if mask is None
+        else torch.tensor(mask if mask.ndim == 1 else mask[row]).double().expand(outputs.shape[:2])
+    )
     if case.network.loss == "mse":
         return (weight[..., None] * (outputs - targets.double()) ** 2).sum() / (weight.sum() * case.network.n_out)
     return (weight * F.cross_entropy(outputs.flatten(0, 1), targets.long().flatten(), reduction="none").view_as(weight)).sum() / weight.sum()

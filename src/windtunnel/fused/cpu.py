@@ -36,20 +36,18 @@ class Engine:
     def __init__(self, network: Network, weights: Weights, *, n_steps: int, batch: int = 1, optimizer: Optimizer | None = None) -> None:
         if not available():
             raise Unavailable("The fused engine on a CPU needs llvmlite, which is not installed.", hint="pip install 'windtunnel[fused]'")
-        from windtunnel.fused import kernel
+        from windtunnel.fused import layout
 
         for name, value in (("n_steps", n_steps), ("batch", batch)):
             if value < 1:
                 raise BadInput(f"fused engine: {name} must be above 0, not {value}.")
         self.network, self.optimizer, self.n_steps, self.batch = network, optimizer or Optimizer(), n_steps, batch
         self.spec = spec_of(network, self.optimizer)
-        code = kernel.compiled(self.spec)
-        call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-        self._calls = {name: call(code.address(name)) for name in ("train", "forward", "backward", "refresh")}
-        self._code, self._slots = code, kernel.SLOTS
-        self._table = np.zeros(len(kernel.SLOTS), np.int64)
+        self._calls: dict[str, Any] = {}
+        self._slots = layout.SLOTS
+        self._table = np.zeros(len(self._slots), np.int64)
         self._held: dict[str, Array] = {}
-        self._allocate(kernel.HYPER)
+        self._allocate(layout.HYPER)
         self.load(weights)
 
     def load(self, weights: Weights) -> None:
@@ -61,7 +59,7 @@ class Engine:
             held[name][...] = 0
         self._hyper("power1", 1.0)
         self._hyper("power2", 1.0)
-        self._run("refresh")
+        self._stale = True
 
     def weights(self) -> Weights:
         """A copy of the raw weights as they are now."""
@@ -120,8 +118,13 @@ class Engine:
     def _allocate(self, hyper: list[str]) -> None:
         s, b, t = self.spec, self.batch, self.n_steps
         rows = max(-(-s.rows // 4) * 4, s.width)
-        shapes: dict[str, tuple[int, ...]] = {name: (rows, s.width) for name in ("raw", "gradient", "first", "second")}
-        shapes |= {"turned": (s.width, s.width), "states": (b, t + 1, s.width), "slopes": (b, t + 1, s.width), "inputs_here": (b, t, s.n_in)}
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("raw", "gradient", "first", "second"), (rows, s.width))
+        shapes |= {
+            "turned": (1,) if s.wide else (s.width, s.width),
+            "states": (b, t + 1, s.width),
+            "slopes": (b, t + 1, s.width),
+            "inputs_here": (b, t, s.n_in),
+        }
         shapes |= {"outputs": (b, t, s.out_width), "carry": (s.width,), "rates": (b, t, s.width) if s.leaky else (1,)}
         shapes |= {name: (rows, s.width) for name in ("weights", "factor", "signed") if s.constrained}
         made = {name: _aligned(shape, np.float32) for name, shape in shapes.items()}
@@ -142,8 +145,10 @@ class Engine:
         self._number(batch=b, n_steps=t)
         o = self.optimizer
         clip = math.inf if o.clip_norm is None else o.clip_norm
-        for name, value in dict(rate=o.rate, momentum=o.momentum, beta1=o.beta1, beta2=o.beta2, eps=o.eps, clip=clip, leak=self.network.leak).items():
-            self._hyper(name, value)
+        for name in ("rate", "momentum", "beta1", "beta2", "eps"):
+            self._hyper(name, getattr(o, name))
+        self._hyper("clip", clip)
+        self._hyper("leak", self.network.leak)
 
     def _constrain(self, made: dict[str, Array]) -> None:
         places = self._places(made["factor"])
@@ -179,12 +184,25 @@ class Engine:
         self._held["hyper"][self._names.index(name)] = value
 
     def _run(self, name: str) -> int:
+        if name not in self._calls:
+            self._prepare("train" if name == "train" else "module")
+        if self._stale:
+            self._calls["refresh"](self._table.ctypes.data)
+            self._stale = False
         return int(self._calls[name](self._table.ctypes.data))
+
+    def _prepare(self, part: str) -> None:
+        """Have the code written that this call is part of."""
+        from windtunnel.fused import kernel
+
+        code, call = kernel.compiled(self.spec, part), ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+        for name in ("train", "refresh") if part == "train" else ("forward", "backward", "refresh"):
+            self._calls[name] = call(code.address(name))
 
 
 def spec_of(network: Network, optimizer: Optimizer) -> Any:
     """What the kernel for this network and optimiser is written for."""
-    from windtunnel.fused.kernel import Spec
+    from windtunnel.fused.layout import Spec
 
     constrained = any(value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs))
     kind = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
@@ -204,7 +222,7 @@ def spec_of(network: Network, optimizer: Optimizer) -> Any:
 def scales_of(network: Network, mask: Array, order: Array) -> Array:
     """One over the number of errors that each mini-batch's mean is taken over."""
     sizes = np.full(order.shape, mask.sum(), np.float64) if mask.ndim == 1 else mask.sum(1, dtype=np.float64)[order]
-    return (1 / (sizes.sum(1) * (network.n_out if network.loss == "mse" else 1))).astype(np.float32)
+    return np.asarray(1 / (sizes.sum(1) * (network.n_out if network.loss == "mse" else 1)), np.float32)
 
 
 def _aligned(shape: tuple[int, ...], kind: Any) -> Array:
@@ -212,4 +230,4 @@ def _aligned(shape: tuple[int, ...], kind: Any) -> Array:
     size = math.prod(shape) * np.dtype(kind).itemsize
     raw = np.zeros(size + 192, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(kind).reshape(shape)
+    return np.asarray(raw[start : start + size].view(kind).reshape(shape))

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import binding, ir  # type: ignore[import-untyped]
 
 F32, F64, I1, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(1), ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
@@ -92,10 +92,10 @@ class Emitter:
     def answer(self, value: Value) -> None:
         self.b.store(value, self._answer)
 
-    def leave(self) -> None:
-        """Return now; what follows in the Python text starts a block of its own."""
-        self.b.branch(self._leave)
-        self.b.position_at_end(self.b.append_basic_block("after"))
+    def leave_when(self, condition: Value) -> None:
+        go_on = self.b.append_basic_block("on")
+        self.b.cbranch(condition, self._leave, go_on)
+        self.b.position_at_end(go_on)
 
     # values
 
@@ -279,11 +279,6 @@ class Emitter:
             return
         with self.loop(self.i(0), self.i(count)) as index:
             body(index, 0)
-
-    @contextlib.contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
-        with self.b.if_then(condition):
-            yield
 
     def _shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, self.width), list(lanes)))

@@ -58,11 +58,11 @@ class FusedRNN(nn.Module):
             self._say(f"FusedRNN is written for float32; {timed.dtype} runs as a plain PyTorch loop.")
             return plain_loop(self.network, timed, noise, weights)
         if timed.device.type == "cpu":
-            outputs: Tensor = _OnCPU.apply(self, timed, noise, *weights)
+            outputs: Tensor = _OnCPU.apply(self, timed, noise, *weights)  # type: ignore[no-untyped-call]
             return outputs
         cuda = _cuda() if timed.device.type == "cuda" else None
         if cuda is not None and cuda.available(self.network, timed):
-            found: Tensor = _OnCUDA.apply(self, cuda, timed, noise, *weights)
+            found: Tensor = _OnCUDA.apply(self, cuda, timed, noise, *weights)  # type: ignore[no-untyped-call]
             return found
         self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as a plain PyTorch loop, many launches a timestep.")
         return plain_loop(self.network, timed, noise, weights)

@@ -71,7 +71,7 @@ class WideEngine:
         return self.gradients()
 
     def input_slopes(self) -> Array:
-        return (self._drives @ self._used["w_in"].T).transpose(0, 1).numpy()
+        return np.asarray((self._drives @ self._used["w_in"].T).transpose(0, 1).numpy())
 
     def states(self) -> Array:
         return np.array(self._states[1:].transpose(0, 1).numpy())
