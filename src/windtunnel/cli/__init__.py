@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import windtunnel
-from windtunnel.cli import machine, measure, network, predict, validate
+from windtunnel.cli import machine, measure, network, predict, study, validate
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
@@ -38,6 +38,7 @@ app.command("measure", help=measure.HELP)(measure.measure)
 app.command("validate", help=validate.HELP)(validate.validate)
 app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
+app.add_typer(study.app, name="study")
 
 
 def _print_version(asked: bool) -> None:

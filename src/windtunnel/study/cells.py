@@ -43,7 +43,7 @@ def cells_of(study: Study, cores: int, choice: Choice | None = None) -> list[Cel
     for figure in study.figures:
         if choice.figures and figure.name not in choice.figures:
             continue
-        for case, label in [(each, label) for each in figure.cases for label in each.labels]:
+        for case, label in [(each, label) for each in figure.cases if each.quick or not choice.corners for label in each.labels]:
             if not choice.frameworks or {label, framework_of(label)} & set(choice.frameworks):
                 found += _cells_of_case(figure, case, label, cores, choice.corners)
     return found

@@ -27,7 +27,7 @@ from windtunnel.study.surroundings import APART, Surroundings
 
 Level = Literal["quick", "default", "rigorous"]
 LEVELS: dict[str, Protocol] = {
-    "quick": Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.1, precision=0.05, timeout_seconds=300),
+    "quick": Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.1, precision=0.05),
     "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
     "rigorous": Protocol(processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200),
 }
@@ -246,7 +246,8 @@ def _processes(key: str, level: str, protocol: Protocol) -> tuple[int, int]:
 
 def _summary(cell: _Open, reports: Sequence[Any]) -> dict[str, Any] | None:
     """The cell in few numbers, where its processes agree or are enough."""
-    precise = summary.interval([summary.steady(report) for report in reports]).spread <= cell.protocol.precision
+    found = summary.interval([summary.steady(report) for report in reports])
+    precise = found.spread <= cell.protocol.precision
     if not precise and len(reports) < cell.most:
         return None
-    return summary.summarise(reports, "precision" if precise else "the cap on processes")
+    return summary.summarise(reports, found, "precision" if precise else "the cap on processes")

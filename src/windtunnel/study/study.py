@@ -32,7 +32,10 @@ _THREADS = re.compile(r"^(?:(\d+)\*)?cores$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One line of a figure, for each of its `labels` (framework:way). `threads` is a number, "cores" or "2*cores" of the machine."""
+    """One line of a figure, for each of its `labels` (framework:way). `threads` is a number, "cores" or "2*cores" of the machine.
+
+    One that takes long to compile may be left out of quick runs.
+    """
 
     name: str
     labels: tuple[str, ...]
@@ -41,6 +44,7 @@ class Case:
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     threads: int | str = 1
     batch: int | None = None
+    quick: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -38,10 +38,9 @@ def _medians(ordered: Any, rng: numpy.random.Generator, count: int) -> Any:
     return ordered[numpy.minimum(ranks.astype(int), size - 1)]
 
 
-def summarise(reports: Sequence[Mapping[str, Any]], stopped_by: str) -> dict[str, Any]:
+def summarise(reports: Sequence[Mapping[str, Any]], found: Interval, stopped_by: str) -> dict[str, Any]:
     """A cell that is done, in few numbers."""
     groups = [steady(report) for report in reports]
-    found = interval(groups)
     firsts = [report["samples"]["first"]["seconds"][0] for report in reports if report["samples"].get("first", {}).get("seconds")]
     peaks = [
         report["memory"]["peak_bytes"] for report in reports if isinstance(report.get("memory"), Mapping) and report["memory"].get("peak_bytes") is not None

@@ -1,0 +1,181 @@
+"""Study files: what they hold, what is refused, and that what the authors printed is what is shown."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from windtunnel.errors import BadInput, BadRecord, UnknownName
+from windtunnel.study import study as studies
+from windtunnel.study.cells import Choice, cells_of, points
+from windtunnel.study.results import in_papers_unit, published
+
+HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
+FIGURE = """
+title = "F"
+source = "S"
+job = "rnn"
+published_scale = 2000
+[settings]
+n_in = 2
+[grid]
+n_rec = [10, 20, 50]
+n_steps = [10, 100]
+[[case]]
+name = "cpu"
+labels = ["torch:loop", "numpy:hand"]
+[[published]]
+case = "K80"
+label = "theano:scan"
+unit = "k80"
+rows = { n_rec = [10, 20] }
+columns = { n_steps = [10, 100] }
+table = [[20.0, 40.0], [10.0, "na"]]
+"""
+
+
+def own_study(folder: Path, figure: str = FIGURE, head: str = HEAD) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "study.toml").write_text(head)
+    (folder / "figure-1.toml").write_text(figure)
+    return folder
+
+
+def test_a_published_time_is_a_steps_time_in_the_papers_unit(tmp_path: Path) -> None:
+    """20 s for 1,000 examples twice over are 10 ms an example, and back."""
+    study = studies.find(str(own_study(tmp_path / "mine")))
+    rows = published(study)
+    first = rows[0]
+    assert first.step_seconds == pytest.approx(0.010) and first.settings == {"n_in": 2, "n_rec": 10, "n_steps": 10}
+    assert in_papers_unit(study.figure("figure-1"), first) == pytest.approx(20.0)
+    missing = rows[3]
+    assert missing.state == "not available" and missing.step_seconds is None and missing.settings["n_steps"] == 100
+
+
+def test_every_published_number_of_the_recurrent_study_is_there() -> None:
+    """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints them."""
+    study = studies.find("brandfonbrener-2017")
+    printed = {figure.name: [v for p in figure.published for row in p.table for v in row] for figure in study.figures}
+    assert {name: len(values) for name, values in printed.items() if name.startswith("figure")} == {
+        "figure-02": 20,
+        "figure-03": 20,
+        "figure-04": 16,
+        "figure-05": 36,
+        "figure-06": 20,
+        "figure-07": 20,
+        "figure-08": 25,
+        "figure-09": 20,
+        "figure-10": 20,
+        "figure-11": 0,
+        "figure-12": 0,
+    }
+    sums = {2: 444.9, 3: 315.8, 4: 324.3, 5: 2006.5, 6: 327.1, 7: 375.7, 8: 1606.35, 9: 660.5, 10: 173.1}
+    for number, total in sums.items():
+        assert math.fsum(printed[f"figure-{number:02}"]) == pytest.approx(total), number
+    by = {(r.figure, r.case, r.settings.get("n_rec"), r.settings.get("n_steps"), r.settings.get("n_in")): r for r in published(study)}
+    assert by["figure-08", "M2090, Theano", 200, 200, 2].step_seconds == pytest.approx(148.75 / 2000)
+    assert by["figure-05", "Macbook, Theano", 5000, 20, 10].step_seconds == pytest.approx(834.1 / 2000)
+
+
+def test_table_one_has_its_twelve_cells_and_one_is_not_available() -> None:
+    rows = [row for row in published(studies.find("wuensche-2018")) if row.figure == "table-1"]
+    found = {(row.label.split(":")[0], row.threads): row.step_seconds for row in rows}
+    assert len(found) == 12 and found["torch7", 8] is None
+    assert found["caffe", 8] == pytest.approx(15.444) and found["tensorflow", 1] == pytest.approx(7.062) and found["torch7", 4] == pytest.approx(0.423)
+
+
+def test_the_guides_data_flow_figures_add_up() -> None:
+    quoted = {q.name: q.value for q in studies.find("wuensche-2018").figure("data-flow").quoted}
+    assert quoted["refill four"] == pytest.approx(4 * quoted["refill one GTX 1080"], rel=1e-4)
+    assert quoted["idle each time"] == pytest.approx(quoted["refill the three others"] - 0.5, rel=1e-3)
+    assert quoted["busy share"] == pytest.approx(0.5 / quoted["refill the three others"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_cases_of_the_catalogue_are_ways_that_frameworks_have(name: str) -> None:
+    """A case may be for a device a framework is not built for, which is named when it is run; but a way that nobody has is a slip."""
+    from windtunnel.measurement import frameworks
+
+    for cell in cells_of(studies.find(name), cores=4):
+        known = frameworks.named(cell.task.framework)
+        assert cell.task.way in known.ways[cell.task.job], (cell.figure, cell.task.label)
+        from windtunnel.measurement.frameworks.base import settings_of
+
+        settings_of(cell.task)
+
+
+def test_the_settings_a_study_may_sweep_are_those_of_the_jobs() -> None:
+    import dataclasses
+
+    from windtunnel.measurement.frameworks.base import Fcn5Settings, FfnSettings, RnnSettings
+
+    for job, kind in (("rnn", RnnSettings), ("fcn5", Fcn5Settings), ("ffn", FfnSettings)):
+        assert set(studies.SETTINGS[job]) == {field.name for field in dataclasses.fields(kind)}
+
+
+def test_a_grid_is_every_combination_and_a_joined_axis_sets_both() -> None:
+    assert list(points({"n_rec": (1, 2), "n_in,n_out": (5,)})) == [{"n_rec": 1, "n_in": 5, "n_out": 5}, {"n_rec": 2, "n_in": 5, "n_out": 5}]
+
+
+def test_a_quick_run_has_the_corners_of_the_grid(tmp_path: Path) -> None:
+    study = studies.find(str(own_study(tmp_path / "mine")))
+    whole, corners = cells_of(study, 2), cells_of(study, 2, Choice(corners=True))
+    assert len(whole) == 2 * 3 * 2 and len(corners) == 2 * 2 * 2
+    assert {cell.task.settings["n_rec"] for cell in corners} == {10, 50}
+
+
+def test_threads_are_counted_in_the_machines_cores_and_never_twice() -> None:
+    threads = lambda cores: [c.task.threads for c in cells_of(studies.find("wuensche-2018"), cores, Choice(figures=("table-1",), frameworks=("numpy",)))]  # noqa: E731
+    assert threads(2) == [1, 2, 4, 8] and threads(16) == [1, 2, 4, 8, 16, 32]
+
+
+def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path) -> None:
+    study = studies.find(str(own_study(tmp_path / "mine")))
+    assert {c.task.label for c in cells_of(study, 2, Choice(frameworks=("numpy",)))} == {"numpy:hand"}
+    with pytest.raises(UnknownName, match="no figure 'figure-2'"):
+        cells_of(study, 2, Choice(figures=("figure-2",)))
+    with pytest.raises(BadInput, match="for 'jaxx'"):
+        cells_of(study, 2, Choice(frameworks=("jaxx",)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[grid]", "[gird]", "unknown key 'gird'"),
+        ("n_rec = [10, 20, 50]", "n_rek = [10]", "no setting 'n_rek'"),
+        ("n_rec = [10, 20, 50]", "n_rec = []", "needs values"),
+        ("n_rec = [10, 20, 50]", "n_rec = [10, 10]", "each once"),
+        ('"torch:loop"', '"torch"', "framework:way"),
+        ('job = "rnn"', 'job = "rrn"', "job cannot be 'rrn'"),
+        ("[10.0, ", "[", "2 rows of 2"),
+        ('"na"', '"n.a."', "is not a time"),
+        ("20.0,", "0.0,", "is not a time"),
+        ("published_scale = 2000", "published_scale = 0", "above 0"),
+        ("n_steps = [10, 100]\n[[", 'optimizer = ["adagrad"]\n[[', "adagrad"),
+        ("n_steps = [10, 100]\n[[", 'threads = ["all"]\n[[', "threads cannot be 'all'"),
+        ('labels = ["torch:loop", "numpy:hand"]', 'labels = ["torch:loop"]\n[[case]]\nname = "cpu"\nlabels = ["a:b"]', "two cases are named 'cpu'"),
+        ('title = "F"', "", "'title' is missing"),
+        ("n_in = 2", "n_inn = 2", "no setting 'n_inn'"),
+    ],
+)
+def test_a_slip_in_a_study_file_is_named_with_the_file(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in FIGURE
+    with pytest.raises(BadRecord, match=said) as caught:
+        studies.find(str(own_study(tmp_path / "mine", FIGURE.replace(old, new, 1))))
+    assert "figure-1.toml" in str(caught.value)
+
+
+def test_a_plot_of_a_line_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+    folder = own_study(tmp_path / "mine")
+    (folder / "figure-2.toml").write_text('title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n')
+    with pytest.raises(BadRecord, match="no case 'K81'"):
+        studies.find(str(folder))
+
+
+def test_an_unknown_study_and_a_folder_that_is_none_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="brandfonbrener"):
+        studies.find("brandfonbrener-2016")
+    with pytest.raises(BadRecord, match=r"no study\.toml"):
+        studies.find(str(tmp_path))

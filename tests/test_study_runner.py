@@ -1,0 +1,324 @@
+"""Running a study: every cell once, interleaved, stored as it comes; failures are results; resuming, levels, thousands of cells."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from study_fakes import FakeEngine, FakeMachine, report_of, samples_of, write_study
+
+from windtunnel.errors import StoreError
+from windtunnel.measurement.steady import Interval
+from windtunnel.measurement.steady import interval as slow_interval
+from windtunnel.study import runner, summary
+from windtunnel.study import study as studies
+from windtunnel.study.engine import Outcome, Work
+from windtunnel.study.progress import Standing
+from windtunnel.study.results import results
+from windtunnel.study.runner import Order, run
+from windtunnel.study.store import StudyStore
+from windtunnel.study.study import Study
+
+QUICK = Order(level="quick", seed=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StudyStore:
+    return StudyStore(tmp_path / "study.sqlite")
+
+
+def a_study(tmp_path: Path, *labels: str, sizes: int = 10, more: str = "") -> Study:
+    return studies.find(str(write_study(tmp_path / "mine", range(10, 10 + sizes), labels or ("torch:loop",), more)))
+
+
+def fail(work: Work, state: str = "crashed") -> Outcome:
+    return Outcome(work=work, state=state, error="A process was ended by SIGSEGV.")
+
+
+def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(tmp_path: Path, store: StudyStore) -> None:
+    engine = FakeEngine()
+    tally = run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
+    assert tally.states == {"done": 10} and not tally.failed
+    assert sorted({w.number for w in engine.seen}) == [0, 1] and len(engine.seen) == 20
+
+
+def test_process_zero_of_all_cells_comes_before_process_one_of_any_in_a_shuffled_order(tmp_path: Path, store: StudyStore) -> None:
+    engine = FakeEngine()
+    run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
+    assert [w.number for w in engine.seen] == [0] * 10 + [1] * 10
+    first, second = ([w.task.settings["n_rec"] for w in engine.seen[i : i + 10]] for i in (0, 10))
+    assert sorted(first) == sorted(second) and first != second and first != sorted(first)
+
+
+def test_the_order_is_the_same_from_a_stored_seed(tmp_path: Path) -> None:
+    orders = []
+    for name in ("a", "b"):
+        kept, engine = StudyStore(tmp_path / f"{name}.sqlite"), FakeEngine()
+        run(a_study(tmp_path), kept, engine, FakeMachine(), Order(seed=7))
+        assert kept.seed("mine", 99) == 7
+        orders.append([w.task.settings["n_rec"] for w in engine.seen])
+    assert orders[0] == orders[1]
+
+
+def test_the_same_command_resumes_and_measures_nothing_twice(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path)
+
+    class Stops(FakeEngine):
+        def measure(self, work):  # type: ignore[no-untyped-def]
+            for i, outcome in enumerate(super().measure(work)):
+                if i == 4:
+                    raise RuntimeError("pulled the plug")
+                yield outcome
+
+    with pytest.raises(RuntimeError):
+        run(study, store, Stops(), FakeMachine(), Order(seed=1))
+    engine = FakeEngine()
+    assert run(study, store, engine, FakeMachine(), Order(seed=1)).states == {"done": 10}
+    assert len(engine.seen) == 20 - 4
+    again = FakeEngine()
+    run(study, store, again, FakeMachine(), Order(seed=1))
+    assert not again.seen
+
+
+def test_a_cell_whose_processes_disagree_gets_more_of_them_up_to_the_cap(tmp_path: Path, store: StudyStore) -> None:
+    def unsteady(work: Work) -> Outcome:
+        report = report_of(work)
+        report["samples"]["steady"]["seconds"] = [0.001 * (1 + work.number)] * 5
+        return Outcome(work=work, report=report)
+
+    engine = FakeEngine(unsteady)
+    run(a_study(tmp_path, sizes=2), store, engine, FakeMachine(), Order(seed=1))
+    assert [w.number for w in engine.seen] == [0, 0, 1, 1, 2, 2]
+    rows = [row for row in results(studies.find(str(tmp_path / "mine")), store) if row.origin == "measured"]
+    assert all(row.environment["stopped_by"] == "the cap on processes" for row in rows)
+
+
+def test_a_failure_is_a_row_with_a_name_and_no_seconds_and_the_rest_is_unharmed(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path)
+    told: list[tuple[Outcome | None, Standing]] = []
+    engine = FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] == 13 else None)
+    tally = run(study, store, engine, FakeMachine(), Order(seed=1), watch=lambda outcome, standing: told.append((outcome, standing)))
+    assert tally.states == {"done": 9, "crashed": 1} and tally.failed == 1 and tally.failures[0][1] == "crashed"
+    rows = {row.settings["n_rec"]: row for row in results(study, store)}
+    assert rows[13].state == "crashed" and rows[13].step_seconds is None and "SIGSEGV" in rows[13].error
+    assert rows[12].state == "done" and rows[12].step_seconds == pytest.approx(0.012, rel=0.02)
+    assert sum(w.task.settings["n_rec"] == 13 for w in engine.seen) == 1, "a cell that failed is not tried again by itself"
+    when = next(i for i, (outcome, _) in enumerate(told) if outcome is not None and outcome.state == "crashed")
+    assert told[when][1].failed == 1, "told when it happened"
+
+
+def test_rerun_failed_measures_just_those(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path)
+    run(study, store, FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] in (11, 13) else None), FakeMachine(), Order(seed=1))
+    engine = FakeEngine()
+    tally = run(study, store, engine, FakeMachine(), Order(seed=1, rerun=True))
+    assert tally.states == {"done": 10} and {w.task.settings["n_rec"] for w in engine.seen} == {11, 13}
+
+
+def test_what_is_not_installed_and_what_needs_a_gpu_is_counted_apart_and_fails_nothing(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, "torch:loop", "jax:scan", sizes=3, more='[[case]]\nname = "gpu"\nlabels = ["torch:loop"]\ndevice = "gpu"\n')
+    engine = FakeEngine()
+    tally = run(study, store, engine, FakeMachine(missing="jax"), QUICK)
+    assert tally.states == {"done": 2, "not installed": 2, "no gpu here": 2} and not tally.failed
+    assert {w.task.label for w in engine.seen} == {"torch:loop"} and {w.task.device for w in engine.seen} == {"cpu"}
+    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 4, "no gpu here": 2}, "installed since"
+
+
+def test_a_new_version_of_a_framework_is_another_measurement_and_the_latest_is_shown(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, sizes=2)
+    run(study, store, FakeEngine(), FakeMachine(version="1"), QUICK)
+    engine = FakeEngine()
+    run(study, store, engine, FakeMachine(version="2"), QUICK)
+    assert engine.seen
+    rows = [row for row in results(study, store) if row.origin == "measured"]
+    assert len(rows) == 2 and {row.environment["versions"]["torch"] for row in rows} == {"2"}
+
+
+def test_two_figures_with_the_same_task_share_one_measurement(tmp_path: Path, store: StudyStore) -> None:
+    folder = write_study(tmp_path / "mine", (10, 20))
+    (folder / "figure-2.toml").write_text((folder / "figure-1.toml").read_text())
+    engine = FakeEngine()
+    run(studies.find(str(folder)), store, engine, FakeMachine(), Order(seed=1))
+    assert len(engine.seen) == 4
+    assert {row.figure for row in results(studies.find(str(folder)), store)} == {"figure-1", "figure-2"}
+
+
+def test_a_more_rigorous_level_stands_in_the_results(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, sizes=2)
+    run(study, store, FakeEngine(), FakeMachine(), Order(level="rigorous", seed=1))
+    run(study, store, FakeEngine(), FakeMachine(), QUICK)
+    assert {row.environment["level"] for row in results(study, store)} == {"rigorous"}
+    assert {row.environment["level"] for row in results(study, store, level="quick")} == {"quick"}
+    assert all(len(row.groups) >= 5 for row in results(study, store))
+
+
+def test_a_report_without_steady_samples_is_no_result(tmp_path: Path, store: StudyStore) -> None:
+    bad = iter([{}, {"samples": []}, {"samples": {"steady": {"steps": 1, "seconds": []}}}, {"samples": {"steady": {"steps": 1, "seconds": [math.nan]}}}])
+    tally = run(a_study(tmp_path, sizes=4), store, FakeEngine(lambda work: Outcome(work=work, report=next(bad))), FakeMachine(), Order(seed=1))
+    assert tally.states == {"no result": 4}
+
+
+def test_an_engine_that_brings_the_same_piece_twice_is_taken_once(tmp_path: Path, store: StudyStore) -> None:
+    class Stutters(FakeEngine):
+        def measure(self, work):  # type: ignore[no-untyped-def]
+            for outcome in super().measure(work):
+                yield outcome
+                yield outcome
+
+    study = a_study(tmp_path, sizes=3)
+    run(study, store, Stutters(), FakeMachine(), Order(seed=1))
+    assert all(len(row.groups) == 2 for row in results(study, store))
+
+
+def test_every_raw_sample_is_kept_and_read_back_equal(tmp_path: Path, store: StudyStore) -> None:
+    study, engine = a_study(tmp_path, sizes=3), FakeEngine()
+    run(study, store, engine, FakeMachine(), Order(seed=1))
+    rows = {row.settings["n_rec"]: row for row in results(study, store, samples=None)}
+    for work in engine.seen:
+        assert rows[work.task.settings["n_rec"]].groups[work.number] == tuple(samples_of(work))
+
+
+def test_a_study_of_longer_timing_times_longer_and_does_not_stop_for_precision(tmp_path: Path, store: StudyStore) -> None:
+    folder = write_study(tmp_path / "mine", (10,))
+    figure = folder / "figure-1.toml"
+    figure.write_text("longer = 10.0\n" + figure.read_text())
+    engine = FakeEngine()
+    run(studies.find(str(folder)), store, engine, FakeMachine(), QUICK)
+    assert engine.seen[0].protocol.seconds == pytest.approx(3.0) and engine.seen[0].protocol.precision < 1e-6
+
+
+def test_time_left_falls_to_nothing_and_counts_what_is_left(tmp_path: Path, store: StudyStore) -> None:
+    seen: list[Standing] = []
+    run(a_study(tmp_path), store, FakeEngine(), FakeMachine(), Order(seed=1), watch=lambda outcome, standing: seen.append(standing))
+    assert seen[0].done == 0 and seen[0].wanted == 20 and seen[0].left_seconds > 0
+    assert seen[-1].done == seen[-1].wanted == 20 and seen[-1].left_seconds == pytest.approx(0, abs=1e-6)
+
+
+def test_long_steps_take_longer_in_the_forecast(tmp_path: Path, store: StudyStore) -> None:
+    study, first = a_study(tmp_path), []
+    for steps in (0.001, 10.0):
+        kept = StudyStore(tmp_path / f"{steps}.sqlite")
+        run(study, kept, FakeEngine(), FakeMachine(), QUICK, step_seconds=lambda task, s=steps: s, watch=lambda o, s: first.append(s) if o is None else None)
+    assert first[1].left_seconds > 5 * first[0].left_seconds
+
+
+def test_the_quick_interval_is_the_slow_ones() -> None:
+    rng = random.Random(3)
+    groups = [[rng.lognormvariate(0, 0.1) * scale for _ in range(201)] for scale in (1.0, 1.05, 1.1)]
+    quick, slow = summary.interval(groups), slow_interval(groups)
+    assert quick.median == slow.median
+    assert quick.low == pytest.approx(slow.low, rel=0.01) and quick.high == pytest.approx(slow.high, rel=0.01)
+
+
+def test_an_interval_of_few_processes_is_no_narrower_than_processes_differ() -> None:
+    """Processes that differ by a normal 5 %: one of them alone must be within its interval in about 95 of 100 cells."""
+    rng = random.Random(5)
+    spread = summary.between([[math.exp(rng.gauss(0, 0.05)) for _ in range(2)] for _ in range(400)])
+    assert spread == pytest.approx(1.96 * 0.05, rel=0.15)
+    inside = 0
+    for _ in range(400):
+        median = math.exp(rng.gauss(0, 0.05))
+        low, high = summary.widen({"medians": [median], "median": median, "low": median, "high": median}, spread)
+        inside += low <= 1.0 <= high
+    assert inside / 400 >= 0.9
+
+
+def test_a_quick_run_measures_some_cells_twice_to_learn_how_processes_differ(tmp_path: Path, store: StudyStore) -> None:
+    folder = write_study(tmp_path / "mine", (10, 20), [f"torch{i}:loop" for i in range(50)])
+    engine = FakeEngine()
+    run(studies.find(str(folder)), store, engine, FakeMachine(), QUICK)
+    twice = sum(w.number == 1 for w in engine.seen)
+    assert 8 <= twice <= 35 and sum(w.number == 0 for w in engine.seen) == 100
+
+
+def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resume, status and rows of 10,000 cells take seconds: measured against what this machine takes to parse as many lines of JSON."""
+    study = studies.find(str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:way{i}" for i in range(10)])))
+    store = StudyStore(tmp_path / "study.sqlite")
+    store._db.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")  # the disk is not what is asked about
+    monkeypatch.setitem(runner.LEVELS, "default", dataclasses.replace(runner.LEVELS["default"], processes=1, most_processes=1))
+    with monkeypatch.context() as patched:  # nor how long it takes to fill it
+        patched.setattr(summary, "interval", lambda groups: Interval(median=groups[0][0], low=groups[0][0], high=groups[0][0]))
+        run(study, store, FakeEngine(), FakeMachine(), Order(seed=1))
+    line = json.dumps(report_of(Work(key="a", number=0, task=FIRST, protocol=runner.LEVELS["quick"])))
+    start = time.perf_counter()
+    for _ in range(100_000):
+        json.loads(line)
+    unit = time.perf_counter() - start
+    took = {}
+    for name, act in {
+        "resume": lambda: run(study, store, FakeEngine(), FakeMachine(), Order(seed=1)),
+        "status": lambda: (store.counts("mine"), store.owner("mine"), store.cells("mine")),
+        "rows": lambda: results(study, store),
+    }.items():
+        start = time.perf_counter()
+        act()
+        took[name] = (time.perf_counter() - start) / unit
+    assert len(results(study, store)) == 10_000
+    assert max(took.values()) < 15, took
+
+
+FIRST = runner.cells_of(studies.find("brandfonbrener-2017"), 1)[0].task
+
+
+def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, sizes=2)
+    other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        from windtunnel.study import store as module
+
+        name = module._own_name().split("|")
+        alive = f"{name[0]}|{other.pid}|{module._started(other.pid)}"
+        store._db.execute("INSERT INTO lock VALUES ('mine', ?, 'today')", (alive,))
+        with pytest.raises(StoreError, match=f"being run by process {other.pid}"):
+            run(study, store, FakeEngine(), FakeMachine(), QUICK)
+        assert store.owner("mine").startswith(f"process {other.pid}")
+    finally:
+        other.kill()
+        other.wait()
+    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 2}, "a lock whose owner is gone is taken over"
+
+
+def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(tmp_path: Path, store: StudyStore) -> None:
+    from windtunnel.study import store as module
+
+    host = module._own_name().split("|")[0]
+    store._db.execute("INSERT INTO lock VALUES ('mine', ?, 'today')", (f"{host}|{os.getppid()}|1.00",))
+    assert run(a_study(tmp_path, sizes=2), store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 2}
+
+
+def test_a_lock_of_another_host_holds_until_it_is_taken_over(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, sizes=2)
+    store._db.execute("INSERT INTO lock VALUES ('mine', 'elsewhere|1|1.00', 'today')")
+    with pytest.raises(StoreError, match="elsewhere"):
+        run(study, store, FakeEngine(), FakeMachine(), QUICK)
+    assert run(study, store, FakeEngine(), FakeMachine(), dataclasses.replace(QUICK, take_over=True)).states == {"done": 2}
+
+
+def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+    from windtunnel.measurement.store import Store
+
+    Store(tmp_path / "store.sqlite").close()
+    with pytest.raises(StoreError, match="not a store of studies"):
+        StudyStore(tmp_path / "store.sqlite")
+    (tmp_path / "text.sqlite").write_text("no database at all, but long enough to look like one" * 20)
+    with pytest.raises(StoreError, match=r"text\.sqlite"):
+        StudyStore(tmp_path / "text.sqlite")
+
+
+def test_a_median_in_the_results_is_the_samples_median(tmp_path: Path, store: StudyStore) -> None:
+    study, engine = a_study(tmp_path, sizes=1), FakeEngine()
+    run(study, store, engine, FakeMachine(), Order(seed=1))
+    row = next(row for row in results(study, store) if row.origin == "measured")
+    assert row.step_seconds == pytest.approx(statistics.median(statistics.median(samples_of(w)) for w in engine.seen))
+    assert row.low_seconds is not None and row.high_seconds is not None and row.low_seconds <= row.step_seconds <= row.high_seconds
+    assert row.first_seconds == 1.0 and row.peak_bytes == 1000.0 and row.unit == "fake"
