@@ -61,7 +61,10 @@ class Sampler:
         Neighbours on the machine only ever add time, so the least of a few counts; where steps are slow there is one.
         """
         tries = 1 if self.seconds and statistics.median(self.seconds) * self.group > _SLOW_SECONDS else 5
-        ones, twos = zip(*((self._time(self.group), self._time(2 * self.group)) for _ in range(tries)), strict=True)
+        ones, twos = list[float](), list[float]()
+        for _ in range(tries):
+            ones.append(self._time(self.group))
+            twos.append(self._time(2 * self.group))
         return min(twos) / min(ones)
 
     def host_seconds(self) -> float:

@@ -103,8 +103,9 @@ class Built:
     """A job as a framework holds it, ready to step.
 
     `step()` issues the next step and gives its loss in the framework's own form; `sync()` waits until all is done; `number` makes
-    a float of a loss. A framework that is driven by the epoch does `steps` steps a call; `first` is then a call of one step, and
-    gives its loss. `threads()` is what the framework says it computes with, None where it cannot be asked.
+    a float of a loss. A framework that is driven by the epoch does many steps a call: `first()` is then a call of one step, and
+    `settle` is told how long one takes and says how many steps a call of `step` does from then on. `threads()` is what the framework
+    says it computes with, None where it cannot be asked. `built_seconds` is what compiling took before the first call.
     """
 
     step: Callable[[], Any]
@@ -114,10 +115,10 @@ class Built:
     versions: Mapping[str, str]
     sync: Callable[[], None] = lambda: None
     threads: Callable[[], int | None] = lambda: None
-    steps: int = 1
     first: Callable[[], Any] | None = None
+    settle: Callable[[float], int] | None = None
     compiles: bool = False
-    compile_seconds: float | None = None
+    built_seconds: float = 0.0
     peak: Callable[[], dict[str, float]] | None = None
     unit: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -179,9 +180,7 @@ def _stack(widths: tuple[int, ...], activation: str, rate: float, task: Task, rn
     count = _batches(task.batch * widths[0])
     inputs = rng.random((count, task.batch, widths[0]), dtype=numpy.float32)
     targets = rng.integers(0, widths[-1], (count, task.batch))
-    return Problem(
-        job=task.job, activation=activation, weights=weights, inputs=inputs, targets=targets, optimizer=task.optimizer, rate=rate, clip_norm=None
-    )
+    return Problem(job=task.job, activation=activation, weights=weights, inputs=inputs, targets=targets, optimizer=task.optimizer, rate=rate, clip_norm=None)
 
 
 def _batches(numbers: int) -> int:

@@ -82,8 +82,16 @@ def python_for(name: str) -> Path | None:
         return Path(sys.executable)
     if not framework.environment:
         return None
-    python = interpreter(environment_of(framework))
-    return python if python.exists() and (environment_of(framework) / STAMP).is_file() else None
+    return interpreter(environment_of(framework)) if stamp_of(framework) else None
+
+
+def stamp_of(framework: Framework) -> dict[str, Any]:
+    """What was written when the framework's environment was built; empty where it is not there or what it borrows has gone."""
+    path = environment_of(framework) / STAMP
+    if not framework.environment or not path.is_file() or not interpreter(path.parent).exists():
+        return {}
+    stamp = records.load(path)
+    return stamp if all(Path(place).exists() for place in stamp.get("borrowed", [])) else {}
 
 
 def interpreter(environment: Path) -> Path:
@@ -120,7 +128,9 @@ def _all() -> dict[str, Framework]:
 
 
 def _is_here(module: str) -> bool:
+    """Whether this interpreter can import it; a mere folder of that name on the path is not it."""
     try:
-        return importlib.util.find_spec(module) is not None
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return False
+    return spec is not None and spec.origin is not None

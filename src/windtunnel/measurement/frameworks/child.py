@@ -7,6 +7,8 @@ import importlib.util
 import json
 import statistics
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,39 +52,46 @@ def load(module: str) -> Any:
 
 
 def _carry_out(order: dict[str, Any], emit: Emit) -> None:
-    task, protocol = records.read(Task, order["task"], "task"), Protocol(**order["protocol"])
+    tasks, protocol = [records.read(Task, task, "task") for task in order["tasks"]], Protocol(**order["protocol"])
     framework = load(order["module"])
     for name in order["imports"]:
         importlib.import_module(name)  # so that its memory is not taken for the job's
-    resident = process.resident_bytes(reset_peak=False)
-    built: Built = framework.build(base.problem_of(task), task)
-    emit({"kind": "ready", **_facts(built, task)})
     if order["trace"]:
-        losses = _trace(built, order["trace"])
-        emit({"kind": "losses", "losses": losses})
+        for i, task in enumerate(tasks):
+            emit({"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])})
         emit({"kind": "done", "stopped": "trace", "linear": None})
-    else:
-        _time(built, task, protocol, resident, emit)
+        return
+    resident = process.resident_bytes(reset_peak=False)
+    built: Built = framework.build(base.problem_of(tasks[0]), tasks[0])
+    emit({"kind": "ready", **_facts(built)})
+    _time(built, tasks[0].device, protocol, resident, emit)
 
 
-def _time(built: Built, task: Task, protocol: Protocol, resident: int, emit: Emit) -> None:
+def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Emit) -> None:
     process.resident_bytes(reset_peak=True)
-    tell = emit if built.steps == 1 else _per_step(built.steps, emit)
-    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[task.device], tell)
     built.sync()
     losses: list[Any] = []
     call = built.first or built.step
-    first = Sampler(lambda: losses.append(call()), built.sync, SAMPLE_SECONDS[task.device], emit).first()
+    alone = Sampler(lambda: losses.append(call()), built.sync, SAMPLE_SECONDS[device], emit)
+    first = alone.first()
+    steps = 1 if built.settle is None else built.settle(_seconds_of(call))
+    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
     emit({"kind": "memory", **_peak(built, resident)})
     if built.compiles:
-        emit({"kind": "compile", **_compile_seconds(built, first, statistics.median(sampler.seconds) / built.steps)})
+        steady = statistics.median(sampler.seconds) / steps
+        emit({"kind": "compile", "seconds": built.built_seconds + max(0.0, first - steady)})
     linear = sampler.linearity()
-    # Threads are read back at the end too: some pools are filled only when there is work.
-    emit({"kind": "ready", **_facts(built, task)})
-    emit({"kind": "losses", "losses": [built.number(losses[0]), built.number(call())]})
+    emit({"kind": "ready", **_facts(built)})  # once more: some pools of threads are filled only when there is work
+    emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
     emit({"kind": "done", "stopped": stopped, "linear": linear})
+
+
+def _seconds_of(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def _per_step(steps: int, emit: Emit) -> Emit:
@@ -91,21 +100,15 @@ def _per_step(steps: int, emit: Emit) -> Emit:
     def tell(message: dict[str, Any]) -> None:
         emit({**message, "steps": message["steps"] * steps, "seconds": [s / steps for s in message["seconds"]]})
 
-    return tell
+    return emit if steps == 1 else tell
 
 
-def _trace(built: Built, steps: int) -> list[float]:
+def _trace(built: Built, steps: int) -> dict[str, Any]:
     call = built.first or built.step
-    return [built.number(call()) for _ in range(steps)]
+    return {"losses": [built.number(call()) for _ in range(steps)], "ready": _facts(built)}
 
 
-def _compile_seconds(built: Built, first: float, steady: float) -> dict[str, Any]:
-    if built.compile_seconds is not None:
-        return {"seconds": built.compile_seconds, "how": "timed"}
-    return {"seconds": max(0.0, first - steady), "how": "the first step less a steady one"}
-
-
-def _facts(built: Built, task: Task) -> dict[str, Any]:
+def _facts(built: Built) -> dict[str, Any]:
     return {
         "threads": built.threads(),
         "cpus": readback.cpus(),

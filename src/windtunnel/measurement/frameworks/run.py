@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import MeasurementFailed
+from windtunnel.errors import BadInput, MeasurementFailed
 from windtunnel.measurement import children, environment
 from windtunnel.measurement.frameworks import catalogue
 from windtunnel.measurement.frameworks.catalogue import Framework
@@ -23,34 +24,36 @@ def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, An
 
     `number` counts the processes of a cell. Weights and data come from the task's seed alone and are the same in each of them.
     """
-    return _run(task, protocol, {"number": number, "trace": 0})
+    return {**_run([task], protocol, 0), "number": number}
 
 
 def losses(task: Task, steps: int) -> list[float]:
     """The loss of each of the first steps."""
-    report = _run(task, Protocol(), {"number": 0, "trace": steps})
-    return [float(loss) for loss in report["losses"]["losses"]]
+    return [float(loss) for loss in traces([task], steps)[0]["losses"]]
 
 
-def trace(task: Task, steps: int) -> dict[str, Any]:
-    """The same with all that the child tells beside: parameters, dtype, threads, versions."""
-    return _run(task, Protocol(), {"number": 0, "trace": steps})
+def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0) -> list[dict[str, Any]]:
+    """The losses of the first steps of several tasks of one framework, which share a process, and what it is `ready` with."""
+    if len({(task.framework, task.threads, task.device) for task in tasks}) != 1:
+        raise BadInput("Tasks that share a process must agree in framework, threads and device.", hint="Ask for one after the other.")
+    report = _run(tasks, Protocol(timeout_seconds=timeout_seconds), steps)
+    return [report[f"trace {i}"] for i in range(len(tasks))]
 
 
-def _run(task: Task, protocol: Protocol, asked: dict[str, Any]) -> dict[str, Any]:
+def _run(tasks: Sequence[Task], protocol: Protocol, steps: int) -> dict[str, Any]:
+    task = tasks[0]
     framework = catalogue.named(task.framework)
-    why = catalogue.refusal(task)
-    if why is not None:
+    for why in filter(None, map(catalogue.refusal, tasks)):
         raise MeasurementFailed(f"{task.label} cannot do this task: {why}.", state="unsupported")
     python = catalogue.python_for(task.framework)
     if python is None:
         raise MeasurementFailed(f"{framework.title} is not installed.", state="not installed", hint=f"windtunnel frameworks install {framework.name}")
     order = {
-        "task": records.plain(task),
+        "tasks": [records.plain(task) for task in tasks],
         "protocol": records.plain(protocol),
         "module": framework.module,
         "imports": list(framework.imports),
-        **asked,
+        "trace": steps,
     }
     command = [str(python), "-P", str(_START)]
     pinned = task.threads if task.device == "cpu" else None
