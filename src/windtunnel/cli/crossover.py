@@ -39,10 +39,13 @@ def crossover(
     data: words.Data = "resident",
     no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
     budget: Annotated[float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")] = 600.0,
+    processes: Annotated[int, typer.Option("--processes", min=1, max=100, help="Fresh processes at each place.")] = 2,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")] = 1.0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it to FILE.svg, .png or .html (extra plots).")] = None,
     store: Annotated[Path | None, typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else.")] = None,
     as_json: words.Json = False,
 ) -> None:
+    from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
     from windtunnel.study.crossover import find
     from windtunnel.study.sides import Sides
@@ -53,7 +56,8 @@ def crossover(
     strategy = words.make_strategy(batch, precision, threads, execution, data, 0)
     job_name, settings = _settings(job)
     kept = None if no_measure else Store(store)
-    sides = Sides(job=job_name, over=name, between=_two(between), settings=settings, strategy=strategy, store=kept)
+    protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
+    sides = Sides(job=job_name, over=name, between=_two(between), settings=settings, strategy=strategy, protocol=protocol, store=kept)
     sides.check(low)
     end = time.monotonic() + budget
     found = find(

@@ -92,17 +92,19 @@ class Crossover:
 
     def _never(self) -> str:
         one, other = self.between
-        ratios = [(found[0], p.value) for p in self._judged() if (found := p.ratio(self.between))]
+        judged = self._judged()
+        ratios = [(found[0], p.value) for p in judged if (found := p.ratio(self.between))]
         if not ratios:
             return f"{one} or {other} for {self.job}: nothing could be compared."
-        if all(r < 1 for r, _ in ratios) or all(r > 1 for r, _ in ratios):
-            winner = one if ratios[0][0] < 1 else other
-            gains = sorted((max(r, 1 / r), value) for r, value in ratios)
-            return (
-                f"{winner} is faster from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}: "
-                f"{units.digits(gains[0][0])} times at {gains[0][1]:,}, {units.digits(gains[-1][0])} times at {gains[-1][1]:,}. They do not cross."
-            )
-        return f"{one} and {other} cannot be told apart from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}."
+        signs = {p.sign(self.between) for p in judged if p.origin == "measured"} - {None, 0}
+        if any(p.origin == "measured" for p in judged) and not signs:
+            return f"{one} and {other} cannot be told apart from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}."
+        ahead = 1 if (1 in signs if signs else ratios[0][0] > 1) else -1
+        gains = sorted((ratio**ahead, value) for ratio, value in ratios)
+        return (
+            f"{other if ahead == 1 else one} is faster from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}: "
+            f"{units.digits(gains[0][0])} times at {gains[0][1]:,}, {units.digits(gains[-1][0])} times at {gains[-1][1]:,}. They do not cross."
+        )
 
     def _judged(self) -> list[Point]:
         """Measured points where there are any, else forecasts."""

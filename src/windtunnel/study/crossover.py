@@ -33,8 +33,8 @@ def find(
 ) -> Crossover:
     """The place in `over` (name, low, high) where one of `between` overtakes the other.
 
-    `forecast(side, value)` and `measure(side, value, again)` give timings, or raise an error of ours; Unavailable from `measure` means
-    that the side cannot be measured here at all. `again` counts how often a place was measured before. `spent` says that time is up.
+    `forecast(side, value)` and `measure(side, value, again)` give timings, or raise an error of ours; Unavailable means that a side
+    cannot be forecast, or measured here, at all. `again` counts how often a place was measured before. `spent` says that time is up.
     """
     name, low, high = over
     if not (0 < low < high):
@@ -71,6 +71,7 @@ class _Search:
         self.measured: dict[int, Point] = {}
         self.counts: dict[int, int] = {}
         self.absent: dict[str, str] = {}  # sides that cannot be measured here, and why
+        self.unforeseen = ""  # why a side cannot be forecast at all
         self.cautions: list[str] = []
 
     # By forecast: a coarse grid sees several crossings, bisection narrows each.
@@ -78,9 +79,10 @@ class _Search:
     def by_forecast(self) -> None:
         for value in _grid(self.low, self.high, GRID):
             self._forecast(value)
-            if not self.forecasts[value].timings and len(self.forecasts) >= 2:
-                self._caution(f"no forecast: {next(iter(self.forecasts[value].errors.values()))}")
-                break
+            if self.unforeseen:
+                self._caution(f"no forecast: {self.unforeseen}")
+                self.forecasts.clear()
+                return
         for a, b in self._brackets(self.forecasts, told=True):
             while b / a > _CLOSE and b - a > 1:
                 middle = _middle(a, b)
@@ -93,6 +95,9 @@ class _Search:
         for side in self.between:
             try:
                 timings[side] = self.forecast(side, value)
+            except Unavailable as error:
+                self.unforeseen = error.message
+                break
             except WindtunnelError as error:
                 errors[side] = error.message
         self.forecasts[value] = Point(value=value, timings=timings, errors=errors)

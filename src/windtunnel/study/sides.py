@@ -24,6 +24,7 @@ from windtunnel.workload import Workload
 
 STAND_IN = "h200"
 _JOBS = ("rnn", "fcn5", "ffn")
+_OF_THIS_MACHINE = ("cpu", "here", "cuda", "gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Sides:
         for side in self.between:
             if ":" in side:
                 self._check_framework(side)
-            else:
+            elif side not in _OF_THIS_MACHINE:
                 _machine(side)
         self._workload(value)
 
