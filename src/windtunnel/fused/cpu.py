@@ -16,8 +16,7 @@ import numpy as np
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.fused.settings import Array, Examples, Network, Optimizer, Weights
 
-WIDEST = 512  # units, one example at a time; beyond, a matrix no longer stays in a core's own cache
-WIDEST_BATCH = 200  # units, in mini-batches, where a matrix library reads each weight once for several examples
+CACHED = 256  # units up to which a weight matrix stays in a core's own cache
 
 
 def available() -> bool:
@@ -26,8 +25,9 @@ def available() -> bool:
 
 
 def suits(network: Network, batch: int) -> bool:
-    """Whether the vector code is the faster way: always for one example at a time, up to some width for mini-batches."""
-    return network.n_rec <= WIDEST if batch == 1 else network.n_rec <= WIDEST_BATCH
+    """Whether the vector code is the faster way: it reads a wide matrix once for each example, a matrix library once for the batch."""
+    most = 4000 if network.activation == "relu" and network.leak == 1 else 2000
+    return network.n_rec <= CACHED or batch == 1 or batch * network.n_rec <= most
 
 
 class Engine:

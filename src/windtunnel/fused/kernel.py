@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 from windtunnel.fused.emit import F32, Compiled, Value
 from windtunnel.fused.layout import SLOTS, Spec
@@ -10,9 +11,17 @@ from windtunnel.fused.sweep import Sweep
 from windtunnel.fused.update import Update
 
 
-@functools.cache
+_ONE_AT_A_TIME = threading.Lock()  # LLVM's target machine is shared, and cannot serve two threads at once
+
+
 def compiled(spec: Spec, part: str) -> Compiled:
     """Code for one network: `train` has the epochs, `module` has forward and backward; both have refresh."""
+    with _ONE_AT_A_TIME:
+        return _compiled(spec, part)
+
+
+@functools.cache
+def _compiled(spec: Spec, part: str) -> Compiled:
     writer = Writer(spec)
     return Compiled(writer.write_train() if part == "train" else writer.write_module())
 
