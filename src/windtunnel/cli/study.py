@@ -140,7 +140,6 @@ def compare(
     as_json: words.Json = False,
 ) -> None:
     """Two runs of a study, cell by cell: faster, slower, the same, or can't tell."""
-    from windtunnel import records
     from windtunnel.study import compare as comparing
     from windtunnel.study import study as studies
 
@@ -149,7 +148,7 @@ def compare(
         if not path.is_file():
             raise BadInput(f"There is no store {path}.", hint="Name two files that study run --store wrote.")
     compared = comparing.compare(_rows(found, first, None), _rows(found, second, None))
-    words.show(as_json, lambda: records.plain(compared), lambda: comparing.show(compared))
+    words.show(as_json, compared.plain, lambda: str(compared))
 
 
 @app.command()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import windtunnel
-from windtunnel import records
-from windtunnel.measurement.frameworks.task import Task
 from windtunnel.study import summary
 from windtunnel.study.cells import device_of, points
 from windtunnel.study.forecasts import ABSENT_GPU
 from windtunnel.study.rows import Row
-from windtunnel.study.store import DONE, Kept, StudyStore, dump
+from windtunnel.study.store import DONE, Kept, StudyStore
 from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, Study
 from windtunnel.study.surroundings import NO_GPU
 
@@ -55,7 +53,7 @@ def _chosen(study: Study, cells: Iterable[tuple[str, str, Kept]], level: str | N
         if (figure, case) in lines and level in (None, kept.level):
             around = kept.surroundings
             machine = (around.get("cpu"), around.get("cpus"), around.get("engine"), (kept.summary or {}).get("ready", {}).get("unit"))
-            place = (figure, case, dump(kept.task), machine)
+            place = (figure, case, kept.text, machine)
             if place not in best or _rank(kept) >= _rank(best[place][2]):
                 best[place] = (figure, case, kept)
     return list(best.values())
@@ -103,7 +101,7 @@ def _forecast(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]
     known = store.forecasts(windtunnel.__version__) if absent else {}
     rows = []
     for figure, case, kept in absent:
-        found = known.get((dump(kept.task), ABSENT_GPU), {})
+        found = known.get((kept.text, ABSENT_GPU), {})
         if "step_seconds" in found:
             times = {name: found[name] for name in ("step_seconds", "low_seconds", "high_seconds", "peak_bytes")}
             source = f"forecast for {ABSENT_GPU} by windtunnel {windtunnel.__version__}"
@@ -111,10 +109,9 @@ def _forecast(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]
     return rows
 
 
-def _place(study: Study, figure: str, case: str, plain: Any) -> dict[str, Any]:
-    task = records.read(Task, plain, "a stored task")
-    same = {name: getattr(task, name) for name in ("label", "job", "settings", "device", "threads", "batch", "data", "optimizer")}
-    return {"study": study.name, "figure": figure, "case": case, **same}
+def _place(study: Study, figure: str, case: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    same = {name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")}
+    return {"study": study.name, "figure": figure, "case": case, "label": f"{task['framework']}:{task['way']}", **same}
 
 
 def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[Row]:

@@ -21,7 +21,7 @@ from windtunnel.study import summary
 from windtunnel.study.cells import Cell, Choice, cells_of
 from windtunnel.study.engine import Engine, Outcome, Work
 from windtunnel.study.progress import Pace, Standing
-from windtunnel.study.store import DONE, WAITING, Entry, StudyStore
+from windtunnel.study.store import DONE, WAITING, Entry, StudyStore, dump
 from windtunnel.study.study import Study
 from windtunnel.study.surroundings import APART, Surroundings
 
@@ -154,11 +154,10 @@ class _Run:
         entries = []
         for cell in chosen:
             protocol = _protocol_of(cell, self.order.protocol())
-            facts = self.surroundings.facts(cell.task)
-            key = records.digest({"task": cell.task, "protocol": protocol, "level": self.order.level, "code": _CODE, "facts": facts})
+            text, facts = dump(cell.task), dump(self.surroundings.facts(cell.task))
+            key = records.digest([text, repr(protocol), self.order.level, _CODE, facts])
             plans[key] = (cell.task, protocol)
-            task = records.plain(cell.task)
-            entries.append(Entry(key=key, figure=cell.figure, case=cell.case, task=task, level=self.order.level, facts=facts))
+            entries.append(Entry(key=key, figure=cell.figure, case=cell.case, task=text, level=self.order.level, facts=facts))
         kept = self.store.register(self.study.name, entries)
         numbers = self.store.numbers(one.id for one in kept.values())
         found = []

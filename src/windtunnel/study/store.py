@@ -73,10 +73,11 @@ CREATE TABLE forecast (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One cell as stored; `summary` is there once it is done."""
+    """One cell as stored, its `task` as text and as plain data; `summary` is there once it is done."""
 
     id: int
     key: str
+    text: str
     task: Mapping[str, Any]
     level: str
     state: str
@@ -88,14 +89,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A cell to be registered: its key, where in a study it belongs, and under which facts it would be measured."""
+    """A cell to be registered: its key, where in a study it belongs, and under which facts it would be measured. Both as text."""
 
     key: str
     figure: str
     case: str
-    task: Mapping[str, Any]
+    task: str
     level: str
-    facts: Mapping[str, Any]
+    facts: str
 
 
 def default_path() -> Path:
@@ -139,10 +140,9 @@ class StudyStore(Database):
         with self._writing() as db:
             known = {facts: number for number, facts in db.execute("SELECT id, facts FROM surroundings")}
             for entry in entries:
-                facts = json.dumps(entry.facts, sort_keys=True)
-                if facts not in known:
-                    known[facts] = int(db.execute("INSERT INTO surroundings (facts) VALUES (?)", (facts,)).lastrowid or 0)
-                row = (entry.key, now(), dump(entry.task), entry.level, known[facts], WAITING)
+                if entry.facts not in known:
+                    known[entry.facts] = int(db.execute("INSERT INTO surroundings (facts) VALUES (?)", (entry.facts,)).lastrowid or 0)
+                row = (entry.key, now(), entry.task, entry.level, known[entry.facts], WAITING)
                 db.execute("INSERT OR IGNORE INTO cell (key, created, task, level, surroundings, state) VALUES (?, ?, ?, ?, ?, ?)", row)
             places = [(study, entry.figure, entry.case, entry.key) for entry in entries]
             db.executemany("INSERT OR IGNORE INTO place SELECT ?, ?, ?, id FROM cell WHERE key = ?", places)
@@ -247,6 +247,7 @@ class StudyStore(Database):
                 Kept(
                     id=row,
                     key=key,
+                    text=task,
                     task=json.loads(task),
                     level=level,
                     state=state,
@@ -264,9 +265,9 @@ class StudyStore(Database):
         return {phase: {"steps": steps, "seconds": list(array("d", blob))} for phase, steps, blob in rows}
 
 
-def dump(task: Any) -> str:
-    """A task as text, always the same for the same task."""
-    return json.dumps(records.plain(task), sort_keys=True)
+def dump(record: Any) -> str:
+    """A task, or what else is plain data, as text that is always the same for the same."""
+    return json.dumps(records.plain(record), sort_keys=True)
 
 
 def now() -> str:
