@@ -176,6 +176,18 @@ def test_without_a_gpu_its_side_is_forecast_and_marked_so() -> None:
     assert found.crossings[0].low <= TRUTH <= found.crossings[0].high
 
 
+def test_a_side_that_is_never_surely_faster_still_crosses_where_the_numbers_do() -> None:
+    """Beside a forecast that may be off by a half the CPU is nowhere surely ahead, and the interval says so by reaching to the end."""
+    found = Stand(lambda n: 4.5e-3 + 1e-8 * n**2, gpu, absent="cuda").find()
+    assert found.crossings[0].low == 10 and found.crossings[0].high > math.sqrt(0.5e-3 / 1e-8) and found.crossings[0].faster == "cuda"
+
+
+def test_when_time_allows_one_place_only_the_forecast_is_given_and_said_to_be_one() -> None:
+    stand = Stand(cpu, gpu, bias=0.3)
+    found = stand.find(spent=lambda: len(stand.asked) >= 2)
+    assert found.at == found.forecast_at and any("by forecast" in caution for caution in found.cautions)
+
+
 def test_without_any_forecast_measurements_alone_bisect_to_the_place() -> None:
     stand = Stand(cpu, gpu)
 

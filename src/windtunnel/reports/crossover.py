@@ -16,7 +16,7 @@ def chart(found: Crossover) -> Chart:
     points = _points(found)
     x = {"field": "x", "type": "quantitative", "title": found.over, "scale": {"type": "log", "domain": [found.low, found.high], "nice": False}}
     y = {"field": "milliseconds", "type": "quantitative", "title": "milliseconds a step", "scale": {"type": "log"}}
-    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 400}
+    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 400, "symbolOpacity": 1}
     sides = [f"{side} ({found.origins[side].split(',')[0]})" for side in found.between]
     colour = {"field": "side", "type": "nominal", "scale": {"domain": sides, "range": list(COLOURS[:2])}, "legend": legend}
     by_forecast, by_measurement = [p for p in points if p["origin"] == "forecast"], [p for p in points if p["origin"] == "measured"]

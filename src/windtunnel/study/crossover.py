@@ -45,7 +45,7 @@ def find(
     search.by_forecast()
     expected = search.crossings()
     if measure is not None:
-        search.by_measurement([c.at for c in expected])
+        search.by_measurement(expected)
     forecast_at = expected[0].at if len(expected) == 1 else None
     return Crossover(
         job=job,
@@ -105,11 +105,11 @@ class _Search:
 
     # By measurement: near each expected crossing, then outwards until it is bracketed, then inwards.
 
-    def by_measurement(self, expected: list[float]) -> None:
-        starts = [min(self.high, max(self.low, round(at))) for at in expected]
-        for start in starts:
+    def by_measurement(self, expected: list[Crossing]) -> None:
+        for crossing in expected:
+            start = min(self.high, max(self.low, round(crossing.at)))
             self._measure(start)
-            self._bracket(start)
+            self._bracket(start, crossing)
         if not self._brackets(self.measured):  # the forecast was wrong, or saw nothing: look over the whole range
             for value in (self.low, self.high, *_grid(self.low, self.high, 5)):
                 self._measure(value)
@@ -118,18 +118,22 @@ class _Search:
         if self.spent():
             self._caution("time was up before the place was as narrow as it could be")
 
-    def _bracket(self, start: int) -> None:
-        """Away from the start, by twice as much each time, to where the other side wins; both ways where the start cannot tell."""
+    def _bracket(self, start: int, crossing: Crossing) -> None:
+        """Away from the start, by twice as much each time, to where the other side wins. Where the start cannot tell: out to where the
+        forecast is sure."""
         sign = self._sign(start)
-        for direction in (-sign * self._rising(start),) if sign else (-1, 1):
-            for factor in (1.5 * 2**i for i in range(40)):
-                value = min(self.high, max(self.low, round(start * factor**direction)))
-                if self._stop():
-                    return
-                self._measure(value)
-                found = self._sign(value)
-                if value in (self.low, self.high) or (found and found != sign):
-                    break
+        if not sign:
+            self._measure(round(crossing.high))
+            self._measure(round(crossing.low))
+            return
+        direction = -sign * self._rising(start)
+        for factor in (1.5 * 2**i for i in range(40)):
+            value = min(self.high, max(self.low, round(start * factor**direction)))
+            if self._stop():
+                return
+            self._measure(value)
+            if value in (self.low, self.high) or self._sign(value) == -sign:
+                return
 
     def _rising(self, start: int) -> int:
         """1 where the second side gains with larger values near the start, by forecast."""
@@ -231,15 +235,33 @@ class _Search:
         return [(a, b) for (a, one), (b, other) in itertools.pairwise(sure) if one != other]
 
     def crossings(self) -> list[Crossing]:
-        measured = bool(self.measured) and any(p.sign(self.between) is not None for p in self.measured.values())
-        points = self.measured if measured else self.forecasts
+        """By measurement where it tells; by forecast where there is none, or it covers too little."""
+        if not any(p.sign(self.between) is not None for p in self.measured.values()):
+            return self._crossings_of(self.forecasts, self._brackets(self.forecasts, told=True))
+        found = self._crossings_of(self.measured, self._brackets_to_the_ends())
+        if found or {self.low, self.high} <= self.measured.keys():
+            return found
+        expected = self._crossings_of(self.forecasts, self._brackets(self.forecasts, told=True))
+        if expected:
+            self._caution("too few places were measured to tell; the crossing is by forecast")
+        return expected
+
+    def _crossings_of(self, points: Mapping[int, Point], brackets: list[tuple[int, int]]) -> list[Crossing]:
         found = []
-        for a, b in self._brackets(points, told=not measured):
+        for a, b in brackets:
             inside = [v for v in sorted(points) if a <= v <= b and points[v].ratio(self.between) is not None]
             faster = self.between[1] if self._told(points[b]) == 1 else self.between[0]
-            low, high = (float(a), float(b)) if measured else self._reach(a, b)
+            low, high = self._reach(a, b) if points is self.forecasts else (float(a), float(b))
             found.append(Crossing(at=_interpolate([(v, self._log(points[v])) for v in inside]), low=low, high=high, faster=faster))
         return found
+
+    def _brackets_to_the_ends(self) -> list[tuple[int, int]]:
+        """As brackets, but an outermost place that cannot tell counts by its number alone: its crossing reaches to the end then."""
+        seen = [v for v in sorted(self.measured) if self._sign(v) is not None]
+        sure = [v for v in seen if self._sign(v)]
+        edges = {v for v in (seen[0], seen[-1]) if v not in sure} if seen else set()
+        signs = [(v, self._told(self.measured[v])) for v in sorted({*sure, *edges})]
+        return [(a, b) for (a, one), (b, other) in itertools.pairwise(signs) if one != other]
 
     def _reach(self, a: int, b: int) -> tuple[float, float]:
         """By forecast: out to the next places where even the forecasts' intervals agree on who is faster."""
