@@ -13,7 +13,7 @@ from typing import Any
 
 from windtunnel import units
 from windtunnel.errors import BadInput, Unavailable
-from windtunnel.reports.lines import NEVER_FAILED, Cell, Line, Sheet
+from windtunnel.reports.lines import Cell, Line, Sheet
 
 Spec = dict[str, Any]
 INK = "#1f2328"  # replaced by the page's own text colour where a chart lies in a page
@@ -30,6 +30,9 @@ GLYPHS = {
     "refused": "M-1,0L1,0",
     "no result": "M0,-1A1,1,0,1,1,0,1A1,1,0,1,1,0,-1Z",
     "unsupported": "M0,-1.2L1.2,0L0,1.2L-1.2,0Z",
+    "not installed": "M-1,0L1,0M0,-1L0,1",
+    "no gpu here": "M-1,-.5L1,-.5M-1,.5L1,.5",
+    "not available": "M-1,1L1,-1",
     "waiting": "M-1,-.2L-.6,-.2L-.6,.2L-1,.2ZM-.2,-.2L.2,-.2L.2,.2L-.2,.2ZM.6,-.2L1,-.2L1,.2L.6,.2Z",
 }
 OTHER_GLYPH = "M-1,-1L1,-1L0,1Z"
@@ -97,11 +100,11 @@ def can_draw() -> None:
 def against(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, Any], title: str = "") -> Chart:
     """Time against one axis, the others held; published lines dashed, forecasts dotted, failures as glyphs along the top."""
     points, failures = _points(sheet, axis, lines, held)
-    every = [point for some in _points(sheet, axis, sheet.lines, held) for point in some]  # all panels of a figure share their axes
+    every = [point for some in _points(sheet, axis, sheet.shown, held) for point in some]  # all panels of a figure share their axes
     least = 1.0 if sheet.logarithmic else 15.0
     values = [point[key] for point in every for key in ("y", "low", "high") if key in point]
     x = {"field": "x", "type": "quantitative", "title": axis, "scale": _scale([p["x"] for p in every], least), "axis": _ticks(every)}
-    y = {"field": "y", "type": "quantitative", "title": sheet.counted, "scale": _scale(values, least)}
+    y = {"field": "y", "type": "quantitative", "title": sheet.counted, "scale": _scale(values, least), "axis": _decades(_scale(values, least))}
     order = [line.title for line in lines]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
     colour = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [_colour(lines, line) for line in lines]}, "legend": legend}
@@ -170,9 +173,8 @@ def samples(sheet: Sheet, line: Line, cell: Cell) -> Chart:
     return _dressed(layers, [line.title, sheet.words(cell)], 170)
 
 
-def inline(chart: Chart, name: str, title: str, description: str) -> str:
-    """A chart as SVG within a page: in the page's own text colour, named for those who cannot see it, its ids its own."""
-    svg = chart.svg()
+def inline(svg: str, name: str, title: str, description: str) -> str:
+    """A drawn chart within a page: in the page's own text colour, named for those who cannot see it, its ids its own."""
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     width, height = size.groups() if size else ("360", "300")
     body = svg[svg.index(">") + 1 :]
@@ -203,7 +205,7 @@ def _points(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, A
             if seconds is not None:
                 low, high = (value / row.batch if value else seconds for value in (row.low_seconds, row.high_seconds))
                 points.append({**spot, "y": in_paper(sheet, seconds), "low": in_paper(sheet, low), "high": in_paper(sheet, high)})
-            elif row.state not in NEVER_FAILED:
+            elif row.state != "waiting":
                 heights[spot["x"]] = heights.get(spot["x"], -6) + 13  # several at one place stand under one another
                 failures.append({**spot, "state": row.state, "top": heights[spot["x"]]})
     return points, failures
@@ -256,7 +258,17 @@ def _scale(values: Iterable[Any], least: float) -> Spec:
 
 def _ticks(points: Sequence[Mapping[str, Any]]) -> Spec:
     places = sorted({point["x"] for point in points if isinstance(point["x"], (int, float))})
-    return {"values": places, "labelOverlap": "greedy", "format": "d"} if len(places) <= 8 else {"tickCount": 6}
+    return {"values": places, "labelOverlap": "greedy", "format": "d"} if len(places) <= 12 else {"tickCount": 6}
+
+
+def _decades(scale: Spec) -> Spec:
+    """Few marks on a logarithmic axis: 1, 2, 5 and so on, or the powers of ten alone where it is long."""
+    if scale.get("type") != "log":
+        return {"tickCount": 6}
+    low, high = (math.log10(value) for value in scale["domain"])
+    parts = (1, 2, 5) if high - low < 2.2 else (1, 3) if high - low < 3.5 else (1,)
+    marks = [part * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
+    return {"values": [mark for mark in marks if low <= math.log10(mark) <= high], "format": "~g"}
 
 
 def _few_labels(values: Sequence[Any]) -> Spec:

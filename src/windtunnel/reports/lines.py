@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from windtunnel.study.rows import Origin, Row
 Cell = tuple[Any, ...]
 ORIGINS: tuple[Origin, ...] = ("published", "measured", "forecast")
 PER_EXAMPLE = "seconds for an example"
-NEVER_FAILED = ("done", "waiting")
+# Without a time, and yet no failure: it waits, or it could not be asked here, or the authors printed nothing.
+APART = ("not installed", "no gpu here", "unsupported", "not available")
+NEVER_FAILED = ("done", "waiting", *APART)
 _PARTS: tuple[tuple[str, Callable[[Any], str]], ...] = (  # what tells lines apart, in the order in which a name says it
+    ("device", lambda word: {"cuda": "GPU", "cpu": "CPU"}.get(word, word)),
     ("unit", str),
-    ("device", str),
     ("threads", lambda n: f"{n} thread{'' if n == 1 else 's'}"),
     ("data", lambda word: f"{word} data"),
     ("batch", lambda n: f"batch {n}"),
@@ -41,6 +44,7 @@ class Line:
     label: str
     case: str
     rows: Mapping[Cell, Row]
+    is_apart: bool = False  # none of it could be asked here, all for one reason
 
     @property
     def title(self) -> str:
@@ -68,6 +72,7 @@ class Sheet:
     counted: str = PER_EXAMPLE
     note: str = ""
     logarithmic: bool = False
+    quoted: tuple[Any, ...] = ()
     cells: tuple[Cell, ...] = ()
     lines: tuple[Line, ...] = ()
 
@@ -77,12 +82,23 @@ class Sheet:
         return self.scale != 1.0
 
     @property
+    def shown(self) -> list[Line]:
+        """Lines that have something to show; the others are named under what could not be measured."""
+        return [line for line in self.lines if not line.is_apart]
+
+    @property
     def published(self) -> list[Line]:
-        return [line for line in self.lines if line.origin == "published"]
+        return [line for line in self.shown if line.origin == "published"]
 
     @property
     def todays(self) -> list[Line]:
-        return [line for line in self.lines if line.origin != "published"]
+        return [line for line in self.shown if line.origin != "published"]
+
+    @property
+    def heading(self) -> str:
+        """Figure 2: Shared dataset."""
+        number = re.fullmatch(r"(figure|table)-0*(\d+)", self.name)
+        return f"{number[1].capitalize()} {number[2]}: {self.title}" if number and not self.title.lower().startswith(number[1]) else self.title
 
     def beside(self, line: Line, cell: Cell) -> float | None:
         """The published seconds per example that this line is held against in this cell: its own case's, else the same kind of unit's, else
@@ -128,11 +144,17 @@ def sheet(figure: Figure, rows: Iterable[Row]) -> Sheet:
         source=getattr(figure, "source", "") or "",
         axes=axes,
         note=getattr(figure, "note", "") or "",
+        quoted=tuple(getattr(figure, "quoted", ()) or ()),
         scale=getattr(figure, "published_scale", None) or 1.0,
         counted=getattr(figure, "published_unit", "") or PER_EXAMPLE,
         cells=tuple(cells),
         lines=tuple(found),
     )
+
+
+def _is_apart(rows: Iterable[Row]) -> bool:
+    states = {row.state for row in rows}
+    return len(states) == 1 and states <= set(APART)
 
 
 def axes_of(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -168,7 +190,7 @@ def lines(rows: Sequence[Row], axes: Sequence[str]) -> list[Line]:
         groups.setdefault(_identity(row, (*axes, *following)), {})[tuple(value_of(row, axis) for axis in axes)] = row
     firsts = [next(iter(group.values())) for group in groups.values()]
     found = [
-        Line(name=name, origin=first.origin, label=first.label, case=first.case, rows=group)
+        Line(name=name, origin=first.origin, label=first.label, case=first.case, rows=group, is_apart=_is_apart(group.values()))
         for first, name, group in zip(firsts, names(firsts, (*axes, *following)), groups.values(), strict=True)
     ]
     return sorted(found, key=lambda line: (ORIGINS.index(line.origin), line.name))
@@ -195,31 +217,41 @@ def in_order(value: Any) -> tuple[bool, Any]:
 
 
 def names(firsts: Sequence[Row], axes: Sequence[str] = ()) -> list[str]:
-    """The shortest names that tell lines of one origin apart: the label, the unit where it varies, and then what is needed."""
+    """The shortest names that tell lines of one origin apart: the label, what it ran on where that counts, and then only what is needed."""
     answer: dict[int, str] = {}
     for origin in ORIGINS:
         some = [(place, row) for place, row in enumerate(firsts) if row.origin == origin]
-        columns = _telling_columns([row for _, row in some], axes)
-        for number, (place, row) in enumerate(some):
-            answer[place] = ", ".join([row.label or row.case or row.job, *(column[number] for column in columns if column[number])])
+        found = _told_apart([row for _, row in some], axes)
+        answer |= {place: name for (place, _), name in zip(some, found, strict=True)}
     return [answer[place] for place in range(len(firsts))]
 
 
-def _telling_columns(rows: Sequence[Row], axes: Sequence[str]) -> list[list[str]]:
-    """Columns of words, one for each row; a further one is taken only while two names are still the same."""
-    taken: list[list[str]] = []
+def _told_apart(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
+    """Names that grow word by word, each only where two are still the same."""
+    found = [row.label or row.case or row.job for row in rows]
     for name, column in _columns(rows, axes):
-        so_far = list(zip((row.label for row in rows), *taken, strict=True))
-        if len(set(column)) > 1 and (name == "unit" or len(set(zip(so_far, column, strict=True))) > len(set(so_far))):
-            taken.append(column)
-    return taken
+        groups: dict[str, set[str]] = {}
+        for so_far, word in zip(found, column, strict=True):
+            groups.setdefault(so_far, set()).add(word)
+        always = _is_always_said(name, rows, column)
+        found = [f"{so_far}, {word}" if word and (always or len(groups[so_far]) > 1) else so_far for so_far, word in zip(found, column, strict=True)]
+    return found
+
+
+def _is_always_said(name: str, rows: Sequence[Row], column: Sequence[str]) -> bool:
+    """A forecast or a published time means nothing without its unit; a measured one says CPU or GPU where there are both."""
+    if not rows or rows[0].origin == "measured":
+        return name == "device" and len(set(column)) > 1
+    return name == "unit"
 
 
 def _columns(rows: Sequence[Row], axes: Sequence[str]) -> list[tuple[str, list[str]]]:
-    columns = [(name, [show(value) if (value := getattr(row, name)) not in (None, "") else "" for row in rows]) for name, show in _PARTS if name not in axes]
+    columns = {name: [show(value) if (value := getattr(row, name)) not in (None, "") else "" for row in rows] for name, show in _PARTS if name not in axes}
+    first = ("device", "unit") if rows and rows[0].origin == "measured" else ("unit", "device")
     keys = sorted({key for row in rows for key in row.settings} - set(axes))
     settings = [(key, [_setting_words(key, row.settings[key]) if key in row.settings else "" for row in rows]) for key in keys]
-    return [*columns[:2], *settings, *columns[2:], ("case", [row.case for row in rows])]
+    before = [(name, columns.pop(name)) for name in first if name in columns]
+    return [*before, *settings, *columns.items(), ("case", [row.case for row in rows])]
 
 
 def _setting_words(key: str, value: Any) -> str:

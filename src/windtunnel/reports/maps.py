@@ -32,7 +32,7 @@ def grid(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any
     body = [element("tr", element("th", str(row), scope="row"), *(_cell(sheet, line, {**held, down: row, across: c}, domain) for c in columns)) for row in rows]
     name = f"{line.title}{''.join(f', {axis} {value}' for axis, value in held.items())}"
     table = element("table", element("caption", element("strong", name)), element("thead", head), element("tbody", *body), class_="map")
-    return element("div", table, class_="box plain", tabindex="0", role="region", aria_label=f"Heat-map: {sheet.title}, {name}")
+    return element("div", table, class_="box plain", tabindex="0", role="region", aria_label=f"Heat-map: {sheet.heading}, {name}")
 
 
 def legend(domain: tuple[float, float], counted: str) -> Markup:

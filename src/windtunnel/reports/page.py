@@ -51,7 +51,7 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Piece
     """
     top = joined(element("th", column.head, scope="col", class_=column.kind or None) for column in columns)
     body = joined((element("tr", joined(_cells(row, columns, heads))) for row in rows), "\n")
-    whole = element("table", element("caption", caption), element("thead", element("tr", top)), element("tbody", body))
+    whole = element("table", element("caption", element("span", caption)), element("thead", element("tr", top)), element("tbody", body))
     return element("div", whole, class_="box tall" if tall else "box", tabindex="0", role="region", aria_label=caption)
 
 

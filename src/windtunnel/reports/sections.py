@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,24 @@ from typing import Any
 
 from windtunnel import units
 from windtunnel.errors import Unavailable
-from windtunnel.reports import charts, maps
-from windtunnel.reports.lines import NEVER_FAILED, Cell, Line, Sheet, in_order
+from windtunnel.reports import charts, drawing, maps
+from windtunnel.reports.lines import Cell, Line, Sheet, in_order
 from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined, table
 from windtunnel.reports.text import TIMES, effect_words, ratio_words
 from windtunnel.study.rows import Row, Verdict
 
-_MOST_MAPS, _MOST_STRIPS, _MOST_CHARTS = 6, 3, 150
+_MOST_MAPS, _MOST_STRIPS, _MOST_CHARTS = 6, 3, 140
+_PLACE = "<!--chart {}-->"
+_MOST_FACTS = 8
 _LONG = 60  # cells beyond which a table is folded away
 _RULINGS = {"holds": ("holds", "✓"), "does not hold": ("does", "✗"), "can't tell": ("open", "?")}
 
 
 class Album:
-    """Draws charts until there are enough for one page, and says once why there are none where they cannot be drawn."""
+    """Takes charts until there are enough for one page, and draws them all at the end; says why there are none where none can be drawn."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self.drawn = 0
+        self._kept: list[tuple[charts.Chart, str, str]] = []
         self.left_out = 0
         self.missing = ""
         try:
@@ -36,13 +37,20 @@ class Album:
             self.missing = str(error)
 
     def draw(self, make: Callable[[], charts.Chart], title: str, description: str) -> Markup:
+        """A place for the chart, which `filled` fills."""
         if self.missing:
             return Markup("")
-        if self.drawn >= _MOST_CHARTS:
+        if len(self._kept) >= _MOST_CHARTS:
             self.left_out += 1
             return Markup("")
-        self.drawn += 1
-        return element("figure", Markup(charts.inline(make(), f"c{next(self._numbers)}", title, description)))
+        self._kept.append((make(), title, description))
+        return element("figure", Markup(_PLACE.format(len(self._kept))))
+
+    def filled(self, text: str) -> str:
+        """The page with every chart in its place."""
+        svgs = drawing.draw([chart for chart, _, _ in self._kept])
+        drawn = [charts.inline(svg, f"c{number}", title, words) for number, (svg, (_, title, words)) in enumerate(zip(svgs, self._kept, strict=True), 1)]
+        return re.sub(_PLACE.format(r"(\d+)"), lambda found: drawn[int(found[1]) - 1], text)
 
     def grid(self, heading: str, words: str, figures: Sequence[Markup]) -> Markup:
         shown = [figure for figure in figures if figure]
@@ -75,8 +83,12 @@ def _claim_cells(verdict: Verdict) -> list[Piece]:
 def figure(sheet: Sheet, album: Album) -> Piece:
     """One figure: in brief, its plots, published beside today's, its maps, its samples and what failed."""
     parts: list[Piece] = [element("p", words, class_="soft") for words in (sheet.source, sheet.note) if words]
+    if sheet.quoted:
+        columns = [Column(head="Figure"), Column(head="Value", kind="n"), Column(head="Counted in"), Column(head="Source")]
+        rows = [[each.name, units.digits(each.value), each.counted, joined([each.source, element("small", f" {each.note}")])] for each in sheet.quoted]
+        parts.append(table("Single figures that were published.", columns, rows))
     if not sheet.lines:
-        return joined([*parts, element("p", "There are no rows for this figure.", class_="note")])
+        return joined([*parts, *([] if sheet.quoted else [element("p", "There are no rows for this figure.", class_="note")])])
     parts += [brief(sheet), _plots(sheet, album), _beside(sheet), _maps(sheet, album), _strips(sheet, album), failures(sheet)]
     return joined(parts)
 
@@ -84,12 +96,12 @@ def figure(sheet: Sheet, album: Album) -> Piece:
 def plot(sheet: Sheet, album: Album) -> Markup:
     """A picture of the paper drawn again from the rows of several figures."""
     axis = sheet.axes[0]
-    if not sheet.lines:
+    if not sheet.shown:
         return element("p", f"There are no rows yet for the plot over {axis}.", class_="note")
     figures = [
         album.draw(
             functools.partial(charts.against, sheet, axis, group, {}, name),
-            f"{sheet.title}: {name}",
+            f"{sheet.heading}: {name}",
             _description(sheet, group),
         )
         for name, group in _panels(sheet)
@@ -99,8 +111,8 @@ def plot(sheet: Sheet, album: Album) -> Markup:
 
 def _panels(sheet: Sheet) -> list[tuple[str, list[Line]]]:
     """One panel where the lines can be told apart in it, else the published ones and today's by turns, all on the same axes."""
-    if len(sheet.lines) <= charts.MOST_LINES:
-        return [("Published and today", list(sheet.lines))]
+    if len(sheet.shown) <= charts.MOST_LINES:
+        return [("Published and today", sheet.shown)]
     return [*_numbered("Published", _batched(sheet.published, charts.MOST_LINES)), *_numbered("Today", _batched(sheet.todays, charts.MOST_LINES))]
 
 
@@ -130,7 +142,9 @@ def brief(sheet: Sheet) -> Markup:
         middle = ratio_words(statistics.median(ratios)) if ratios else "nothing beside it"
         span = f"{ratio_words(min(ratios))} to {ratio_words(max(ratios))}" if ratios else "nothing beside it"
         rows.append([line.name, line.origin, str(len(line.rows)), str(len(line.failed)), middle, span])
-    return table(f"In brief: today's time over the published time of the same cell; below 1{TIMES} is faster than the paper.", columns, rows)
+    return table(
+        f"In brief: today's time over the published one of the same cell, of the same kind of unit where there is one. Below 1{TIMES} is faster.", columns, rows
+    )
 
 
 def _plots(sheet: Sheet, album: Album) -> Markup:
@@ -144,7 +158,7 @@ def _plots(sheet: Sheet, album: Album) -> Markup:
         for name, group in _chunks(sheet):
             title = words if not name else f"{words} ({name})"
             make = functools.partial(charts.against, sheet, axis, group, held, title)
-            figures.append(album.draw(make, f"{sheet.title}: {title}", _description(sheet, group)))
+            figures.append(album.draw(make, f"{sheet.heading}: {title}", _description(sheet, group)))
     return album.grid("Drawn again", "Published lines are dashed, forecasts dotted; bars are intervals. A failed cell has its glyph at the top.", figures)
 
 
@@ -157,12 +171,12 @@ def _chunks(sheet: Sheet) -> list[tuple[str, list[Line]]]:
 
 
 def _held(sheet: Sheet, axis: str) -> dict[str, Any]:
-    """The other axes each at the value that most cells have, the largest of those: every line should be there."""
+    """The other axes each at the value where most lines have a cell, the largest of those."""
     held = {}
     for other in sheet.axes:
         if other != axis:
             place = sheet.axes.index(other)
-            counts = Counter(cell[place] for line in sheet.lines for cell in line.rows)
+            counts = Counter(value for line in sheet.shown for value in {cell[place] for cell in line.rows})
             held[other] = max(counts, key=lambda value: (counts[value], in_order(value)))
     return held
 
@@ -176,7 +190,7 @@ def _beside(sheet: Sheet) -> Markup:
     unit = f"Large: {sheet.counted}, as the paper counts; small: per example" if sheet.in_own_unit else "Seconds for an example"
     caption = f"Published beside today's. {unit}; {TIMES} is today's over published."
     whole = table(caption, columns, rows, tall=len(rows) > 14)
-    heading = element("h3", "Published beside today's" if sheet.published else "Cell by cell")
+    heading = element("h3", "Published beside today's" if sheet.published and sheet.todays else "Cell by cell")
     if len(rows) <= _LONG:
         return joined([heading, whole])
     return joined([heading, element("details", element("summary", f"The table of all {len(rows):,} cells"), whole)])
@@ -205,8 +219,8 @@ def _interval(row: Row) -> str:
 def _maps(sheet: Sheet, album: Album) -> Markup:
     """A heat-map for each line over the first two axes that are swept."""
     axes = [axis for axis in sheet.axes if len(sheet.values(axis)) > 1]
-    values = [charts.in_paper(sheet, s) for line in sheet.lines for place in line.rows if (s := line.seconds(place)) is not None]
-    full = [line for line in sheet.lines if len(line.rows) >= 4]
+    values = [charts.in_paper(sheet, s) for line in sheet.shown for place in line.rows if (s := line.seconds(place)) is not None]
+    full = [line for line in sheet.shown if len(line.rows) >= 4]
     if len(axes) < 2 or not values or not full:
         return Markup("")
     pair, domain = (axes[0], axes[1]), (min(values), max(values))
@@ -217,7 +231,7 @@ def _maps(sheet: Sheet, album: Album) -> Markup:
     figures = [
         album.draw(
             functools.partial(charts.heat, sheet, line, pair, held, domain),
-            f"{sheet.title}: {line.title} over {pair[0]} and {pair[1]}",
+            f"{sheet.heading}: {line.title} over {pair[0]} and {pair[1]}",
             f"A heat-map of {sheet.counted}. {_description(sheet, [line])}",
         )
         for line in full[:_MOST_MAPS]
@@ -231,7 +245,7 @@ def _strips(sheet: Sheet, album: Album) -> Markup:
     figures = [
         album.draw(
             functools.partial(charts.samples, sheet, line, place),
-            f"{sheet.title}: samples of {line.title}, {sheet.words(place)}",
+            f"{sheet.heading}: samples of {line.title}, {sheet.words(place)}",
             f"Steady steps of {len(line.rows[place].groups)} processes; {sum(map(len, line.rows[place].groups))} samples. {_interval(line.rows[place])}",
         )
         for line, place in chosen_cells(sheet)
@@ -261,11 +275,11 @@ def _width(row: Row) -> float:
 
 
 def failures(sheet: Sheet) -> Markup:
-    """What failed, by line and state, with the first error of each."""
+    """What has no time, by line and state, with the first word of each."""
     found: dict[tuple[str, str], list[tuple[Cell, Row]]] = {}
     for line in sheet.lines:
         for place, row in line.rows.items():
-            if row.state not in NEVER_FAILED:
+            if row.state not in ("done", "waiting"):
                 found.setdefault((line.title, row.state), []).append((place, row))
     if not found:
         return Markup("")
@@ -274,7 +288,8 @@ def failures(sheet: Sheet) -> Markup:
         [name, joined([maps.glyph(state), state]), str(len(some)), sheet.words(some[0][0]), cell(_shortened(some[0][1].error), kind="wide")]
         for (name, state), some in found.items()
     ]
-    return joined([element("h3", "What failed"), table("Cells that gave no time. Each is a result with a name.", columns, rows)])
+    words = "Cells that gave no time: each is a result with a name."
+    return joined([element("h3", "What failed or could not be measured"), table(words, columns, rows, tall=len(rows) > 14)])
 
 
 def key(rows: Sequence[Row]) -> Markup:
@@ -310,27 +325,32 @@ def cold_words(rows: Sequence[Row]) -> list[str]:
 
 def environment(rows: Sequence[Row]) -> Piece:
     """Where and with what it was measured: what all rows share as a list, what differs as a table."""
-    measured = [row for row in rows if row.origin == "measured" and row.environment]
+    known = [row for row in rows if row.origin == "measured" and row.environment]
+    measured = [row for row in known if row.state == "done"] or known
     if not measured:
         return element("p", "Nothing has been measured here, so there is no environment to tell.")
     seen: dict[str, dict[str, list[Row]]] = {}
     for row in measured:
         for name, value in flat(row.environment).items():
+            name = name.replace("ready.", "read back: ")
             seen.setdefault(name, {}).setdefault(value, []).append(row)
     dates = sorted(row.measured_at for row in measured if row.measured_at)
     shared = [("measured", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")] if dates else []
     shared += [(name, next(iter(values))) for name, values in seen.items() if len(values) == 1 and len(next(iter(values.values()))) == len(measured)]
     told = element("dl", *(joined([element("dt", name), element("dd", value)]) for name, value in shared))
-    rest = [
-        [name, value, _few(sorted({row.label for row in some})), str(len(some))]
-        for name, values in seen.items()
-        if name not in dict(shared)
-        for value, some in sorted(values.items())[:40]
-    ]
+    rest = [line for name, values in seen.items() if name not in dict(shared) for line in _differing(name, values)]
     if not rest:
         return told
     columns = [Column(head="What"), Column(head="Value"), Column(head="Where"), Column(head="Cells", kind="n")]
     return joined([told, table("What differs between cells; threads are as read back from the framework.", columns, rest, tall=len(rest) > 14)])
+
+
+def _differing(name: str, values: Mapping[str, Sequence[Row]]) -> list[list[Piece]]:
+    """A fact that differs, value by value; only a few examples where it is another in nearly every cell."""
+    if len(values) > _MOST_FACTS:
+        labels = sorted({row.label for some in values.values() for row in some})
+        return [[name, f"{len(values)} values, such as {_few(sorted(values), 3)}", _few(labels), str(sum(map(len, values.values())))]]
+    return [[name, value, _few(sorted({row.label for row in some})), str(len(some))] for value, some in sorted(values.items())]
 
 
 def flat(environment: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -341,7 +361,7 @@ def flat(environment: Mapping[str, Any], before: str = "") -> dict[str, str]:
             found |= flat(value, f"{before}{name}.")
         else:
             found[f"{before}{name}"] = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return found
+    return {name: value for name, value in found.items() if value}
 
 
 def _few(words: Sequence[str], most: int = 6) -> str:

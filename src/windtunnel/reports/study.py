@@ -13,7 +13,7 @@ from typing import Any
 import windtunnel
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.reports import page, sections, text
-from windtunnel.reports.lines import NEVER_FAILED, Sheet, plotted, sheet
+from windtunnel.reports.lines import APART, NEVER_FAILED, Sheet, plotted, sheet
 from windtunnel.reports.page import element, joined
 from windtunnel.study.rows import Row, Verdict
 
@@ -50,7 +50,7 @@ class Report:
         parts: list[page.Piece] = [element("p", element("strong", _title(self.study)), " ", _counted(self.rows))]
         if self.verdicts:
             parts.append(sections.claims(self.verdicts))
-        parts += [joined([element("p", element("strong", drawn.title)), sections.brief(drawn)]) for drawn in self.sheets() if drawn.todays]
+        parts += [joined([element("p", element("strong", drawn.heading)), sections.brief(drawn)]) for drawn in self.sheets() if drawn.todays]
         return element("div", *parts)
 
 
@@ -85,15 +85,18 @@ def build(study: Any, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
     for name, figure in figures.items():
         drawn = sheet(figure, by_figure.get(name, ()))
         plots = tuple(getattr(figure, "plots", ()) or ())
-        body = [] if plots and not drawn.lines else [sections.figure(drawn, album)]
-        body = [*body, *([element("p", drawn.source, class_="soft")] if plots and not drawn.lines and drawn.source else [])]
+        body: list[page.Piece] = [] if plots and not drawn.lines else [sections.figure(drawn, album)]
+        if not body:
+            body = [element("p", words, class_="soft") for words in (drawn.source, drawn.note) if words]
         body += [sections.plot(plotted(figure, plot, rows, figures), album) for plot in plots]
-        parts.append((drawn.title, joined(body)))
+        parts.append((drawn.heading, joined(body)))
     parts.append(("Cold start", sections.cold_starts(rows)))
     parts.append(("Where it was measured", sections.environment(rows)))
     parts.append(("How to do it again", _again(study, rows)))
     lead = joined([_lead(study, rows), _tiles(rows, verdicts), _notes(album), sections.key(rows)])
-    return page.document(_title(study), lead, parts, f"Written by windtunnel {windtunnel.__version__}. This file has everything inside it and loads nothing.")
+    return album.filled(
+        page.document(_title(study), lead, parts, f"Written by windtunnel {windtunnel.__version__}. This file has everything inside it and loads nothing.")
+    )
 
 
 def sheets(study: Any, rows: Sequence[Row]) -> list[Sheet]:
@@ -155,6 +158,7 @@ def _tiles(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> page.Markup:
     numbers = [
         ("measured", sum(row.state == "done" for row in todays)),
         ("failed", sum(row.state not in NEVER_FAILED for row in rows)),
+        ("not possible here", sum(row.state in APART for row in todays)),
         ("waiting", sum(row.state == "waiting" for row in rows)),
         ("forecast", sum(row.origin == "forecast" and row.state == "done" for row in rows)),
         ("published", sum(row.origin == "published" for row in rows)),

@@ -23,6 +23,7 @@ nav a{display:inline-block;padding:.2rem 0}
 .box.tall{max-height:34rem;overflow-y:auto}
 table{border-collapse:collapse;font-size:.9rem;width:100%;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 caption{text-align:left;padding:.5rem .7rem;font-size:.85rem}
+caption span{position:sticky;left:.7rem;display:inline-block;max-width:min(75ch,calc(100vw - 4rem))}
 th,td{padding:.35rem .7rem;text-align:left;vertical-align:top;border-top:1px solid var(--rule)}
 thead th{background:var(--box);border-top:0;position:sticky;top:0;font-weight:600;vertical-align:bottom}
 tbody th{font-weight:600;white-space:nowrap;position:sticky;left:0;background:var(--page);z-index:1}
@@ -58,7 +59,7 @@ summary{cursor:pointer;padding:.3rem 0;color:var(--link)}
 ul.key{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.5rem 0;font-size:.9rem}
 .g{vertical-align:-.15em;margin-right:.3em}
 footer{margin:3rem auto 2rem;font-size:.85rem;color:var(--soft)}
-@media (max-width:520px){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}h1{font-size:1.4rem}th,td{padding:.3rem .5rem}}
+@media (max-width:520px){dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}h1{font-size:1.4rem}th,td{padding:.3rem .5rem}tbody th{white-space:normal;min-width:6rem;max-width:8.5rem}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--page:#fff;--box:#f4f4f4;--rule:#bbb;--link:#000;
 --good:#0b4a1f;--good-box:#fff;--bad:#7a130c;--bad-box:#fff;--open:#4d3600;--open-box:#fff}
 body{font-size:10pt}nav,.skip{display:none}.box,.box.tall{overflow:visible;max-height:none;border:0}thead th{position:static}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windtunnel import units
-from windtunnel.reports.lines import NEVER_FAILED, Line, Sheet, sheet
+from windtunnel.reports.lines import APART, NEVER_FAILED, Line, Sheet, sheet
 from windtunnel.study.rows import Row, Verdict
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -34,7 +34,7 @@ def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
     lines = ["Claims"] if verdicts else []
     for verdict in verdicts:
         lines += textwrap.wrap(f"{verdict.ruling:<14} {verdict.text or verdict.claim}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 17)
-        found = f"found {effect_words(verdict)}; published {verdict.published or 'not stated'}. {verdict.reason}".rstrip()
+        found = f"{effect_words(verdict)}; published {verdict.published or 'not stated'}. {verdict.reason}".rstrip()
         lines += textwrap.wrap(found, _WIDTH, initial_indent=" " * 17, subsequent_indent=" " * 17)
     return [*lines, ""] if lines else []
 
@@ -42,23 +42,25 @@ def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
 def effect_words(verdict: Verdict) -> str:
     """The effect with its interval: 0.97 (0.94 to 1.01) slope."""
     if verdict.effect is None:
-        return "none found"
+        return "no effect found"
     span = f" ({units.digits(verdict.low)} to {units.digits(verdict.high)})" if verdict.low is not None and verdict.high is not None else ""
     return f"{units.digits(verdict.effect)}{span} {verdict.counted}".rstrip()
 
 
 def ratio_words(ratio: float) -> str:
     """Two digits are enough for a ratio of noisy times."""
-    return f"{units.digits(float(f'{ratio:.2g}'))}{TIMES}" if ratio >= 1 else f"{ratio:.2g}{TIMES}"
+    return (f"{float(f'{ratio:.2g}'):,.0f}" if ratio >= 10 else f"{ratio:#.2g}") + TIMES
 
 
 def figure_lines(drawn: Sheet) -> list[str]:
     """One figure: its lines as grids, published ones first."""
     head = textwrap.wrap(f"{drawn.name}: {drawn.title}", _WIDTH, subsequent_indent="  ")
     lines = [*head, f"  {drawn.counted}" + ("" if drawn.published else "; nothing was published for it"), ""]
-    for line in drawn.lines:
+    for line in drawn.shown:
         lines += _line_lines(drawn, line)
-    return lines
+    apart = [f"{line.title} ({next(iter(line.rows.values())).state})" for line in drawn.lines if line.is_apart]
+    told = textwrap.wrap(f"Not measured: {', '.join(apart)}.", _WIDTH, initial_indent="  ", subsequent_indent="    ") if apart else []
+    return [*lines, *told, ""] if told else lines
 
 
 def _line_lines(drawn: Sheet, line: Line) -> list[str]:
@@ -102,8 +104,9 @@ def counted(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if row.origin == "measured"]
     failed = sum(row.state not in NEVER_FAILED for row in measured)
     waiting = sum(row.state == "waiting" for row in measured)
+    apart = sum(row.state in APART for row in measured)
     done = sum(row.state == "done" for row in measured)
-    more = [f"{failed:,} failed"] * bool(failed) + [f"{waiting:,} waiting"] * bool(waiting)
+    more = [f"{failed:,} failed"] * bool(failed) + [f"{apart:,} not possible here"] * bool(apart) + [f"{waiting:,} waiting"] * bool(waiting)
     more += [f"{n:,} {origin}" for origin in ("forecast", "published") if (n := sum(row.origin == origin for row in rows))]
     return ", ".join([f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured", *more]) + "."
 
