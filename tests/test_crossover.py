@@ -182,10 +182,17 @@ def test_a_side_that_is_never_surely_faster_still_crosses_where_the_numbers_do()
     assert found.crossings[0].low == 10 and found.crossings[0].high > math.sqrt(0.5e-3 / 1e-8) and found.crossings[0].faster == "cuda"
 
 
-def test_when_time_allows_one_place_only_the_forecast_is_given_and_said_to_be_one() -> None:
-    stand = Stand(cpu, gpu, bias=0.3)
-    found = stand.find(spent=lambda: len(stand.asked) >= 2)
+def test_when_time_allows_two_places_that_agree_the_forecast_is_given_and_said_to_be_one() -> None:
+    expected, stand = Stand(cpu, gpu), Stand(lambda n: 1e-3, gpu)
+    stand.forecast = expected.forecast  # type: ignore[method-assign]
+    found = stand.find(spent=lambda: True)
+    assert {value for _, value in stand.asked} == {10, 632}
     assert found.at == found.forecast_at and any("by forecast" in caution for caution in found.cautions)
+
+
+def test_two_places_that_differ_are_enough_for_a_wide_interval() -> None:
+    found = Stand(cpu, gpu, bias=0.3).find(spent=lambda: True)
+    assert found.crossings[0].low == 10 and found.crossings[0].high == pytest.approx(1252, abs=20)
 
 
 def test_without_any_forecast_measurements_alone_bisect_to_the_place() -> None:

@@ -101,9 +101,11 @@ class Crossover:
             return f"{one} and {other} cannot be told apart from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}."
         ahead = 1 if (1 in signs if signs else ratios[0][0] > 1) else -1
         gains = sorted((ratio**ahead, value) for ratio, value in ratios)
+        unsure = [f"{p.value:,}" for p in judged if p.origin == "measured" and p.sign(self.between) == 0]
+        doubt = f" It cannot be told at {', '.join(unsure)}." if unsure else ""
         return (
             f"{other if ahead == 1 else one} is faster from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}: "
-            f"{units.digits(gains[0][0])} times at {gains[0][1]:,}, {units.digits(gains[-1][0])} times at {gains[-1][1]:,}. They do not cross."
+            f"{units.digits(gains[0][0])} times at {gains[0][1]:,}, {units.digits(gains[-1][0])} times at {gains[-1][1]:,}. They do not cross.{doubt}"
         )
 
     def _judged(self) -> list[Point]:
