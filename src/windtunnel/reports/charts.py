@@ -283,7 +283,7 @@ def _is_held(sheet: Sheet, cell: Cell, held: Mapping[str, Any]) -> bool:
 def _is_light(value: float, domain: tuple[float, float]) -> bool:
     """Whether cividis is light there, so that dark letters are readable on it."""
     low, high = domain
-    return high > low and math.log(value / low) / math.log(high / low) > 0.5
+    return high > low and math.log(value / low) / math.log(high / low) > 0.4
 
 
 def _thinned(group: Sequence[float]) -> list[float]:

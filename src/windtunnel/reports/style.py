@@ -28,7 +28,7 @@ th,td{padding:.35rem .7rem;text-align:left;vertical-align:top;border-top:1px sol
 thead th{background:var(--box);border-top:0;position:sticky;top:0;font-weight:600;vertical-align:bottom}
 tbody th{font-weight:600;white-space:nowrap;position:sticky;left:0;background:var(--page);z-index:1}
 thead th:first-child{left:0;z-index:3}thead th{z-index:2}
-.n{text-align:right;white-space:nowrap}
+.n{text-align:right;white-space:nowrap}thead th.n{white-space:normal;min-width:5.5rem}
 td small{display:block;font-size:.78rem}
 td.wide{min-width:15rem}td.mid{min-width:9rem}
 .published{background:var(--box)}
@@ -63,5 +63,5 @@ footer{margin:3rem auto 2rem;font-size:.85rem;color:var(--soft)}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#333;--page:#fff;--box:#f4f4f4;--rule:#bbb;--link:#000;
 --good:#0b4a1f;--good-box:#fff;--bad:#7a130c;--bad-box:#fff;--open:#4d3600;--open-box:#fff}
 body{font-size:10pt}nav,.skip{display:none}.box,.box.tall{overflow:visible;max-height:none;border:0}thead th{position:static}
-figure,tr,.tiles li{break-inside:avoid}h2,h3{break-after:avoid}table{font-size:8pt}.charts{grid-template-columns:1fr 1fr}}
+figure,tr,.tiles li{break-inside:avoid}h2,h3{break-after:avoid}table{font-size:7pt}th,td{padding:.1rem .25rem}.n,thead th.n{white-space:normal;min-width:0}.bar,.map td{print-color-adjust:exact;-webkit-print-color-adjust:exact}.charts{grid-template-columns:1fr 1fr}}
 """
