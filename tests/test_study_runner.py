@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from study_fakes import FakeEngine, FakeMachine, report_of, samples_of, write_study
 
-from windtunnel.errors import StoreError
+from windtunnel.errors import Interrupted, StoreError
 from windtunnel.measurement.steady import Interval
 from windtunnel.measurement.steady import interval as slow_interval
 from windtunnel.study import runner, summary
@@ -76,10 +76,10 @@ def test_the_same_command_resumes_and_measures_nothing_twice(tmp_path: Path, sto
         def measure(self, work):  # type: ignore[no-untyped-def]
             for i, outcome in enumerate(super().measure(work)):
                 if i == 4:
-                    raise RuntimeError("pulled the plug")
+                    raise KeyboardInterrupt
                 yield outcome
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(Interrupted, match="0 of 10 cells are done and kept"):
         run(study, store, Stops(), FakeMachine(), Order(seed=1))
     engine = FakeEngine()
     assert run(study, store, engine, FakeMachine(), Order(seed=1)).states == {"done": 10}
@@ -165,6 +165,15 @@ def test_a_report_without_steady_samples_is_no_result(tmp_path: Path, store: Stu
     bad = iter([{}, {"samples": []}, {"samples": {"steady": {"steps": 1, "seconds": []}}}, {"samples": {"steady": {"steps": 1, "seconds": [math.nan]}}}])
     tally = run(a_study(tmp_path, sizes=4), store, FakeEngine(lambda work: Outcome(work=work, report=next(bad))), FakeMachine(), Order(seed=1))
     assert tally.states == {"no result": 4}
+
+
+def test_an_engine_that_breaks_over_a_piece_has_it_named_and_goes_on_with_the_others(tmp_path: Path, store: StudyStore) -> None:
+    def breaks(work: Work) -> None:
+        if work.task.settings["n_rec"] == 13:
+            raise TypeError("unreadable")
+
+    tally = run(a_study(tmp_path), store, FakeEngine(breaks), FakeMachine(), Order(seed=1))
+    assert tally.states == {"done": 9, "fault": 1} and "TypeError: unreadable" in tally.failures[0][2]
 
 
 def test_an_engine_that_brings_the_same_piece_twice_is_taken_once(tmp_path: Path, store: StudyStore) -> None:

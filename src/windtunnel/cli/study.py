@@ -142,12 +142,13 @@ def compare(
     """Two runs of a study, cell by cell: faster, slower, the same, or can't tell."""
     from windtunnel.study import compare as comparing
     from windtunnel.study import study as studies
+    from windtunnel.study.results import by_interval
 
     found = studies.find(study)
     for path in (first, second):
         if not path.is_file():
             raise BadInput(f"There is no store {path}.", hint="Name two files that study run --store wrote.")
-    compared = comparing.compare(_rows(found, first, None), _rows(found, second, None))
+    compared = comparing.compare(by_interval(_rows(found, first, None)), by_interval(_rows(found, second, None)))
     words.show(as_json, compared.plain, lambda: str(compared))
 
 
@@ -226,7 +227,9 @@ def _verdicts(study: Study, rows: list[Row], with_forecasts: bool) -> list[Verdi
     if not study.claims:
         return []
     from windtunnel.study.claims import judge
+    from windtunnel.study.results import by_interval
 
+    rows = by_interval(rows)
     found = judge(study.claims, rows)
     if not with_forecasts:
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,13 +19,14 @@ from windtunnel.study.surroundings import NO_GPU
 
 _ORDER = ("quick", "default", "rigorous")
 _SAMPLES = 200
+_MANY = 5
 
 
 def results(study: Study, store: StudyStore | Path | None = None, *, level: str | None = None, samples: int | None = _SAMPLES) -> list[Row]:
     """Measured rows, forecasts in place of a GPU that is not here, and published rows.
 
     A cell measured at several levels or under several versions gives its most rigorous, latest row; one of another machine is a
-    row of its own. Each process gives at most `samples` of its samples, evenly taken; None gives all.
+    row of its own. Each process gives at most `samples` of its samples, evenly taken; None gives all, 0 none.
     """
     own = not isinstance(store, StudyStore)
     opened = store if isinstance(store, StudyStore) else StudyStore(store)
@@ -46,6 +48,11 @@ def in_papers_unit(figure: Figure, row: Row) -> float | None:
     return None if row.example_seconds is None else row.example_seconds * figure.published_scale
 
 
+def by_interval(rows: Iterable[Row]) -> list[Row]:
+    """Rows of few processes stand by their interval, which knows how far processes of the whole study differ; a few cannot tell."""
+    return [row if len(row.groups) >= _MANY else dataclasses.replace(row, groups=()) for row in rows]
+
+
 def _chosen(study: Study, cells: Iterable[tuple[str, str, Kept]], level: str | None) -> list[tuple[str, str, Kept]]:
     lines = {(figure.name, case.name) for figure in study.figures for case in figure.cases}
     best: dict[tuple[Any, ...], tuple[str, str, Kept]] = {}
@@ -64,7 +71,7 @@ def _rank(kept: Kept) -> tuple[bool, int, str]:
 
 
 def _measured(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]], samples: int | None) -> list[Row]:
-    groups = store.groups({kept.id for _, _, kept in cells if kept.state == DONE}, samples)
+    groups = {} if samples == 0 else store.groups({kept.id for _, _, kept in cells if kept.state == DONE}, samples)
     spreads = _spreads(kept for _, _, kept in cells)
     return [_row(study, figure, case, kept, groups.get(kept.id, []), spreads) for figure, case, kept in cells]
 

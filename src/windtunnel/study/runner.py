@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from windtunnel import records
-from windtunnel.errors import Interrupted
+from windtunnel.errors import Interrupted, WindtunnelError
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 from windtunnel.study import summary
@@ -33,7 +33,7 @@ LEVELS: dict[str, Protocol] = {
 }
 _CODE = 1  # raise when a change of this code makes old samples incomparable with new ones
 _TWICE = 5  # a quick run measures one cell in so many twice, to learn how far processes differ
-_BAD_REPORT = "no result"
+_BAD_REPORT, _FAULT = "no result", "fault"
 Watch = Callable[[Outcome | None, Standing], None]
 
 
@@ -138,7 +138,7 @@ class _Run:
         for number in range(max((cell.most for cell in self.cells), default=0)):
             waiting = [cell for cell in self.cells if cell.state == WAITING and number not in cell.numbers and number < cell.most]
             random.Random(f"{seed} {number}").shuffle(waiting)
-            for outcome in engine.measure(self._work(waiting, number)):
+            for outcome in self._outcomes(engine, waiting, number):
                 self._keep(outcome)
         return self.tally()
 
@@ -205,9 +205,24 @@ class _Run:
                 cell.state = DONE
                 self.store.settle([(cell.id, DONE, "", found)])
 
-    def _work(self, cells: Iterable[_Open], number: int) -> Iterable[Work]:
-        for cell in cells:
-            yield Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol)
+    def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Iterator[Outcome]:
+        """What the engine brings. One that breaks over a piece has that piece named and is given the others."""
+        left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
+        while left:
+            handed, back = list[Work](), set[str]()
+            try:
+                for outcome in engine.measure(_noting(left, handed)):
+                    back.add(outcome.work.key)
+                    yield outcome
+                return
+            except WindtunnelError:
+                raise
+            except Exception as error:
+                lost = [work for work in handed if work.key not in back]
+                if len(lost) != 1:  # it cannot be told over which
+                    raise
+                yield Outcome(work=lost[0], state=_FAULT, error=f"The engine broke over it: {type(error).__name__}: {error}")
+                left = left[len(handed) :]
 
     def _keep(self, outcome: Outcome) -> None:
         """Store what came back at once; what is no result is named so."""
@@ -229,6 +244,12 @@ class _Run:
         self.pace.add(cell.task, (cell.wanted if cell.state == WAITING else 0) - before)
         self.pace.see(cell.task)
         self.watch(outcome, self.standing())
+
+
+def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:
+    for work in left:
+        handed.append(work)
+        yield work
 
 
 def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
