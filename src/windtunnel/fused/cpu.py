@@ -52,22 +52,25 @@ class Engine:
 
     def load(self, weights: Weights) -> None:
         """Take these weights, and forget the optimiser's momenta."""
-        held, fit = self._held, weights.checked(self.network)
-        for name, row in self._places(held["raw"]).items():
-            row[...] = fit.named()[name]
+        self.put(weights.checked(self.network))
         for name in ("first", "second"):
-            held[name][...] = 0
+            self._held[name][...] = 0
         self._hyper("power1", 1.0)
         self._hyper("power2", 1.0)
+
+    def put(self, weights: Weights) -> None:
+        """Take these weights, which are known to fit, and keep the optimiser's momenta."""
+        for name, row in self._raw.items():
+            row[...] = getattr(weights, name)
         self._stale = True
 
     def weights(self) -> Weights:
         """A copy of the raw weights as they are now."""
-        return Weights(**{name: np.array(row) for name, row in self._places(self._held["raw"]).items()})
+        return Weights(**{name: np.array(row) for name, row in self._raw.items()})
 
     def gradients(self) -> Weights:
         """A copy of the last gradients of the raw weights, before clipping."""
-        return Weights(**{name: np.array(row) for name, row in self._places(self._held["gradient"]).items()})
+        return Weights(**{name: np.array(row) for name, row in self._gradient.items()})
 
     def train(self, examples: Examples, order: Array, noise: Array | None = None) -> Array:
         """One update for each row of `order`, which names the examples of a mini-batch; returns the losses before each update.
@@ -92,7 +95,7 @@ class Engine:
         """Outputs (example, time, n_out) of one batch; what `backward` needs is kept."""
         if inputs.shape != (self.batch, self.n_steps, self.network.n_in) or inputs.dtype != np.float32:
             raise BadInput(f"fused engine: inputs {inputs.shape} of {inputs.dtype}; made for {(self.batch, self.n_steps, self.network.n_in)} of float32.")
-        self._point(inputs=np.ascontiguousarray(inputs), order=np.arange(self.batch, dtype=np.int32))
+        self._point(inputs=np.ascontiguousarray(inputs), order=self._in_turn)
         self._point_noise(noise)
         self._run("forward")
         return np.array(self._held["outputs"][:, :, : self.network.n_out])
@@ -140,7 +143,8 @@ class Engine:
         else:
             made["weights"] = made["raw"]
         made["hyper"] = np.zeros(len(hyper))
-        self._names = hyper
+        self._raw, self._gradient = self._places(made["raw"]), self._places(made["gradient"])
+        self._names, self._in_turn = hyper, np.arange(b, dtype=np.int32)
         self._point(**made)
         self._number(batch=b, n_steps=t)
         o = self.optimizer

@@ -10,7 +10,6 @@ from windtunnel.fused.layout import SLOTS, Spec
 from windtunnel.fused.sweep import Sweep
 from windtunnel.fused.update import Update
 
-
 _ONE_AT_A_TIME = threading.Lock()  # LLVM's target machine is shared, and cannot serve two threads at once
 
 

@@ -32,7 +32,7 @@ class FusedRNN(nn.Module):
         if "loss" in constraints:
             raise BadInput("FusedRNN has no loss of its own.", hint="Apply one to its outputs.")
         self.network = Network(n_in=n_in, n_rec=n_rec, n_out=n_out, activation=activation, leak=leak, **constraints)  # type: ignore[arg-type]
-        self.batch_first = batch_first
+        self.batch_first, self._quiet = batch_first, plain(self.network)
         for name, shape in shapes_of(self.network).items():
             bound = shape[0] ** -0.5 if name.startswith("w_") else 0.0
             self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
@@ -115,13 +115,13 @@ class _OnCPU(torch.autograd.Function):
     def forward(ctx: Any, module: FusedRNN, timed: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
         n_steps, batch = timed.shape[:2]
         given = Weights(**{name: value.detach().numpy() for name, value in zip(NAMES, weights, strict=True)})
-        network = module.network if noise is not None else plain(module.network)
+        network = module.network if noise is not None else module._quiet
         key = (n_steps, batch, noise is not None)
         engine = module._engines.pop(key, None)
         if engine is None:
             engine = engine_for(network, given, n_steps=n_steps, batch=batch)
         else:
-            engine.load(given)
+            engine.put(given)
         inputs = np.ascontiguousarray(timed.detach().transpose(0, 1).numpy())
         outputs = engine.forward(inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy()))
         ctx.module, ctx.engine, ctx.key = module, engine, key

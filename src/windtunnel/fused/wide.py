@@ -25,7 +25,6 @@ class WideEngine:
         self.network, self.optimizer, self.n_steps, self.batch = network, optimizer or Optimizer(), n_steps, batch
         self._factors = {name: torch.tensor(factor) for name in NAMES if (factor := network.factor(name)) is not None}
         self._signed = None if network.signed is None else torch.tensor(network.signed)[:, None]
-        self._inverse = None
         self.load(weights)
 
     def load(self, weights: Weights) -> None:
@@ -35,6 +34,11 @@ class WideEngine:
         self._first = {name: torch.zeros_like(value) for name, value in self._raw.items()} if kept else {}
         self._second = {name: torch.zeros_like(value) for name, value in self._raw.items()} if self.optimizer.name == "adam" else {}
         self._number = 0
+        self._refresh()
+
+    def put(self, weights: Weights) -> None:
+        for name, value in self._raw.items():
+            value.copy_(torch.from_numpy(getattr(weights, name)))
         self._refresh()
 
     def weights(self) -> Weights:
