@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import windtunnel
-from windtunnel.cli import machine, measure, network, predict, study, validate
+from windtunnel.cli import crossover, frameworks, machine, measure, network, predict, study, validate
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
@@ -36,6 +36,8 @@ app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pre
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
 app.command("validate", help=validate.HELP)(validate.validate)
+app.command("crossover", help=crossover.HELP)(crossover.crossover)
+app.add_typer(frameworks.app, name="frameworks")
 app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
 app.add_typer(study.app, name="study")
