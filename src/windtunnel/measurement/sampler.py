@@ -13,7 +13,8 @@ from windtunnel.measurement.steady import Protocol, is_precise
 SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _ISSUED_STEPS = 5
 _LEAST_STEADY = 3
-_SLOW_SECONDS = 0.25
+_LINEAR_SECONDS = 0.3
+_MOST_LINEAR = 50
 
 
 class Sampler:
@@ -60,9 +61,9 @@ class Sampler:
 
         Neighbours on the machine only ever add time, so the least of a few counts; where steps are slow there is one.
         """
-        tries = 1 if self.seconds and statistics.median(self.seconds) * self.group > _SLOW_SECONDS else 5
+        end = time.perf_counter() + _LINEAR_SECONDS
         ones, twos = list[float](), list[float]()
-        for _ in range(tries):
+        while not ones or (time.perf_counter() < end and len(ones) < _MOST_LINEAR):
             ones.append(self._time(self.group))
             twos.append(self._time(2 * self.group))
         return min(twos) / min(ones)

@@ -68,12 +68,12 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
 
 
 def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Emit) -> None:
-    process.resident_bytes(reset_peak=True)
     built.sync()
     losses: list[Any] = []
     call = built.first or built.step
     alone = Sampler(lambda: losses.append(call()), built.sync, SAMPLE_SECONDS[device], emit)
     first = alone.first()
+    process.resident_bytes(reset_peak=True)  # what compiling took for a while is not what a step takes
     steps = 1 if built.settle is None else built.settle(_seconds_of(call))
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
     sampler.warm_up(protocol.warm_seconds)
