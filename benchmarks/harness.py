@@ -1,0 +1,74 @@
+"""What timing costs: the child's timed loop beside the same loop bare, in turns, in one process. Bar: within 1 %.
+
+The loop of the child takes samples, keeps them and asks now and then whether they are precise enough; the bare one only steps.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from windtunnel.measurement.frameworks import base, catalogue
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
+from windtunnel.measurement.steady import Protocol
+
+BAR = 0.01
+ROUNDS = 120
+BLOCK = Protocol(seconds=0.04, warm_seconds=0.05, precision=1e-9)
+TASKS = (
+    Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 10, "n_steps": 10}),
+    Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 200, "n_steps": 20}),
+    Task(framework="torch", way="loop", job="rnn", settings={"n_rec": 50, "n_steps": 20}),
+    Task(framework="torch", way="module", job="ffn", settings={"hidden": 128}, batch=32),
+)
+
+
+def bare(step: Callable[[], Any], group: int, samples: int) -> float:
+    """The same steps with nothing but a clock around each group; the median of a step."""
+    seen = [0.0] * samples
+    for i in range(samples):
+        start = time.perf_counter()
+        for _ in range(group):
+            step()
+        seen[i] = time.perf_counter() - start
+    return statistics.median(seen) / group
+
+
+def ratio_of(task: Task) -> tuple[float, float, float, float]:
+    """Seconds of a step in the child's loop over bare: the median of all turns with its interval, and a step's seconds."""
+    built = catalogue.file_of(catalogue.named(task.framework)).build(base.problem_of(task), task)
+    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS["cpu"], lambda message: None)
+    sampler.first()
+    sampler.warm_up(BLOCK.warm_seconds)
+    ratios, alone = [], []
+    for turn in range(ROUNDS):
+        pair = {}
+        for which in ("loop", "bare") if turn % 2 else ("bare", "loop"):
+            if which == "loop":
+                sampler.seconds.clear()
+                sampler.steady(BLOCK)
+                pair[which] = statistics.median(sampler.seconds)
+            else:
+                pair[which] = bare(built.step, sampler.group, max(3, len(sampler.seconds) or 20))
+        ratios.append(pair["loop"] / pair["bare"])
+        alone.append(pair["bare"])
+    ordered, reach = sorted(ratios), round(math.sqrt(len(ratios)))
+    middle = len(ordered) // 2
+    return statistics.median(ordered), ordered[middle - reach], ordered[middle + reach], statistics.median(alone)
+
+
+def main() -> None:
+    worst = 0.0
+    for task in TASKS:
+        ratio, low, high, step = ratio_of(task)
+        worst = max(worst, abs(ratio - 1))
+        print(f"{task.label:<14}{task.job:<5}{dict(task.settings)!s:<34}{1e6 * step:9.1f} us a step   loop over bare {ratio:.4f} ({low:.4f} to {high:.4f})")
+    print(f"furthest from bare {worst:.2%}, bar {BAR:.0%}{'' if worst <= BAR else '  NOT MET'}")
+
+
+if __name__ == "__main__":
+    main()
