@@ -26,10 +26,10 @@ class Job:
     optimizer: Optimizer | None = None
     epochs: int = 1
     batch: int = 1
-    seed: int = 0
+    seed: int | None = 0
 
     def run(self) -> Trained:
-        weights = self.weights or Weights.random(self.network, self.seed)
+        weights = self.weights or Weights.random(self.network, self.seed or 0)
         return training.train(self.network, weights, self.examples, optimizer=self.optimizer, epochs=self.epochs, batch=self.batch, seed=self.seed)
 
 

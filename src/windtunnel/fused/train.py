@@ -89,7 +89,7 @@ def train(
         for part in _parts(network, order, n_steps):
             losses.append(_train_part(engine, network, given, part, generator))
             if not math.isfinite(losses[-1][-1]):
-                raise _exploded(np.concatenate(losses), engine, updates, epoch)
+                raise exploded(np.concatenate(losses), engine.weights(), updates, epoch)
     return Trained(losses=np.concatenate(losses), weights=engine.weights(), updates_per_epoch=updates)
 
 
@@ -116,11 +116,12 @@ def _train_part(engine: AnyEngine, network: Network, examples: Examples, order: 
     return engine.train(blurred, np.arange(len(picked)).reshape(order.shape), noise)
 
 
-def _exploded(losses: Array, engine: AnyEngine, updates: int, epoch: int) -> Exploded:
+def exploded(losses: Array, weights: Weights, updates: int, epoch: int) -> Exploded:
+    """The error of a training whose last loss is not finite, with what there was before."""
     number = len(losses) - 1
     before = f", after {losses[-2]:.4g} at the step before" if number else ""
     return Exploded(
         f"The loss became {losses[-1]} at step {number} (epoch {epoch}, step {number % updates} of {updates}){before}; training stopped there.",
-        trained=Trained(losses=losses, weights=engine.weights(), updates_per_epoch=updates),
+        trained=Trained(losses=losses, weights=weights, updates_per_epoch=updates),
         hint="Use a lower rate, clip_norm=1, or smaller recurrent weights.",
     )
