@@ -22,7 +22,7 @@ from windtunnel.fused.settings import ACTIVATIONS, NAMES, Array, Examples, Netwo
 from windtunnel.fused.train import Exploded, Trained, exploded
 
 MOST_UNITS = 128  # more do not fit in a block's registers
-_LANES = 4
+_LANES, _UNITS = 4, 2  # threads that share so many units
 _SHARED_BYTES = 227 * 1024  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
 _SPARE_BYTES = 1024
 
@@ -49,10 +49,10 @@ def available(network: Network, timed: Tensor) -> bool:
 def shared_bytes(network: Network, n_steps: int) -> int:
     """What a block of the training kernel keeps in shared memory; the layout is the kernel's."""
     r, i, o = network.n_rec, network.n_in, network.n_out
-    padded, row = -(-r // 16) * 16, -(-(r + i) // 16) * 16
+    padded, row = _up(r, 16), _up(r + i, 16)
     floats = (n_steps + 1) * row + r * (padded + 4) + (o + 2) * padded + n_steps * (3 * o + 2 * i) + _threads(network) // 32 + o + 8
     if network.leak < 1:
-        floats += n_steps * (_threads(network) // _LANES)
+        floats += n_steps * _rows(network)
     return 4 * floats + _SPARE_BYTES
 
 
@@ -83,10 +83,9 @@ def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, nois
     n_steps, batch = timed.shape[:2]
     flat = _pack({name: _effective(network, name, weights[name]) for name in NAMES}, network)
     inputs = timed.contiguous()
-    rows = _threads(network) // _LANES
     outputs = timed.new_empty(n_steps, batch, network.n_out)
     states = timed.new_empty(batch, n_steps, network.n_rec)
-    rates = timed.new_empty(batch, n_steps, rows) if network.leak < 1 else states
+    rates = timed.new_empty(batch, n_steps, _rows(network)) if network.leak < 1 else states
     heard = states if noise is None else noise.transpose(0, 1).contiguous()
     arguments = [flat, inputs, heard, outputs, states, rates, states, states, states, n_steps, batch, int(noise is not None), states]
     _launch(network, 1, batch, n_steps, arguments)
@@ -123,7 +122,7 @@ class _Batch:
         self.mask = self.inputs if self.masks[0] is None else _on_gpu([m for m in (self.masks[:1] if self.shared else self.masks) if m is not None])
         start = [(job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network) for job in jobs]
         self.flat = torch.stack([_pack({name: torch.as_tensor(value) for name, value in w.named().items()}, None) for w in start]).cuda()
-        slots = 4 * (-(-(self.network.n_rec + self.network.n_in) // 16)) + -(-self.network.n_out // _LANES) + 2
+        slots = _UNITS * (_up(self.network.n_rec + self.network.n_in, 16) + _up(self.network.n_out, _LANES)) // _LANES + 2
         self.states = torch.zeros(len(jobs), 2, _threads(self.network) * slots, device="cuda")
         self.hypers = torch.tensor([_hyper(job.optimizer or Optimizer(), job.network) for job in jobs], device="cuda")
         self.generators = [np.random.Generator(np.random.SFC64(job.seed or 0)) for job in jobs]
@@ -231,7 +230,16 @@ def _unpack(row: Tensor, network: Network) -> dict[str, Tensor]:
 
 
 def _threads(network: Network) -> int:
-    return -(-network.n_rec // 8) * 8 * _LANES
+    return _up(_up(network.n_rec, _UNITS) // _UNITS, 8) * _LANES
+
+
+def _up(count: int, step: int) -> int:
+    """To the next multiple of the step."""
+    return -(-count // step) * step
+
+
+def _rows(network: Network) -> int:
+    return _threads(network) // _LANES * _UNITS
 
 
 def _launch(network: Network, mode: int, blocks: int, n_steps: int, arguments: list[Any]) -> None:
