@@ -16,7 +16,7 @@ Call = Callable[[list[Tensor]], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A tensor to be made: `high` is the number of rows an index may point at, `turned` swaps its last two sides in memory, `cut`
-    says that it is cut out of one with so many more channels (its second side)."""
+    says that it is cut out of one with so many more channels (its second side), `channels_last` that its second side lies closest."""
 
     shape: tuple[int, ...]
     dtype: str = ""
@@ -24,10 +24,13 @@ class Spec:
     high: int = 0
     turned: bool = False
     cut: int = 0
+    channels_last: bool = False
 
     @property
     def whole(self) -> tuple[int, ...]:
         """As it lies in memory, before it is cut and turned."""
+        if self.channels_last:
+            return (self.shape[0], *self.shape[2:], self.shape[1])
         shape = self.shape if not self.cut else (self.shape[0], self.shape[1] + self.cut, *self.shape[2:])
         return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
 
@@ -37,6 +40,8 @@ class Spec:
 
     def view(self, tensor: Tensor) -> Tensor:
         """This tensor within the whole one."""
+        if self.channels_last:
+            return tensor.movedim(-1, 1)
         tensor = tensor.transpose(-1, -2) if self.turned else tensor
         return tensor[:, : self.shape[1]] if self.cut else tensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,14 +29,17 @@ class Drill:
     seconds: float
 
 
-def run_drills(device: str, count: int, seconds: float = 0.15) -> list[Drill]:
-    """Every drill in turn, twice round, so that a slow moment of the machine does not fall on one kind alone; the lower wins."""
+def run_drills(device: str, count: int, seconds: float = 0.15, rounds: int = 2, choose: Callable[[Sequence[float]], float] = min) -> list[Drill]:
+    """Every drill in turn, several times round, so that a slow moment of the machine does not fall on one kind alone.
+
+    The lowest of a drill's times tells what its ops cost, the middle one what is usual on a machine that others use too.
+    """
     workloads = drills.draw(count)
     steps = [_make_step(workload, device) for workload in workloads]
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     calm = Calm()
-    rounds = [[_time(step, sync, seconds / 2, calm) for step in steps] for _ in range(2)]
-    return [Drill(name=w.name, seconds=min(a, b)) for w, a, b in zip(workloads, *rounds, strict=True)]
+    times = [[_time(step, sync, seconds / rounds, calm) for step in steps] for _ in range(rounds)]
+    return [Drill(name=w.name, seconds=choose(seen)) for w, *seen in zip(workloads, *times, strict=True)]
 
 
 def _make_step(workload: Workload, device: str) -> Callable[[], Any]:

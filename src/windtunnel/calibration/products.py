@@ -16,6 +16,8 @@ from windtunnel.calibration.cases import Case, Limits, Spec
 
 COMMON_WIDTHS = sorted({base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3})
 
+_CHANNELS_LAST = 0.12  # of convolutions read pictures whose channels lie closest, as layers that normalise over channels leave them
+
 
 class Sizes:
     """Draws numbers as people choose them, reproducibly."""
@@ -54,7 +56,8 @@ class Sizes:
         return self.rng.choice(["fp32", *low[:1]]) if low else "fp32"
 
     def _flop_limit(self, precision: str) -> float:
-        return self.limits.flop * {"fp32": 0.25}.get(precision, 1.0)
+        """Full precision takes longer where there is a shorter one."""
+        return self.limits.flop * (0.25 if precision == "fp32" and len(self.limits.precisions) > 1 else 1.0)
 
 
 class Products(Sizes):
@@ -68,6 +71,9 @@ class Products(Sizes):
         elif r.random() < 0.12:  # positions by a vocabulary
             batch, rows, columns, depth = 1, 1 << r.randint(6, 14), r.randint(1000, 60000), 64 * r.randint(2, 24)
             rows, columns, depth = r.choice(((rows, columns, depth), (rows, depth, columns), (columns, depth, rows)))
+        elif r.random() < 0.06:  # a few features of a great many positions
+            batch, rows, columns, depth = 1, self._size(16384, 2_000_000), self._size(1, 64), self._size(1, 64)
+            rows, columns, depth = r.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
         elif r.random() < 0.5:  # as layers are commonly built: examples or positions by widths
             batch, rows, columns, depth = (
                 1,
@@ -143,8 +149,14 @@ class Products(Sizes):
         )
 
     def _square(self) -> Case | None:
-        """3 x 3 in full precision, where a library has the most algorithms to choose from, and some take much room."""
+        """3 x 3, where a library has the most algorithms to choose from, some of which take much room: widths as most people choose
+        them in any precision, or all widths in full precision, which has the most algorithms."""
         r = self.rng
+        if r.random() < 0.6:
+            channels = 1 << r.randint(5, 10)
+            out = channels * r.choice((1, 1, 1, 2))
+            side = r.choice((4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128))
+            return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1)
         side = min(224, r.choice((5, 6, 7, 7, 7, 7, 8, 8, 9)) << r.randint(0, 5))
         widths = [w for w in COMMON_WIDTHS if w >= 8]
         channels = r.choice(widths)
@@ -197,7 +209,8 @@ class Products(Sizes):
 
     def _convolution_case(self, precision: str, source: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, groups: int) -> Case:
         to_source = self.rng.random() < 0.5  # one gradient at a time, so that each is timed alone
-        tensors = (Spec(shape=source, dtype=precision, grad=to_source), Spec(shape=weight, dtype=precision, grad=not to_source))
+        last = self.rng.random() < _CHANNELS_LAST and source[1] > 1
+        tensors = (Spec(shape=source, dtype=precision, grad=to_source, channels_last=last), Spec(shape=weight, dtype=precision, grad=not to_source))
         return Case(
             family="convolution",
             precision=precision,

@@ -41,6 +41,10 @@ class Roof:
         """The longer of arithmetic and memory traffic, on top of the shortest time anything takes."""
         return self.fixed_seconds + max(piece.flop / self.flop_rate(piece), piece.bytes / self.memory_rate)
 
+    def is_memory_bound(self, piece: Piece) -> bool:
+        """Whether it has more to move than to compute."""
+        return piece.bytes / self.memory_rate > piece.flop / self.flop_rate(piece)
+
     def flop_rate(self, piece: Piece) -> float:
         family = piece.kind.partition(" ")[0]
         wanted = piece.dtype if family in TENSOR_FAMILIES else "fp32"
@@ -152,7 +156,8 @@ def _matrix_features(batch: float, rows: float, columns: float, depth: float, co
 
 def _convolution(dtype: str, shape: Sequence[int], flop: float, cores: int) -> list[Piece]:
     examples, channels, out, height, width, out_height, out_width, kernel_height, kernel_width, stride, dilation, groups, transposed, bias = shape[:14]
-    wanted = shape[14:17]
+    rest = shape[14:]
+    wanted, layout = (rest[:3], rest[3:]) if len(rest) >= 3 else ((), rest)
     size = _BYTES.get(dtype, 4)
     source = examples * channels * height * width * size
     result = examples * out * out_height * out_width * size
@@ -174,7 +179,7 @@ def _convolution(dtype: str, shape: Sequence[int], flop: float, cores: int) -> l
         features = (
             *(*matrix, _lg(examples), _lg(channels / groups), _lg(out / groups), _lg(out_height), _lg(out_width), _lg(kernel_height), _lg(kernel_width)),
             *(float(stride), float(dilation), _lg(groups), float(groups == channels and groups > 1), _evenness(channels), _evenness(out)),
-            *(_evenness(out_height), float(out_height % 7 == 0), _lg(source + weight + result), _code(dtype)),
+            *(_evenness(out_height), float(out_height % 7 == 0), _lg(source + weight + result), _code(dtype), float(sum(layout))),
         )
         pieces.append(Piece(f"convolution {role}", features, per, source + weight + result, dtype))
     if bias and not wanted:  # a kernel of its own adds it

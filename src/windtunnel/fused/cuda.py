@@ -22,7 +22,8 @@ from windtunnel.fused.settings import ACTIVATIONS, NAMES, Array, Examples, Netwo
 from windtunnel.fused.train import Exploded, Trained, exploded
 
 MOST_UNITS = 128  # more do not fit in a block's registers
-_LANES, _UNITS = 4, 2  # threads that share so many units
+_LANES = 4  # threads that share a unit, or two
+_ALONE = 32  # up to so many units each has its own threads
 _SHARED_BYTES = 227 * 1024  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
 _SPARE_BYTES = 1024
 
@@ -122,7 +123,7 @@ class _Batch:
         self.mask = self.inputs if self.masks[0] is None else _on_gpu([m for m in (self.masks[:1] if self.shared else self.masks) if m is not None])
         start = [(job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network) for job in jobs]
         self.flat = torch.stack([_pack({name: torch.as_tensor(value) for name, value in w.named().items()}, None) for w in start]).cuda()
-        slots = _UNITS * (_up(self.network.n_rec + self.network.n_in, 16) + _up(self.network.n_out, _LANES)) // _LANES + 2
+        slots = _units(self.network) * (_up(self.network.n_rec + self.network.n_in, 16) + _up(self.network.n_out, _LANES)) // _LANES + 2
         self.states = torch.zeros(len(jobs), 2, _threads(self.network) * slots, device="cuda")
         self.hypers = torch.tensor([_hyper(job.optimizer or Optimizer(), job.network) for job in jobs], device="cuda")
         self.generators = [np.random.Generator(np.random.SFC64(job.seed or 0)) for job in jobs]
@@ -230,7 +231,12 @@ def _unpack(row: Tensor, network: Network) -> dict[str, Tensor]:
 
 
 def _threads(network: Network) -> int:
-    return _up(_up(network.n_rec, _UNITS) // _UNITS, 8) * _LANES
+    return _up(_up(network.n_rec, _units(network)) // _units(network), 8) * _LANES
+
+
+def _units(network: Network) -> int:
+    """To a thread: two of them read less, one alone is done sooner."""
+    return 1 if network.n_rec <= _ALONE else 2
 
 
 def _up(count: int, step: int) -> int:
@@ -239,18 +245,27 @@ def _up(count: int, step: int) -> int:
 
 
 def _rows(network: Network) -> int:
-    return _threads(network) // _LANES * _UNITS
+    return _threads(network) // _LANES * _units(network)
 
 
 def _launch(network: Network, mode: int, blocks: int, n_steps: int, arguments: list[Any]) -> None:
-    kernel = _compiled(network.n_rec, network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
+    kernel = _compiled(_units(network), network.n_rec, network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
     kernel(grid=(blocks, 1, 1), block=(_threads(network), 1, 1), args=arguments, shared_mem=shared_bytes(network, n_steps))
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(units: int, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int) -> Any:
+def _compiled(to_a_thread: int, units: int, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int) -> Any:
     """The kernel for one size, compiled once in a process."""
-    chosen = {"R": units, "NI": inputs, "NO": outputs, "ACT": activation, "LEAKY": int(leaky), "CROSS": int(loss == "cross_entropy"), "MODE": mode}
+    chosen = {
+        "UNITS": to_a_thread,
+        "R": units,
+        "NI": inputs,
+        "NO": outputs,
+        "ACT": activation,
+        "LEAKY": int(leaky),
+        "CROSS": int(loss == "cross_entropy"),
+        "MODE": mode,
+    }
     source = "".join(f"#define {name} {value}\n" for name, value in chosen.items()) + Path(__file__).with_name("kernel.cu").read_text()
     kernel = torch.cuda._compile_kernel(source, "fused", nvcc_options=["--use_fast_math"])
     kernel.set_shared_memory_config(_shared_limit())
@@ -261,7 +276,7 @@ def _compiled(units: int, inputs: int, outputs: int, activation: int, leaky: boo
 def _compiler_refusal() -> str:
     """Whether the run-time compiler is there and knows this GPU, tried once with a small network."""
     try:
-        _compiled(8, 1, 1, 0, False, "mse", 1)
+        _compiled(1, 8, 1, 1, 0, False, "mse", 1)
     except (RuntimeError, OSError, AttributeError) as error:
         return f"the run-time compiler did not work here: {' '.join(str(error).split())[:200]}"
     return ""

@@ -1,16 +1,15 @@
 // A small recurrent network held by one block of threads: forward, backward through time, clipping and update without another launch.
 //
-// Compiled at run time with R, NI, NO (units, inputs, outputs), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross entropy) and
+// Compiled at run time with R, NI, NO (units, inputs, outputs), UNITS (to a thread, 1 or 2), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross entropy) and
 // MODE (0: train over many updates, 1: forward of a batch, 2: backward of a batch) set. In mode 0 a block is a network; in modes 1
 // and 2 it is one example of one network.
 //
-// Four lanes share two units. Each keeps a quarter of what the units listen to (the states and inputs of the step before, in one row
+// Four lanes share one unit or two. Each keeps a quarter of what the units listen to (the states and inputs of the step before, in one row
 // z) in registers, V; a quarter of what they speak to, W; and the gradient of V. Shared memory holds the rows z of all timesteps. So a
 // timestep is one row of products, two shuffles and one barrier, and nothing is read from far away. Two units to a thread halve what
-// is read of z, which is what bounds a step of a hundred units: one wave of 128 bytes in each cycle.
+// is read of z, which is what bounds a step of a hundred units (one wave of 128 bytes in each cycle); for a few, one is quicker.
 
 #define LANES 4
-#define UNITS 2
 #define GROUPS (((R + UNITS - 1) / UNITS + 7) / 8 * 8)
 #define ROWS (GROUPS * UNITS)
 #define THREADS (GROUPS * LANES)
@@ -35,7 +34,8 @@
 #define BARRIER __syncthreads()
 #endif
 
-// Unit u of a thread is group + u * GROUPS; a lane ends up with the sum of the unit that has its own parity, lane & 1.
+// Unit u of a thread is group + u * GROUPS; of two, a lane ends up with the sum of the one that has its own parity.
+#define TURN(lane) (UNITS == 1 ? 0 : (lane) & 1)
 struct Own {  // what a thread holds of its network
     float4 v[UNITS][KV], w[UNITS][KW], dv[UNITS][KV];
     float out[UNITS][KO], dout[UNITS][KO];
@@ -44,16 +44,21 @@ struct Own {  // what a thread holds of its network
 
 __device__ __forceinline__ float all(float4 sum) { return (sum.x + sum.y) + (sum.z + sum.w); }
 
-// Two sums over four lanes with two shuffles: lanes of even parity get the first, of odd parity the second.
-__device__ __forceinline__ float share(float first, float second, int lane) {
-    float given = lane & 1 ? first : second, kept = lane & 1 ? second : first;
-    kept += __shfl_xor_sync(0xffffffffu, given, 1);
-    return kept + __shfl_xor_sync(0xffffffffu, kept, 2);
-}
-
 __device__ __forceinline__ float four(float sum) {  // the sum over four lanes, for all of them
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
+// Each unit's sum over four lanes with two shuffles: of two units, lanes of even parity get the first, of odd parity the second.
+__device__ __forceinline__ float share(const float4 (&sums)[UNITS], int lane) {
+#if UNITS == 1
+    return four(all(sums[0]));
+#else
+    float first = all(sums[0]), second = all(sums[1]);
+    float given = lane & 1 ? first : second, kept = lane & 1 ? second : first;
+    kept += __shfl_xor_sync(0xffffffffu, given, 1);
+    return kept + __shfl_xor_sync(0xffffffffu, kept, 2);
+#endif
 }
 
 __device__ __forceinline__ void add(float4& sum, float4 a, float4 b) {
@@ -120,7 +125,7 @@ __device__ void load(Own& own, const float* p, int group, int lane) {
             own.out[u][k] = real && o < NO ? p[P_OUT + unit * NO + o] : 0.0f;
         }
     }
-    int mine = group + (lane & 1) * GROUPS;
+    int mine = group + TURN(lane) * GROUPS;
     own.bias = mine < R ? p[P_BIAS + mine] : 0.0f;
     own.last = threadIdx.x < NO ? p[P_LAST + threadIdx.x] : 0.0f;
 }
@@ -142,7 +147,7 @@ __device__ void store(float4 (&v)[UNITS][KV], float (&out)[UNITS][KO], float bia
         for (int k = 0; k < KO; k++)
             if (k * LANES + lane < NO) p[P_OUT + unit * NO + k * LANES + lane] = out[u][k];
     }
-    int mine = group + (lane & 1) * GROUPS;
+    int mine = group + TURN(lane) * GROUPS;
     if (lane < UNITS && mine < R) p[P_BIAS + mine] = bias;
     if (threadIdx.x < NO) p[P_LAST + threadIdx.x] = last;
 }
@@ -161,19 +166,19 @@ __device__ void clear(Own& own) {
 // States of all timesteps into the rows z; `rates` keeps the activation where leaking hides it in the state.
 __device__ void go_forward(Own& own, float* z, float* rates, const float* noise, float leak, int n_steps, int group, int lane) {
     float state = 0.0f;
-    int mine = group + (lane & 1) * GROUPS;
+    int mine = group + TURN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
     for (int t = 0; t < n_steps; t++) {
         const float4* row = reinterpret_cast<const float4*>(z + t * ZP);
         float heard = noise != nullptr && mine < R ? noise[t * R + mine] : 0.0f;
-        float4 first = make_float4(0, 0, 0, 0), second = first;
+        float4 sums[UNITS] = {};
 #pragma unroll
         for (int k = 0; k < KV; k++) {
             float4 here = row[k * 4 + lane];
-            add(first, here, own.v[0][k]);
-            add(second, here, own.v[1][k]);
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) add(sums[u], here, own.v[u][k]);
         }
-        float rate = activate(share(all(first), all(second), lane) + own.bias + heard);
+        float rate = activate(share(sums, lane) + own.bias + heard);
 #if LEAKY
         state = (1.0f - leak) * state + leak * rate;
         if (lane < UNITS) rates[t * ROWS + mine] = rate;
@@ -204,50 +209,56 @@ __device__ void read_out(const float* z, const float* turned, const float* last,
 __device__ void go_back(
     Own& own, const float* z, const float* rates, const float* slopes, float* sent, float* kept, float leak, int n_steps, int group, int lane) {
     float carried = 0.0f;
-    int mine = group + (lane & 1) * GROUPS;
+    int mine = group + TURN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
     for (int t = n_steps - 1; t >= 0; t--) {
         const float4* spoken = reinterpret_cast<const float4*>(sent + ((t + 1) & 1) * RP);
-        float4 first = make_float4(0, 0, 0, 0), second = first;
-        float states[UNITS];
+        float4 sums[UNITS] = {};
+        float states[UNITS], drives[UNITS];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) states[u] = group + u * GROUPS < R ? z[(t + 1) * ZP + group + u * GROUPS] : 0.0f;
         if (t + 1 < n_steps) {
 #pragma unroll
             for (int k = 0; k < KW; k++) {
                 float4 here = spoken[k * 4 + lane];
-                add(first, here, own.w[0][k]);
-                add(second, here, own.w[1][k]);
+#pragma unroll
+                for (int u = 0; u < UNITS; u++) add(sums[u], here, own.w[u][k]);
             }
         }
 #pragma unroll
         for (int k = 0; k < KO; k++) {
             int o = k * LANES + lane;
             float slope = o < NO ? slopes[t * NO + o] : 0.0f;
-            first.x = fmaf(slope, own.out[0][k], first.x);
-            second.x = fmaf(slope, own.out[1][k], second.x);
 #pragma unroll
-            for (int u = 0; u < UNITS; u++) own.dout[u][k] = fmaf(slope, states[u], own.dout[u][k]);
+            for (int u = 0; u < UNITS; u++) {
+                sums[u].x = fmaf(slope, own.out[u][k], sums[u].x);
+                own.dout[u][k] = fmaf(slope, states[u], own.dout[u][k]);
+            }
         }
-        float wanted = share(all(first), all(second), lane) + carried;
+        float wanted = share(sums, lane) + carried;
 #if LEAKY
         carried = (1.0f - leak) * wanted;
         float drive = mine < R ? leak * wanted * slope_of(rates[t * ROWS + mine]) : 0.0f;
 #else
-        float drive = mine < R ? wanted * slope_of(lane & 1 ? states[1] : states[0]) : 0.0f;
+        float drive = mine < R ? wanted * slope_of(TURN(lane) ? states[UNITS - 1] : states[0]) : 0.0f;
 #endif
         if (writes) {
             sent[(t & 1) * RP + mine] = drive;
             if (kept != nullptr) kept[t * R + mine] = drive;
         }
+#if UNITS == 1
+        drives[0] = drive;
+#else
         float other = __shfl_xor_sync(0xffffffffu, drive, 1);
-        float even = lane & 1 ? other : drive, odd = lane & 1 ? drive : other;
+        drives[0] = lane & 1 ? other : drive;
+        drives[1] = lane & 1 ? drive : other;
+#endif
         const float4* row = reinterpret_cast<const float4*>(z + t * ZP);
 #pragma unroll
         for (int k = 0; k < KV; k++) {
             float4 here = row[k * 4 + lane];
-            add(own.dv[0][k], here, even);
-            add(own.dv[1][k], here, odd);
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) add(own.dv[u][k], here, drives[u]);
         }
         own.dbias += drive;
         BARRIER;

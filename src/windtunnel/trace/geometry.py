@@ -3,7 +3,7 @@
 | family        | sizes |
 |---------------|-------|
 | matmul        | batch, rows, columns, depth, left transposed, right transposed |
-| convolution   | examples, channels in, channels out, height, width, out height, out width, kernel height, kernel width, stride, dilation, groups, transposed, bias, then for a backward: to input, to weight, to bias wanted |
+| convolution   | examples, channels in, channels out, height, width, out height, out width, kernel height, kernel width, stride, dilation, groups, transposed, bias, then for a backward: to input, to weight, to bias wanted, then layout (1: channels lie closest) |
 | attention     | examples, heads, queries, keys, head size, causal, masked |
 | recurrent     | timesteps, examples, inputs, hidden, gates, layers, ways |
 | normalisation | outer, channels (or the length that is normalised), inner, groups |
@@ -69,7 +69,12 @@ def _convolution(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outpu
         *(source.shape[0], source.shape[1], channels_out, height, width, out_height, out_width, kernel_height, kernel_width),
         *(max(stride), max(dilation), groups, int(bool(transposed)), int(has_bias)),
         *wanted,
+        int(_has_channels_last(source)),
     )
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    return tensor.dim() >= 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
 
 
 def _plane(sides: Sequence[int]) -> tuple[int, int]:
