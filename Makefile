@@ -4,13 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check install bench sizes clean
+.PHONY: demo test test-frameworks check install bench sizes clean
 
 demo: $(STAMP)  ## describe this machine, predict and measure the first jobs
 	$(BIN)/python examples/first_flight.py
 
 test: $(STAMP)  ## all tests, from nothing
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test-frameworks: $(STAMP)  ## build an environment for each framework and ask all of them the same ten steps
+	WINDTUNNEL_ALL_FRAMEWORKS=1 $(BIN)/python -m pytest -q tests/test_frameworks.py
 
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -28,7 +31,7 @@ sizes:  ## lines per file and the longest function
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,learn,libraries]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cluster,dev,export,fused,learn,libraries,plots]"
 	touch $(STAMP)
 
 clean:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windtunnel.errors import BadInput, DoesNotFit, Interrupted, MeasurementFailed, StoreError, Unavailable, WindtunnelError
     from windtunnel.forecast.forecast import Forecast
+    from windtunnel.fused.module import FusedRNN
     from windtunnel.machine import Machine
     from windtunnel.measurement.measure import Measurement, measure
     from windtunnel.measurement.steady import Protocol
@@ -25,6 +26,7 @@ _HOMES = {
     "BadInput": "errors",
     "DoesNotFit": "errors",
     "Forecast": "forecast.forecast",
+    "FusedRNN": "fused.module",
     "Interrupted": "errors",
     "Machine": "machine",
     "Measurement": "measurement.measure",
@@ -44,6 +46,7 @@ __all__ = [
     "BadInput",
     "DoesNotFit",
     "Forecast",
+    "FusedRNN",
     "Interrupted",
     "Machine",
     "Measurement",

@@ -108,12 +108,16 @@ def measure_latencies(kernels: int = 400) -> Latencies:
     )
 
 
-def _launch_seconds(few: int = 20, many: int = 120) -> float:
-    """A recurrent call over few timesteps and over many: the host's further seconds, by the further kernels."""
-    layer = torch.nn.LSTM(256, 512).cuda()
+def _launch_seconds() -> float:
+    """Recurrent calls over few timesteps and over many: the host's further seconds, by the further kernels."""
+    return statistics.median(_further_seconds(kind) for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU))
+
+
+def _further_seconds(kind: Callable[..., torch.nn.Module], few: int = 20, many: int = 120) -> float:
+    layer = kind(256, 512).cuda()
 
     def run(steps: int) -> tuple[float, int]:
-        x = torch.rand(steps, 16, 256, device="cuda")
+        x = torch.rand(steps, 64, 256, device="cuda")
         spent = []
         for _ in range(9):
             torch.cuda.synchronize()
