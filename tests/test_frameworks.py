@@ -146,7 +146,7 @@ class TestReference:
             for name, parameter in model.named_parameters():
                 parameter.copy_(torch.tensor(problem.weights[name]))
         assert job.loss is not None
-        loss = float(job.loss(model, (torch.tensor(problem.inputs[0]), torch.tensor(problem.targets[0]))))
+        loss = job.loss(model, (torch.tensor(problem.inputs[0]), torch.tensor(problem.targets[0]))).item()
         assert loss == pytest.approx(agreement.expected(task)[0], rel=1e-5)
         assert sum(p.numel() for p in model.parameters()) == problem.parameters
 

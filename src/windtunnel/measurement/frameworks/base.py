@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 _MOST_BATCHES = 100
-_KEPT_BYTES = 64 * 2**20
+KEPT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ _SETTINGS: dict[str, type[Settings]] = {"rnn": RnnSettings, "fcn5": Fcn5Settings
 class Problem:
     """`weights` by name in the order in which they are used: matrices as (in, out), then their bias. `inputs` and `targets` have one
     batch after the other: (batches, timesteps, batch, width) for the recurrent job, else (batches, batch, width) with classes as
-    targets. `clip_norm` is None where the job does not clip."""
+    targets. `clip_norm` is None where the job does not clip. An epoch has `epoch` batches, of which fewer may be kept."""
 
     job: str
     activation: str
@@ -79,6 +79,7 @@ class Problem:
     optimizer: str
     rate: float
     clip_norm: float | None
+    epoch: int
 
     @property
     def is_recurrent(self) -> bool:
@@ -104,7 +105,7 @@ class Built:
 
     `step()` issues the next step and gives its loss in the framework's own form; `sync()` waits until all is done; `number` makes
     a float of a loss. A framework that is driven by the epoch does many steps a call: `first()` is then a call of one step, and
-    `settle` is told how long one takes and says how many steps a call of `step` does from then on. `threads()` is what the framework
+    `settle()` chooses how many steps a call of `step` does from then on, and says it. `threads()` is what the framework
     says it computes with, None where it cannot be asked. `built_seconds` is what compiling took before the first call.
     """
 
@@ -116,7 +117,7 @@ class Built:
     sync: Callable[[], None] = lambda: None
     threads: Callable[[], int | None] = lambda: None
     first: Callable[[], Any] | None = None
-    settle: Callable[[float], int] | None = None
+    settle: Callable[[], int] | None = None
     compiles: bool = False
     built_seconds: float = 0.0
     peak: Callable[[], dict[str, float]] | None = None
@@ -144,9 +145,9 @@ def problem_of(task: Task) -> Problem:
     if isinstance(settings, RnnSettings):
         return _recurrent(settings, task, rng)
     if isinstance(settings, Fcn5Settings):
-        return _stack(settings.layers, "sigmoid", settings.rate, task, rng)
+        return _stack(settings.layers, "sigmoid", settings, task, rng)
     widths = (settings.inputs, 2 * settings.inputs if settings.hidden is None else settings.hidden, settings.classes)
-    return _stack(widths, "relu", settings.rate, task, rng)
+    return _stack(widths, "relu", settings, task, rng)
 
 
 def _recurrent(settings: RnnSettings, task: Task, rng: numpy.random.Generator) -> Problem:
@@ -169,10 +170,11 @@ def _recurrent(settings: RnnSettings, task: Task, rng: numpy.random.Generator) -
         optimizer=task.optimizer,
         rate=settings.rate,
         clip_norm=settings.clip_norm,
+        epoch=max(1, settings.examples // task.batch),
     )
 
 
-def _stack(widths: tuple[int, ...], activation: str, rate: float, task: Task, rng: numpy.random.Generator) -> Problem:
+def _stack(widths: tuple[int, ...], activation: str, settings: Fcn5Settings | FfnSettings, task: Task, rng: numpy.random.Generator) -> Problem:
     weights: dict[str, Array] = {}
     for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
         weights[f"w{i}"] = _scaled(rng, wide, narrow)
@@ -180,12 +182,22 @@ def _stack(widths: tuple[int, ...], activation: str, rate: float, task: Task, rn
     count = _batches(task.batch * widths[0])
     inputs = rng.random((count, task.batch, widths[0]), dtype=numpy.float32)
     targets = rng.integers(0, widths[-1], (count, task.batch))
-    return Problem(job=task.job, activation=activation, weights=weights, inputs=inputs, targets=targets, optimizer=task.optimizer, rate=rate, clip_norm=None)
+    return Problem(
+        job=task.job,
+        activation=activation,
+        weights=weights,
+        inputs=inputs,
+        targets=targets,
+        optimizer=task.optimizer,
+        rate=settings.rate,
+        clip_norm=None,
+        epoch=max(1, settings.examples // task.batch),
+    )
 
 
 def _batches(numbers: int) -> int:
     """How many batches are kept: a hundred, and fewer where they would fill the memory."""
-    return max(1, min(_MOST_BATCHES, _KEPT_BYTES // (4 * numbers)))
+    return max(1, min(_MOST_BATCHES, KEPT_BYTES // (4 * numbers)))
 
 
 def _scaled(rng: numpy.random.Generator, rows: int, columns: int) -> Array:

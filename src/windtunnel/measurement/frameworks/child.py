@@ -7,8 +7,6 @@ import importlib.util
 import json
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +72,7 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Em
     alone = Sampler(lambda: losses.append(call()), built.sync, SAMPLE_SECONDS[device], emit)
     first = alone.first()
     process.resident_bytes(reset_peak=True)  # what compiling took for a while is not what a step takes
-    steps = 1 if built.settle is None else built.settle(_seconds_of(call))
+    steps = 1 if built.settle is None else built.settle()
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
@@ -86,12 +84,6 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Em
     emit({"kind": "ready", **_facts(built)})  # once more: some pools of threads are filled only when there is work
     emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
     emit({"kind": "done", "stopped": stopped, "linear": linear})
-
-
-def _seconds_of(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
 
 
 def _per_step(steps: int, emit: Emit) -> Emit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy
@@ -12,8 +13,8 @@ from windtunnel.measurement.frameworks import tensorflow as tensorflow_file
 from windtunnel.measurement.frameworks.base import Built, Problem
 from windtunnel.measurement.frameworks.task import Task
 
-_LEAST_EPOCH = 10
-_EPOCH_SECONDS = 1.5
+_FEW = 10
+_EPOCH_SECONDS = 2.0
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -37,7 +38,7 @@ def build(problem: Problem, task: Task) -> Built:
     loss = "mse" if problem.is_recurrent else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=_optimizer(keras, problem), loss=loss)
     inputs, targets = _batch_first(problem)
-    driven = _fitted(keras, task, model, inputs, targets) if task.way == "fit" else _trained(keras, task, model, inputs, targets)
+    driven = _trained(keras, task, model, inputs, targets) if task.way == "train" else _fitted(keras, task, model, inputs, targets, problem.epoch)
     return Built(
         **driven,
         number=float,
@@ -53,30 +54,42 @@ def build(problem: Problem, task: Task) -> Built:
 
 
 def _trained(keras: Any, task: Task, model: Any, inputs: Any, targets: Any) -> dict[str, Any]:
-    batches = list(zip(inputs, targets, strict=True))
-    if task.data == "resident":
-        batches = [(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)) for x, y in batches]
-    feed = base.Feed(batches)
+    feed = base.Feed([_placed(keras, task, pair) for pair in zip(inputs, targets, strict=True)])
     return {"step": lambda: model.train_on_batch(*feed())}
 
 
-def _fitted(keras: Any, task: Task, model: Any, inputs: Any, targets: Any) -> dict[str, Any]:
-    """One call is an epoch over what is kept, in the same order each time; slow steps make a short epoch, and `first` has one step."""
-    feed = base.Feed(list(zip(inputs, targets, strict=True)))
-    if task.data == "resident":
-        feed = base.Feed([(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)) for x, y in feed.batches])
+def _fitted(keras: Any, task: Task, model: Any, inputs: Any, targets: Any, most: int) -> dict[str, Any]:
+    """One call of `step` is an epoch, since a call of `fit` costs something of its own; `first` is an epoch of one step."""
+    feed = base.Feed([_placed(keras, task, pair) for pair in zip(inputs, targets, strict=True)])
     epoch: list[Any] = []
-
-    def settle(seconds: float) -> int:
-        steps = max(1, min(len(inputs), max(_LEAST_EPOCH, round(_EPOCH_SECONDS / seconds))))
-        whole = [numpy.concatenate(list(part[:steps])) for part in (inputs, targets)]
-        epoch[:] = [keras.ops.convert_to_tensor(part) for part in whole] if task.data == "resident" else whole
-        return steps
 
     def fit(x: Any, y: Any) -> Any:
         return model.fit(x, y, batch_size=task.batch, epochs=1, shuffle=False, verbose=0).history["loss"][0]
 
+    def lay_out(steps: int) -> None:
+        turns = numpy.arange(steps) % len(inputs)
+        epoch[:] = _placed(keras, task, [numpy.concatenate(list(part[turns])) for part in (inputs, targets)])
+
+    def seconds(call: Any) -> float:
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    def settle() -> int:
+        """The job's own epoch, or fewer steps where they are slow or would not fit the memory that is kept for data."""
+        lay_out(_FEW)
+        fit(*epoch)
+        step_seconds = max(1e-6, (seconds(lambda: fit(*epoch)) - seconds(lambda: fit(*feed()))) / (_FEW - 1))
+        fitting = base.KEPT_BYTES // (inputs[0].nbytes + targets[0].nbytes)
+        steps = max(_FEW, min(most, fitting, round(_EPOCH_SECONDS / step_seconds)))
+        lay_out(steps)
+        return steps
+
     return {"step": lambda: fit(*epoch), "first": lambda: fit(*feed()), "settle": settle}
+
+
+def _placed(keras: Any, task: Task, parts: Any) -> list[Any]:
+    return [keras.ops.convert_to_tensor(part) if task.data == "resident" else part for part in parts]
 
 
 def _model(keras: Any, problem: Problem) -> Any:
