@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -179,3 +180,32 @@ def test_an_unknown_study_and_a_folder_that_is_none_are_told_apart(tmp_path: Pat
         studies.find("brandfonbrener-2016")
     with pytest.raises(BadRecord, match=r"no study\.toml"):
         studies.find(str(tmp_path))
+
+
+def ask(*words: str) -> str:
+    from typer.testing import CliRunner
+
+    from windtunnel.cli import app
+
+    done = CliRunner().invoke(app, ["study", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_catalogue_can_be_listed_and_a_figure_shows_its_table_as_printed() -> None:
+    assert "brandfonbrener-2017" in ask("list") and "wuensche-2018" in ask("list")
+    assert "n_rec {10, 20, 50, 100, 200} x n_steps {10, 20, 50, 100}" in ask("show", "brandfonbrener-2017")
+    table = ask("show", "brandfonbrener-2017", "--figure", "figure-05")
+    assert "834.1" in table and "seconds for 1,000 examples x 2 epochs" in table
+    assert json.loads(ask("show", "wuensche-2018", "--json"))["year"] == 2018
+
+
+def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_none(tmp_path: Path) -> None:
+    study = own_study(tmp_path / "mine", FIGURE.replace("n_rec = [10, 20, 50]", "n_rec = [10, 1000]").replace("n_steps = [10, 100]\n[[", "n_steps = [10]\n[["))
+    cells = json.loads(ask("run", str(study), "--quick", "--dry-run", "--json", "--store", str(tmp_path / "s.sqlite")))
+    found = {(cell["task"]["framework"], cell["task"]["settings"]["n_rec"]): cell["forecast"] for cell in cells}
+    assert found["numpy", 10] is None
+    assert found["torch", 1000]["step_seconds"] > found["torch", 10]["step_seconds"] > 0
+    assert found["torch", 1000]["peak_bytes"] > 1000 * 1000 * 4
+    text = ask("run", str(study), "--quick", "--dry-run", "--store", str(tmp_path / "s.sqlite"))
+    assert "no forecast" in text and "4 cells to measure in about" in text

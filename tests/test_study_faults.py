@@ -239,3 +239,24 @@ def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(small_disk: tup
         run(studies.find(str(folder / "mine")), StudyStore(folder / "study.sqlite"), engine, FakeMachine(), Order(seed=1))
         assert not before & {f"{work.key} {work.number}" for work in engine.seen}
         each_once(folder, cells)
+
+
+def test_the_command_line_runs_names_what_failed_exits_2_and_goes_on(tmp_path: Path) -> None:
+    framework = tmp_path / "faulty.py"
+    framework.write_text(FAULTS)
+    study, store = write_study(tmp_path / "mine", (10,), [f"{framework}:raises", f"{framework}:good"]), str(tmp_path / "study.sqlite")
+
+    def windtunnel(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "windtunnel", "study", *words, "--store", store]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+
+    first = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast")
+    assert first.returncode == 2 and "1 done" in first.stdout and "1 raised" in first.stdout
+    assert "no such layer" in first.stderr, "told when it happened"
+    again = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast", "--json")
+    assert again.returncode == 2 and json.loads(again.stdout)["states"] == {"raised": 1, "done": 1}
+    status = windtunnel("status", str(study), "--json")
+    assert status.returncode == 0 and json.loads(status.stdout)["failures"][0]["state"] == "raised"
+    framework.write_text(FAULTS.replace('task.way == "raises"', "False"))
+    mended = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast", "--rerun", "failed", "--json")
+    assert mended.returncode == 0 and json.loads(mended.stdout)["states"] == {"done": 2}
