@@ -272,14 +272,16 @@ def test_two_graphs_of_one_module_keep_apart() -> None:
     assert torch.allclose(together, module.w_rec.grad, rtol=1e-5)
 
 
-def test_the_module_refuses_a_second_derivative_and_a_second_backward() -> None:
+def test_the_module_refuses_a_second_derivative_and_a_backward_whose_states_are_gone() -> None:
     module = FusedRNN(2, 5, 2)
     inputs = torch.randn(3, 1, 2, requires_grad=True)
     (slope,) = torch.autograd.grad(module(inputs).square().sum(), inputs, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
     loss = module(inputs).sum()
-    loss.backward(retain_graph=True)
+    once = torch.autograd.grad(loss, module.w_rec, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(loss, module.w_rec, retain_graph=True)[0], once)
+    module(inputs + 1)
     with pytest.raises(RuntimeError, match="forward again"):
         loss.backward()
 

@@ -34,7 +34,8 @@ class Stage:
     """One part of the training with its own step: most lessons have one, a deep belief network has a stage for each layer.
 
     `batches(generator)` gives one epoch of batches, drawn in the order the generator makes; `optimizers(model)` is called
-    when the stage begins; `step(model, batch, optimizers)` trains on one batch and returns its loss.
+    when the stage begins; `step(model, batch, optimizers)` trains on one batch and returns its loss. Where there is one,
+    `epoch(model, generator, optimizers)` trains on all of them in one call and returns the loss of each step, or None where it cannot.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Stage:
     batches: Callable[[torch.Generator], Iterator[Any]]
     optimizers: Callable[[Any], Any]
     step: Callable[[Any, Any, Any], torch.Tensor]
+    epoch: Callable[[Any, torch.Generator, Any], torch.Tensor | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

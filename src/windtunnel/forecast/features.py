@@ -70,6 +70,8 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
         return [Piece(f"attention{_way(name)}", (*map(_lg, shape[:5]), *shape[5:], _lg(flop), _code(dtype)), flop, moved, dtype)]
     if family == "recurrent" and len(shape) == 7:
         return [Piece(f"recurrent{_way(name)}", (*map(_lg, shape), _lg(flop / max(shape[0], 1)), _code(dtype)), flop, moved, dtype)]
+    if family == "fused" and len(shape) == 6:
+        return [Piece(f"fused{_way(name)}", (*map(_lg, shape[:5]), float(shape[5]), _lg(flop / max(shape[0], 1)), _code(dtype)), flop, moved, dtype)]
     if family == "normalisation" and len(shape) == 4:
         kind = f"normalisation {'batch' if 'batch_norm' in name else 'group' if 'group_norm' in name else 'layer'}{_way(name)}"
         return [Piece(kind, (*map(_lg, shape), _lg(moved), _width(dtype), _evenness(shape[1]), _evenness(shape[2])), flop, moved, dtype)]

@@ -19,6 +19,8 @@ _OVERSUBSCRIBED = 1.5
 # Ops so small stay on one thread, as in PyTorch, whose grain is some ten thousand elements.
 _GRAIN_ELEMENTS = 32768
 _GRAIN_FLOP = 1e6
+# Fused recurrent networks up to so many units run on one core, whose own cache holds their weights.
+_FUSED_UNITS = 256.0
 
 
 # Compiled code starts a kernel without the dispatcher and without Python's modules: a first guess at what is left of the cost.
@@ -111,6 +113,8 @@ class Pricer:
             entry[0] += spent
             entry[1] += self.profile.kernels(piece)
             entry[2] = max(entry[2], bytes_held)
+            if piece.kind not in self.profile.kinds and ops[owner].family == "fused":
+                self._notes.add(f"{piece.kind} was never probed for {self.machine.name}: it is bounded by rates of the whole unit, of which it uses a part")
             if self.profile.is_outside(piece):
                 self.outside[ops[owner].name] += spent
         return [(entry[0], entry[1], entry[2]) for entry in work]
@@ -169,6 +173,8 @@ def roof_of(machine: Machine, profile: Profile, threads: int = 1) -> Roof:
 
 def _is_shared(piece: Piece) -> bool:
     """Whether a CPU shares the piece among its threads."""
+    if piece.kind.startswith("fused"):
+        return 2.0 ** piece.features[3] > _FUSED_UNITS
     if piece.kind.partition(" ")[0] in TENSOR_FAMILIES:
         return piece.flop > _GRAIN_FLOP
     return piece.bytes / 12 > _GRAIN_ELEMENTS

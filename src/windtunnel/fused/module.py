@@ -1,7 +1,8 @@
 """`FusedRNN`: the fused engine as a PyTorch module with autograd, in the place of a loop over time or of nn.RNN with a readout.
 
 On a CPU it calls the vector code (or PyTorch's products where the network is wide), on a GPU the persistent kernel where there is one.
-Elsewhere, and in other precisions than float32, it runs the plain loop and says so once.
+Elsewhere, and in other precisions than float32, it runs the plain loop and says so once. While a step is traced for a forecast it
+stands there as one op each way (see `standin`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.errors import BadInput
+from windtunnel.fused import standin
 from windtunnel.fused.settings import NAMES, Network, Weights, plain, shapes_of
-from windtunnel.fused.train import engine_for
+from windtunnel.fused.train import AnyEngine, engine_for
+
+_Key = tuple[int, int, bool]
 
 
 class FusedRNN(nn.Module):
@@ -34,20 +38,24 @@ class FusedRNN(nn.Module):
         self.network = Network(n_in=n_in, n_rec=n_rec, n_out=n_out, activation=activation, leak=leak, **constraints)  # type: ignore[arg-type]
         self.batch_first, self._quiet = batch_first, plain(self.network)
         for name, shape in shapes_of(self.network).items():
-            bound = shape[0] ** -0.5 if name.startswith("w_") else 0.0
-            self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
-        self._engines: dict[tuple[int, int, bool], Any] = {}
+            bound = shape[0] ** -0.5
+            drawn = torch.empty(shape).uniform_(-bound, bound) if name.startswith("w_") else torch.zeros(shape)
+            self.register_parameter(name, nn.Parameter(drawn))
+        self._engines: dict[_Key, _Held] = {}
         self._said: set[str] = set()
 
     def forward(self, inputs: Tensor) -> Tensor:
         timed = inputs.transpose(0, 1) if self.batch_first else inputs
-        self._require_fitting(timed)
-        weights = [getattr(self, name) for name in NAMES]
+        outputs = self.run(timed, [getattr(self, name) for name in NAMES])
+        return outputs.transpose(0, 1) if self.batch_first else outputs
+
+    def run(self, timed: Tensor, weights: list[Tensor]) -> Tensor:
+        """The same network with other weights than its own, in the order of NAMES; inputs and outputs are time first."""
+        self._require_fitting(timed, weights)
         noise = self._noise(timed)
         if self.training and self.network.input_noise:
             timed = timed + self.network.input_noise * torch.randn_like(timed)
-        outputs = self._run(timed, noise, weights)
-        return outputs.transpose(0, 1) if self.batch_first else outputs
+        return self._run(timed, noise, weights)
 
     def extra_repr(self) -> str:
         n = self.network
@@ -57,6 +65,9 @@ class FusedRNN(nn.Module):
         if timed.dtype != torch.float32:
             self._say(f"FusedRNN is written for float32; {timed.dtype} runs as a plain PyTorch loop.")
             return plain_loop(self.network, timed, noise, weights)
+        if standin.is_fake(timed):
+            traced = standin.run if standin.stands(self.network, timed.shape[0]) else plain_loop
+            return traced(self.network, timed, noise, weights)
         if timed.device.type == "cpu":
             outputs: Tensor = _OnCPU.apply(self, timed, noise, *weights)  # type: ignore[no-untyped-call]
             return outputs
@@ -67,12 +78,11 @@ class FusedRNN(nn.Module):
         self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as a plain PyTorch loop, many launches a timestep.")
         return plain_loop(self.network, timed, noise, weights)
 
-    def _require_fitting(self, timed: Tensor) -> None:
+    def _require_fitting(self, timed: Tensor, weights: list[Tensor]) -> None:
         if timed.ndim != 3 or timed.shape[2] != self.network.n_in or 0 in timed.shape:
             order = "batch, time" if self.batch_first else "time, batch"
             raise BadInput(f"FusedRNN: inputs of shape {tuple(timed.shape)}; it reads ({order}, {self.network.n_in}), none of them 0.")
-        for name in NAMES:
-            held = getattr(self, name)
+        for name, held in zip(NAMES, weights, strict=True):
             if held.device != timed.device or held.dtype != timed.dtype:
                 raise BadInput(
                     f"FusedRNN: inputs are {timed.dtype} on {timed.device}, its {name} is {held.dtype} on {held.device}.",
@@ -108,35 +118,63 @@ def plain_loop(network: Network, timed: Tensor, noise: Tensor | None, weights: l
     return torch.stack(outputs)
 
 
+class _Held:
+    """An engine and how many graphs have had it."""
+
+    __slots__ = ("engine", "turn")
+
+    def __init__(self, engine: AnyEngine) -> None:
+        self.engine, self.turn = engine, 0
+
+
+class _Loan:
+    """An engine lent to one graph: it goes back to its module after backward, or with the graph where there was none."""
+
+    __slots__ = ("held", "key", "lent", "pool", "turn")
+
+    def __init__(self, pool: dict[_Key, _Held], key: _Key, held: _Held) -> None:
+        held.turn += 1
+        self.pool, self.key, self.held, self.turn, self.lent = pool, key, held, held.turn, True
+
+    def engine(self) -> AnyEngine:
+        """With the states of this graph in it; backward through a retained graph finds them until another forward."""
+        if self.held.turn != self.turn:
+            raise RuntimeError("FusedRNN keeps its states for one backward; run forward again for another.")
+        return self.held.engine
+
+    def give_back(self) -> None:
+        if self.lent:
+            self.pool[self.key], self.lent = self.held, False
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
 class _OnCPU(torch.autograd.Function):
-    """Two calls of the engine. The engine's buffers belong to the graph from forward to backward, then go back to the module."""
+    """Two calls of the engine, whose buffers belong to the graph from forward to backward."""
 
     @staticmethod
     def forward(ctx: Any, module: FusedRNN, timed: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
         n_steps, batch = timed.shape[:2]
         given = Weights(**{name: value.detach().numpy() for name, value in zip(NAMES, weights, strict=True)})
-        network = module.network if noise is not None else module._quiet
         key = (n_steps, batch, noise is not None)
-        engine = module._engines.pop(key, None)
-        if engine is None:
-            engine = engine_for(network, given, n_steps=n_steps, batch=batch)
+        held = module._engines.pop(key, None)
+        if held is None:
+            held = _Held(engine_for(module.network if noise is not None else module._quiet, given, n_steps=n_steps, batch=batch))
         else:
-            engine.put(given)
+            held.engine.put(given)
+        ctx.loan = _Loan(module._engines, key, held)
         inputs = np.ascontiguousarray(timed.detach().transpose(0, 1).numpy())
-        outputs = engine.forward(inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy()))
-        ctx.module, ctx.engine, ctx.key = module, engine, key
-        if not any(ctx.needs_input_grad):
-            module._engines[key] = engine
+        outputs = held.engine.forward(inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy()))
         return torch.from_numpy(np.ascontiguousarray(outputs.swapaxes(0, 1)))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> Any:
-        if ctx.engine is None:
-            raise RuntimeError("FusedRNN keeps its states for one backward; run forward again for another.")
-        found = ctx.engine.backward(slopes.transpose(0, 1).numpy())
-        inputs = torch.from_numpy(np.ascontiguousarray(ctx.engine.input_slopes().swapaxes(0, 1))) if ctx.needs_input_grad[1] else None
-        ctx.module._engines[ctx.key], ctx.engine = ctx.engine, None
+        engine = ctx.loan.engine()
+        found = engine.backward(slopes.transpose(0, 1).numpy())
+        inputs = torch.from_numpy(np.ascontiguousarray(engine.input_slopes().swapaxes(0, 1))) if ctx.needs_input_grad[1] else None
+        ctx.loan.give_back()
         return None, inputs, None, *(torch.from_numpy(found.named()[name]) for name in NAMES)
 
 

@@ -199,21 +199,27 @@ class _Run:
 
     def _epoch(self, stage: Stage) -> None:
         """One pass over the data; the loss is looked at once, at the end, since each look makes a GPU wait."""
-        before = self.rows[-1]
-        total, steps, began = torch.zeros((), dtype=torch.float64, device=self.device), 0, time.perf_counter()
+        before, began = self.rows[-1], time.perf_counter()
         self.model.train()
-        for batch in stage.batches(self.order):
-            moved = pytree.tree_map_only(torch.Tensor, lambda t: t.to(self.device), batch)
-            total += stage.step(self.model, moved, self.optimizers).detach().to(torch.float64).mean()
-            steps += 1
-            self.progress(before.steps + steps, self._steps_in_all(), self._told())
-        loss = float(total) / max(steps, 1)
+        losses = stage.epoch(self.model, self.order, self.optimizers) if stage.epoch else None
+        loss, steps = self._step_by_step(stage, before.steps) if losses is None else (float(losses.double().mean()), len(losses))
+        self.progress(before.steps + steps, self._steps_in_all(), self._told())
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             kept = f"; the checkpoint of epoch {before.epoch} is kept in {self.folder}" if self.folder else ""
             raise BadJob(
                 f"In epoch {before.epoch + 1} ({stage.name}) the loss is no longer a finite number{kept}.", hint="Lower the rate, for example rate=0.001"
             )
         self._note(stage.name, loss, steps, time.perf_counter() - began)
+
+    def _step_by_step(self, stage: Stage, before: int) -> tuple[float, int]:
+        """The mean loss of an epoch and its number of steps."""
+        total, steps = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for batch in stage.batches(self.order):
+            moved = pytree.tree_map_only(torch.Tensor, lambda t: t.to(self.device), batch)
+            total += stage.step(self.model, moved, self.optimizers).detach().to(torch.float64).mean()
+            steps += 1
+            self.progress(before + steps, self._steps_in_all(), self._told())
+        return float(total) / max(steps, 1), steps
 
     def _note(self, stage: str, loss: float | None, steps: int, seconds: float) -> None:
         self.model.eval()

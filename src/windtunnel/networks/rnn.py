@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
+from windtunnel.fused.epochs import Epochs
+from windtunnel.fused.module import FusedRNN
+from windtunnel.fused.settings import Examples, Optimizer
 from windtunnel.learning import decision
 from windtunnel.lesson import Dataset, Lesson, Stage
 from windtunnel.networks import _images as images
@@ -30,7 +33,7 @@ DATA = "decision"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`way`: a loop over time as the paper's author writes it, or PyTorch's own recurrent module.
+    """`way`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
 
     A lesson has a rate (of Adam), a batch and a number of epochs of its own; the others are the paper's job.
     """
@@ -40,7 +43,7 @@ class Settings:
     n_out: int = 2
     n_steps: int = 20
     activation: Literal["relu", "sigmoid"] = "relu"
-    way: Literal["loop", "module"] = "loop"
+    way: Literal["loop", "module", "fused"] = "loop"
     rate: float = 0.001
     clip_norm: float = 1.0
     examples: int = 1000
@@ -59,7 +62,9 @@ class Settings:
         images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "rnn")
         weights.bound_of(self.init, "rnn")
         if self.way == "module" and self.activation == "sigmoid":
-            raise BadRecord("job rnn: way=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.", hint="Use way=loop with activation=sigmoid.")
+            raise BadRecord(
+                "job rnn: way=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.", hint="Use way=loop or way=fused with activation=sigmoid."
+            )
 
 
 class LoopRNN(nn.Module):
@@ -138,7 +143,26 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.lesson_rate),
         step=_clipped_step(loss, settings.clip_norm),
     )
+    learn = _fused(learn, fitted, data) if settings.way == "fused" else learn
     return Lesson(model=lambda: _model(fitted), stages=(learn,), examine=lambda model: _examine(model, loss, data, n_steps), metric="accuracy", better="higher")
+
+
+def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
+    """The same stage with whole epochs in one call each, where the unit's engine takes the network; batches are then all full."""
+    inputs, choices = data.train["inputs"], data.train["choices"]
+    _, asked = decision.periods(settings.n_steps)
+    targets = F.one_hot(choices, settings.n_out).float()[:, None].expand(-1, settings.n_steps, -1)
+    examples = Examples(inputs=inputs.numpy(), targets=targets.numpy(), mask=(torch.arange(settings.n_steps) >= asked).float().numpy())
+    batch = min(settings.lesson_batch, len(inputs))
+    adam = Optimizer(name="adam", rate=settings.lesson_rate, clip_norm=settings.clip_norm)
+
+    def optimizers(model: FusedRNN) -> Any:
+        return Epochs.of(model, examples, optimizer=adam, batch=batch) or stage.optimizers(model)
+
+    def epoch(model: FusedRNN, order: torch.Generator, optimizer: Any) -> Tensor | None:
+        return optimizer.run(model, torch.randperm(len(inputs), generator=order)) if isinstance(optimizer, Epochs) else None
+
+    return dataclasses.replace(stage, steps=len(inputs) // batch, optimizers=optimizers, epoch=epoch)
 
 
 def _clipped_step(loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float) -> Callable[[Any, Any, Any], Tensor]:
@@ -161,6 +185,8 @@ def _examine(model: nn.Module, loss: Callable[[nn.Module, tuple[Tensor, ...]], T
 
 
 def _model(settings: Settings) -> nn.Module:
+    if settings.way == "fused":
+        return weights.initialise(FusedRNN(settings.n_in, settings.n_rec, settings.n_out, activation=settings.activation), settings.init, "rnn")
     network = LoopRNN if settings.way == "loop" else ModuleRNN
     return weights.initialise(network(settings), settings.init, "rnn")
 

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from windtunnel.fused import standin
+
 MATRIX = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "addr", "ger", "linear"}
 CONVOLUTION = {"convolution", "convolution_backward", "_convolution", "mkldnn_convolution", "cudnn_convolution", "_slow_conv2d_forward"}
+FUSED = {"fused", "fused_backward"}  # a small recurrent network with its readout, all timesteps in one call
 RECURRENT = {"recurrent", "recurrent_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
 ATTENTION = ("_scaled_dot_product", "attention")
 _PREFIXES = {
@@ -97,6 +100,7 @@ def family_of(name: str) -> str:
         ("matmul", MATRIX),
         ("convolution", CONVOLUTION),
         ("recurrent", RECURRENT),
+        ("fused", FUSED),
         ("reduction", _REDUCTIONS),
         ("random", _RANDOM),
         ("streaming", _STREAMING),
@@ -135,6 +139,8 @@ def flop_of(name: str, args: Sequence[Any], tensors: Sequence[Tensor], outputs: 
         return _attention_flop(name, tensors)
     if name in ("recurrent", "recurrent_backward"):
         return _recurrent_flop(name, args)
+    if name in FUSED:
+        return standin.flop_of(args[0], args[2], args[4], backward=name == "fused_backward")
     if name.startswith("mkldnn_rnn_layer"):
         return _onednn_recurrent_flop(name, tensors)
     return float(max((t.numel() for t in (*tensors, *outputs)), default=0))

@@ -6,6 +6,7 @@
 | convolution   | examples, channels in, channels out, height, width, out height, out width, kernel height, kernel width, stride, dilation, groups, transposed, bias, then for a backward: to input, to weight, to bias wanted, then layout (1: channels lie closest) |
 | attention     | examples, heads, queries, keys, head size, causal, masked |
 | recurrent     | timesteps, examples, inputs, hidden, gates, layers, ways |
+| fused         | timesteps, examples, inputs, hidden, outputs, equations (0 relu, 1 sigmoid, 2 tanh; 3 more where units leak) |
 | normalisation | outer, channels (or the length that is normalised), inner, groups |
 | softmax       | outer, length, inner |
 | reduction     | outer, reduced, inner, layout (1: not contiguous, 2: sides kept between sides reduced) |
@@ -166,6 +167,11 @@ def _recurrent(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs
     return source.shape[0], source.shape[1] if source.dim() > 2 else 1, source.shape[-1], hidden, gates, layers, ways
 
 
+def _fused(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
+    source, w_out = args[0], args[4]
+    return source.shape[0], source.shape[1], source.shape[2], w_out.shape[0], w_out.shape[1], int(args[7] if name == "fused" else args[8])
+
+
 def _elements(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
     tensors = [*inputs, *outputs]
     if not tensors:
@@ -208,4 +214,5 @@ _BY_FAMILY = {
     "pooling": _pooling,
     "attention": _attention,
     "recurrent": _recurrent,
+    "fused": _fused,
 }

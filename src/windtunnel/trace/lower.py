@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from windtunnel.fused import standin
+
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
 _AUTOCAST = "AutocastCPU"
 # CUDA's autocast lists where they differ from the CPU's (PyTorch documentation, "Autocast Op Reference").
@@ -45,6 +47,7 @@ def as_on(target: str) -> Iterator[None]:
         _replace_calls(library)
         _replace_casts(library)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(standin.as_on_gpu())
             for name in ("_has_foreach_support", "_device_has_foreach_support"):
                 if hasattr(torch.nn.utils.clip_grad, name):
                     stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
