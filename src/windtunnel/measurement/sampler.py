@@ -13,8 +13,8 @@ from windtunnel.measurement.steady import Protocol, is_precise
 SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _ISSUED_STEPS = 5
 _LEAST_STEADY = 3
-_LINEAR_SECONDS = 0.3
-_MOST_LINEAR = 50
+_LINEAR_SECONDS = 0.4
+_MOST_LINEAR = 100
 
 
 class Sampler:
@@ -59,14 +59,14 @@ class Sampler:
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
 
-        Neighbours on the machine only ever add time, so the least of a few counts; where steps are slow there is one.
+        Both are taken in turn and summed, so that a neighbour on the machine stretches them alike; where steps are slow there is one of each.
         """
         end = time.perf_counter() + _LINEAR_SECONDS
         ones, twos = list[float](), list[float]()
         while not ones or (time.perf_counter() < end and len(ones) < _MOST_LINEAR):
             ones.append(self._time(self.group))
             twos.append(self._time(2 * self.group))
-        return min(twos) / min(ones)
+        return sum(twos) / sum(ones)
 
     def host_seconds(self) -> float:
         """How long the host takes to issue a step to a unit that has nothing else to do."""

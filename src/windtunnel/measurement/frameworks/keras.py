@@ -80,7 +80,7 @@ def _fitted(keras: Any, task: Task, model: Any, inputs: Any, targets: Any, most:
         lay_out(_FEW)
         fit(*epoch)
         step_seconds = max(1e-6, (seconds(lambda: fit(*epoch)) - seconds(lambda: fit(*feed()))) / (_FEW - 1))
-        fitting = base.KEPT_BYTES // (inputs[0].nbytes + targets[0].nbytes)
+        fitting = int(base.KEPT_BYTES) // int(inputs[0].nbytes + targets[0].nbytes)
         steps = max(_FEW, min(most, fitting, round(_EPOCH_SECONDS / step_seconds)))
         lay_out(steps)
         return steps
