@@ -48,7 +48,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One call of one op, forward, and backward where a tensor wants a gradient. `prepare` puts a GPU's tensors in order first."""
+    """One call of one op, forward, and backward where a tensor wants a gradient. `prepare` puts tensors in order, or has code written, first."""
 
     family: str
     precision: str
@@ -67,8 +67,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large a case may be on this unit, so that none takes longer than a few thousandths of a second."""
+    """How large a case may be on this unit ("cpu" or "gpu"), so that none takes longer than a few thousandths of a second."""
 
     flop: float
     elements: int
     precisions: tuple[str, ...]
+    target: str = "cpu"

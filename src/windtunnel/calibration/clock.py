@@ -45,7 +45,7 @@ class Pool:
     def make(self, case: Case) -> list[Tensor]:
         self._used = 0
         tensors = [self._cut(spec) for spec in case.tensors]
-        if case.prepare is not None and self.device == "cuda":
+        if case.prepare is not None:
             case.prepare(tensors)
         return tensors
 

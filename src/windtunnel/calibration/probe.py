@@ -39,8 +39,9 @@ WEIGHTS = (
     ("upsample", 2),
     ("foreach", 6),
     ("fused", 2),
+    ("fused_recurrent", 4),
 )
-_GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"))
+_GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"), target="gpu")
 _CPU_LIMITS = Limits(flop=2e9, elements=16_000_000, precisions=("fp32",))
 _GROUP = 60
 _TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
@@ -68,11 +69,11 @@ class Row:
 Progress = Callable[[float], None]
 
 
-def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None) -> list[Row]:
-    """Random synthetic ops until the budget of seconds is spent."""
+def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS) -> list[Row]:
+    """Random synthetic ops until the budget of seconds is spent; `weights` says how often each family is drawn."""
     begin, rows = time.perf_counter(), list[Row]()
     watch = clock.GpuClock(_GPU_LIMITS.elements)
-    cases = Drawer(_GPU_LIMITS, seed).draw_all(WEIGHTS)
+    cases = Drawer(_GPU_LIMITS, seed).draw_all(weights)
     with Observer("gpu") as observer:
         while (spent := time.perf_counter() - begin) < budget:
             if progress is not None:
@@ -83,14 +84,16 @@ def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None) ->
     return rows
 
 
-def probe_cpu(budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None) -> list[Row]:
+def probe_cpu(
+    budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS
+) -> list[Row]:
     """The same on the CPU, each case with every number of threads in turn."""
     begin, rows = time.perf_counter(), list[Row]()
     watch = clock.CpuClock(_CPU_LIMITS.elements)
     before = torch.get_num_threads()
     try:
         with Observer("cpu") as observer:
-            for case in Drawer(_CPU_LIMITS, seed).draw_all(WEIGHTS):
+            for case in Drawer(_CPU_LIMITS, seed).draw_all(weights):
                 if (spent := time.perf_counter() - begin) > budget:
                     break
                 if progress is not None:
@@ -116,7 +119,7 @@ def _rows_of(observer: Observer, case: Case, timings: tuple[clock.Timing | None,
 def _main_op(case: Case, ops: Sequence[Op]) -> Op | None:
     """The op a case is about, where a zeroed state may go before it. A call that a CPU takes apart into many ops tells of none."""
     main = max(ops, key=lambda op: op.flop, default=None)
-    if main is None or (case.family == "recurrent" and main.family != "recurrent"):
+    if main is None or (case.family in ("recurrent", "fused") and main.family != case.family):
         return None
     return main
 

@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from windtunnel.calibration.cases import Case, Limits, Spec
+from windtunnel.fused import standin
+from windtunnel.fused.module import FusedRNN
+from windtunnel.fused.settings import ACTIVATIONS, Network, shapes_of
 
 COMMON_WIDTHS = sorted({base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3})
 
@@ -62,6 +65,8 @@ class Sizes:
 
 class Products(Sizes):
     """Draws the families that multiply."""
+
+    _network: Network | None = None  # the last fused one: code is written for a network and serves any number of timesteps and examples
 
     def _matmul(self) -> Case | None:
         precision, r = self._precision(), self.rng
@@ -265,6 +270,40 @@ class Products(Sizes):
             prepare=lambda t: _flatten(kind, layers, ways, t),
         )
 
+    def _fused_recurrent(self) -> Case | None:
+        """A small recurrent network with its readout, all timesteps in one call."""
+        r, gpu = self.rng, self.limits.target == "gpu"
+        if self._network is None or r.random() < 0.4:
+            self._network = Network(
+                n_in=self._size(1, 32),
+                n_rec=self._size(4, 128 if gpu else 512),
+                n_out=self._size(1, 16),
+                activation=r.choice(ACTIVATIONS),  # type: ignore[arg-type]
+                leak=r.choice((1.0, 1.0, 0.2)),
+            )
+        network, steps, batch = self._network, self._size(4, 200), self._examples()
+        each = network.n_rec * (network.n_in + network.n_rec + network.n_out)
+        if 2.0 * steps * batch * each > self._flop_limit("fp32") / 4 or (gpu and not standin.fits_block(network, steps)):
+            return None
+        with torch.device("meta"):  # its own weights are never used
+            module = FusedRNN(network.n_in, network.n_rec, network.n_out, activation=network.activation, leak=network.leak)
+        shapes = shapes_of(network).values()
+        return Case(
+            family="fused",
+            precision="fp32",
+            tensors=(Spec(shape=(steps, batch, network.n_in), dtype="fp32"), *(Spec(shape=shape, dtype="fp32", grad=True) for shape in shapes)),
+            call=lambda t: module.run(t[0], t[1:]),
+            prepare=lambda t: _write_code(module, t),
+        )
+
+
+def _write_code(module: FusedRNN, tensors: list[Tensor]) -> None:
+    """Machine code is written at the first call each way. Numbers are drawn as a network has them: which units are silent counts."""
+    bounds = [1.0, *(tensor.shape[0] ** -0.5 for tensor in tensors[1:])]
+    tensors[:] = [torch.empty_like(t).uniform_(-b, b).requires_grad_(t.requires_grad) for t, b in zip(tensors, bounds, strict=True)]
+    source, *weights = tensors
+    torch.autograd.grad(module.run(source, weights).sum(), weights)
+
 
 def _recurrent_specs(precision: str, steps: int, batch: int, width: int, hidden: int, gates: int, layers: int, ways: int) -> tuple[Spec, ...]:
     """The sequence, then every weight and bias of every layer and way."""
@@ -280,6 +319,8 @@ def _recurrent_specs(precision: str, steps: int, batch: int, width: int, hidden:
 def _flatten(kind: str, layers: int, ways: int, tensors: list[Tensor]) -> None:
     """cuDNN wants all weights in one piece, as a module keeps them."""
     source, *weights = tensors
+    if not source.is_cuda:
+        return
     mode = {"RNN": 1, "LSTM": 2, "GRU": 3}[kind]
     with torch.no_grad():
         torch._cudnn_rnn_flatten_weight(weights, 4, source.shape[-1], mode, weights[1].shape[1], 0, layers, False, ways == 2)

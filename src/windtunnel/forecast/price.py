@@ -20,7 +20,7 @@ _OVERSUBSCRIBED = 1.5
 _GRAIN_ELEMENTS = 32768
 _GRAIN_FLOP = 1e6
 # Fused recurrent networks up to so many units run on one core, whose own cache holds their weights.
-_FUSED_UNITS = 256.0
+_FUSED_UNITS = 8.0  # as a power of two, like the feature
 
 
 # Compiled code starts a kernel without the dispatcher and without Python's modules: a first guess at what is left of the cost.
@@ -174,7 +174,7 @@ def roof_of(machine: Machine, profile: Profile, threads: int = 1) -> Roof:
 def _is_shared(piece: Piece) -> bool:
     """Whether a CPU shares the piece among its threads."""
     if piece.kind.startswith("fused"):
-        return 2.0 ** piece.features[3] > _FUSED_UNITS
+        return piece.features[3] > _FUSED_UNITS
     if piece.kind.partition(" ")[0] in TENSOR_FAMILIES:
         return piece.flop > _GRAIN_FLOP
     return piece.bytes / 12 > _GRAIN_ELEMENTS

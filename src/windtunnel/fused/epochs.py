@@ -101,7 +101,7 @@ class _OnCPU:
 
     def state(self) -> dict[str, Tensor]:
         """Momenta by the names of the weights, laid out alike whichever engine has them."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for order in ("first", "second"):
             places = getattr(self._engine, f"_{order}") if isinstance(self._engine, WideEngine) else self._in_block(order)
             found |= {f"{order} {name}": value for name, value in places.items()}
