@@ -22,6 +22,7 @@ from windtunnel.calibration.drills import draw
 from windtunnel.calibration.host import Drill
 from windtunnel.errors import BadRecord
 from windtunnel.forecast import profile as profile_data
+from windtunnel.forecast.allocator import Pools, Rounding
 from windtunnel.forecast.features import Piece, Roof, pieces_of
 from windtunnel.forecast.profile import Profile, least_seconds
 from windtunnel.prediction import trace
@@ -260,3 +261,31 @@ def test_a_profile_of_another_machine_is_not_taken_for_this_one(tmp_path: Path, 
 def test_a_probe_that_cannot_be_is_refused_at_once(words: tuple[str, ...], said: str) -> None:
     ran = subprocess.run([sys.executable, "-m", "windtunnel", "machine", "probe", *words], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 2 and said in ran.stderr
+
+
+def test_a_copy_is_priced_between_the_sizes_that_were_timed(h200: Profile) -> None:
+    timed = dict(h200.copies["pinned"])
+    sizes = sorted(timed)
+    between = (sizes[3] + sizes[4]) / 2
+    assert h200.copy_seconds(sizes[3], "pinned") == pytest.approx(timed[sizes[3]])
+    assert h200.copy_seconds(between, "pinned") == pytest.approx((timed[sizes[3]] + timed[sizes[4]]) / 2)
+    assert h200.copy_seconds(3 * sizes[-1], "pinned") == pytest.approx(3 * timed[sizes[-1]])
+    assert h200.copy_seconds(between, "shared") is None
+
+
+def test_pageable_memory_is_never_copied_faster_than_pinned_memory(h200: Profile) -> None:
+    for size in (1e4, 1e6, 1e8, 1e10):
+        assert (h200.copy_seconds(size, "pageable") or 0) >= 0.9 * (h200.copy_seconds(size, "pinned") or 0) > 0
+
+
+def test_a_streamed_step_waits_for_the_copy_its_machine_was_timed_with(h200: Profile) -> None:
+    job = wt.Workload.named("fcn5", layers=(4096, 64, 10))
+    forecast = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=65536, data="streamed"))
+    copied = h200.copy_seconds(65536 * (4096 * 4 + 8), "pageable")
+    assert forecast.parts["copy"] == pytest.approx(copied, rel=0.05)
+
+
+def test_the_allocator_rounds_as_it_was_seen_to(h200: Profile) -> None:
+    assert Rounding(**h200.rounding) == Rounding()  # what was measured is what PyTorch's source says
+    coarse = Pools(Rounding(grain=4096))
+    assert coarse.take(1).size == 4096

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import windtunnel as wt
-from windtunnel.forecast.allocator import GRAIN, Block, Heap, Pools
+from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
 from windtunnel.forecast.memory import Room, account
 from windtunnel.forecast.price import rooms
 from windtunnel.prediction import largest_batch, trace
@@ -276,7 +276,7 @@ def test_freed_neighbours_become_one_block() -> None:
 def test_small_and_large_requests_and_streams_do_not_mix() -> None:
     pools = Pools()
     pools.free(pools.take(8 * MIB))
-    pools.take(GRAIN)  # not from the 20 MiB that are free
+    pools.take(Rounding().grain)  # not from the 20 MiB that are free
     assert pools.reserved == 22 * MIB
     pools.take(8 * MIB, "other")  # nor does another stream find them
     assert pools.reserved == 42 * MIB

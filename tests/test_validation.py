@@ -247,3 +247,11 @@ def test_forecasts_of_some_truth_rows_hold() -> None:
     found = {quantity: [abs(pair.error(quantity) or 0.0) for pair in pairs] for quantity in ("unit", "memory")}  # type: ignore[arg-type]
     assert 0 < sorted(found["unit"])[len(rows) // 2] < 0.08
     assert max(found["memory"]) < 0.05
+
+
+def test_a_unit_that_was_busy_for_longer_than_its_step_is_not_judged() -> None:
+    """The profiler then saw other work than was timed; the step itself still counts."""
+    case = Case(job="fcn5", batch=64)
+    row = Row(case=case, step_seconds=0.060, unit_seconds=0.096)
+    assert row.contradicts and row.measured("unit") is None and row.measured("step") == 0.060
+    assert not Row(case=case, step_seconds=0.060, unit_seconds=0.062).contradicts  # as much as clocks may differ

@@ -22,6 +22,7 @@ from windtunnel.workload import Workload
 
 # A step that takes so many times what its unit is busy waits for the host.
 HOST_BOUND = 1.4
+_CONTRADICTION = 1.1
 _GRID = ("batch", "precision", "optimizer", "execution", "threads")
 _FIGURES = ("step_seconds", "unit_seconds", "peak_bytes", "host_factor")
 Quantity = Literal["unit", "step", "memory"]
@@ -87,7 +88,14 @@ class Row:
             return None
         return "host" if self.step_seconds > HOST_BOUND * self.unit_seconds else "unit"
 
+    @property
+    def contradicts(self) -> bool:
+        """Whether the profiler saw the unit busy for longer than a whole step took without it: then it ran something else."""
+        return self.step_seconds is not None and self.unit_seconds is not None and self.unit_seconds > _CONTRADICTION * self.step_seconds
+
     def measured(self, quantity: Quantity) -> float | None:
+        if quantity == "unit" and self.contradicts:
+            return None
         return {"unit": self.unit_seconds, "step": self.step_seconds, "memory": self.peak_bytes}[quantity]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     kind = machine.unit.kind
     cautions = _busy()
     tell("drills", 0.0)
-    pace = here.interpreter_seconds()
+    pace = here.interpreter_seconds(kind)
     costs = measure_issue(machine, plan.drills)
     latencies = host.measure_latencies() if kind == "gpu" else None
     if latencies is not None:
@@ -84,7 +85,11 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
     wider = _BUSY_SPREAD if cautions else 1.0
     profile = dataclasses.replace(
-        blank, kinds={**fitted, **_reference_kinds(kind), **own}, unit_spread=blank.unit_spread * wider, host_spread=blank.host_spread * wider
+        blank,
+        kinds={**fitted, **_reference_kinds(kind), **own},
+        rooms=fit.find_rooms(rows, own, machine.unit.cores or 1) if kind == "gpu" else {},
+        unit_spread=blank.unit_spread * wider,
+        host_spread=blank.host_spread * wider,
     )
     return Found(profile=profile, learned=tuple(sorted(own)), issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
 
@@ -106,7 +111,7 @@ def host_factor(machine: Machine) -> float:
     """How many times as slow as the machine's description says its host is just now, in about ten seconds."""
     assert machine.issue is not None
     kind = machine.unit.kind
-    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS, 0.1)
+    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS, 0.16, rounds=4, choose=statistics.median)
     return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), machine.issue)
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from windtunnel.calibration.boosting import Boosting
 from windtunnel.calibration.probe import Row
 from windtunnel.forecast.features import Piece, Roof, pieces_of
-from windtunnel.forecast.profile import Kind, room_number
+from windtunnel.forecast.profile import Kind, room_bytes, room_key, room_number
 from windtunnel.forecast.trees import Numbers, Trees
 
 _LEAST_ROWS = 8
 _FOLDS = 4
 _ROOMY_BYTES, _ROOMY_SHARE = 2**20, 0.01
 _EXCEEDED = 0.12
+_FAR_BYTES, _FAR_SHARE = 4 * 2**20, 0.15  # a workspace this far from what was learned is kept as it was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,26 @@ def fit_kinds(rows: Sequence[Row], roofs: Mapping[int, Roof], effort: Effort | N
         if len(pieces) == 1:
             gathered[pieces[0].kind].append((pieces[0], row))
     return {name: _fit_kind(pairs, roofs, effort) for name, pairs in gathered.items() if len(pairs) >= _LEAST_ROWS}
+
+
+def find_rooms(rows: Sequence[Row], kinds: Mapping[str, Kind], cores: int) -> dict[str, float]:
+    """The workspaces of convolutions that were seen to be far from what was learned: the same sizes get the same algorithm again."""
+    seen: dict[str, dict[str, tuple[Piece, float]]] = defaultdict(dict)
+    for row in rows:
+        if row.family == "convolution":
+            pieces = pieces_of(row.name, row.family, row.dtype, row.shape, row.flop, row.read_bytes, row.written_bytes, row.calls, cores)
+            if len(pieces) == 1:
+                seen[pieces[0].kind][room_key(pieces[0])] = pieces[0], row.workspace_bytes
+    found = {}
+    for name, pairs in seen.items():
+        trees = kinds[name].room if name in kinds else None
+        if trees is None:
+            continue
+        table = np.array([(*piece.features, 1.0) for piece, _ in pairs.values()])
+        for (key, (piece, taken)), number in zip(pairs.items(), trees.predict(table).tolist(), strict=True):
+            if abs(taken - room_bytes(piece, number)) > max(_FAR_BYTES, _FAR_SHARE * piece.bytes):
+                found[key] = taken
+    return found
 
 
 def _fit_kind(pairs: Sequence[tuple[Piece, Row]], roofs: Mapping[int, Roof], effort: Effort) -> Kind:

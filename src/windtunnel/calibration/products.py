@@ -5,8 +5,10 @@ Sizes are drawn evenly on a logarithmic scale, most of them round as layers like
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from windtunnel.fused.settings import ACTIVATIONS, Network, shapes_of
 
 COMMON_WIDTHS = sorted({base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3})
 
+_STANDARD_WIDTHS = ((3, 64), *((1 << i, 1 << i) for i in range(5, 11)), *((1 << i, 2 << i) for i in range(5, 10)))
+_STANDARD_SIDES = (4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)
 _CHANNELS_LAST = 0.12  # of convolutions read pictures whose channels lie closest, as layers that normalise over channels leave them
 
 
@@ -65,6 +69,10 @@ class Sizes:
 
 class Products(Sizes):
     """Draws the families that multiply."""
+
+    def __init__(self, limits: Limits, seed: int = 0) -> None:
+        super().__init__(limits, seed)
+        self._standard = self.standard_convolutions()
 
     _network: Network | None = None  # the last fused one: code is written for a network and serves any number of timesteps and examples
 
@@ -154,19 +162,24 @@ class Products(Sizes):
         )
 
     def _square(self) -> Case | None:
-        """3 x 3, where a library has the most algorithms to choose from, some of which take much room: widths as most people choose
-        them in any precision, or all widths in full precision, which has the most algorithms."""
+        """3 x 3, where a library has the most algorithms to choose from, some of which take much room: of the sizes most people choose
+        one after the other, or any width in full precision, which has the most algorithms."""
         r = self.rng
         if r.random() < 0.6:
-            channels = 1 << r.randint(5, 10)
-            out = channels * r.choice((1, 1, 1, 2))
-            side = r.choice((4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128))
-            return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1)
+            precision, (channels, out), side, batch, stride = next(self._standard)
+            return self._sized_convolution(precision, batch, channels, out, side, 3, stride, 1, 1)
         side = min(224, r.choice((5, 6, 7, 7, 7, 7, 8, 8, 9)) << r.randint(0, 5))
         widths = [w for w in COMMON_WIDTHS if w >= 8]
         channels = r.choice(widths)
         out = r.choice([w for w in widths if channels / 2 <= w <= channels * 2])
         return self._sized_convolution("fp32", 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1)
+
+    def standard_convolutions(self) -> Iterator[tuple[str, tuple[int, int], int, int, int]]:
+        """Precision, channels in and out, side, examples and stride of 3 x 3 convolutions: all that are common, in a random order."""
+        while True:
+            everything = list(itertools.product(self.limits.precisions, _STANDARD_WIDTHS, _STANDARD_SIDES, (1 << i for i in range(9)), (1, 1, 2)))
+            self.rng.shuffle(everything)
+            yield from everything
 
     def _any_convolution(self) -> Case | None:
         r, precision = self.rng, self._precision()

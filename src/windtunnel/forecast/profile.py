@@ -6,6 +6,7 @@ stand in, with more doubt, for a machine of the same sort whose rates are known 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class Profile:
 
     `launch_seconds` is what the host pays for a kernel that a library starts within one call. `copies` has the seconds of copying
     so many bytes to the unit, from `pinned` and from `pageable` memory; `rounding` the sizes in which its allocator takes memory.
+    `rooms` has the workspace of pieces for which a library's choice of algorithm follows no rule that could be learned, by their key.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Profile:
     launch_seconds: float = 0.0
     copies: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     rounding: Mapping[str, int] = field(default_factory=dict)
+    rooms: Mapping[str, float] = field(default_factory=dict)
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
         """What copying so many bytes to the unit takes, on a line between the sizes that were timed; nothing where none was."""
@@ -100,6 +103,9 @@ class Profile:
                 continue
             for place, number in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
                 found[place] = room_bytes(pieces[place], number)
+            if self.rooms and name.startswith("convolution"):
+                for place in places:
+                    found[place] = self.rooms.get(room_key(pieces[place]), found[place])
         return found
 
     def kernels(self, piece: Piece) -> float:
@@ -123,6 +129,12 @@ def least_seconds(piece: Piece, roof: Roof) -> float:
     """No unit is faster: its arithmetic at the specified rate, and what no cache can hold from memory."""
     rate = roof.flop_rate(piece) * (_WINOGRAD if piece.kind.startswith("convolution") else 1.0)
     return max(piece.flop / rate, (piece.bytes - roof.cache_bytes) / roof.memory_rate, 0.0)
+
+
+def room_key(piece: Piece) -> str:
+    """A short name for a piece of exactly these sizes."""
+    told = f"{piece.kind} {' '.join(f'{feature:.4f}' for feature in piece.features)}"
+    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
 
 def room_number(piece: Piece, workspace: float) -> float:
@@ -154,7 +166,11 @@ def plain(profile: Profile) -> dict[str, Any]:
     """Plain data for a file; figures of the trees to four digits."""
     data = {name: getattr(profile, name) for name in _SCALARS}
     kinds = {name: _plain_kind(kind) for name, kind in sorted(profile.kinds.items())}
-    more = {"copies": {name: [list(pair) for pair in timed] for name, timed in profile.copies.items()}, "rounding": dict(profile.rounding)}
+    more = {
+        "copies": {name: [list(pair) for pair in timed] for name, timed in profile.copies.items()},
+        "rounding": dict(profile.rounding),
+        "rooms": dict(profile.rooms),
+    }
     return {"format": FORMAT, **data, "versions": dict(profile.versions), **more, "kinds": kinds}
 
 
@@ -171,6 +187,7 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
             launch_seconds=float(data.get("launch_seconds", 0.0)),
             copies={name: tuple((float(size), float(spent)) for size, spent in timed) for name, timed in data.get("copies", {}).items()},
             rounding={name: int(size) for name, size in data.get("rounding", {}).items()},
+            rooms={name: float(size) for name, size in data.get("rooms", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRecord(f"{where} does not read as a profile: {type(error).__name__} {error}", hint="Probe again: windtunnel machine probe") from error

@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -179,6 +179,7 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else ""
 
 
+_DEVICE = torch.ops.prim.device.default
 _NEED_ORDER = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_fused_rms_norm", "embedding_dense_backward")
 
 
@@ -231,6 +232,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 hook.remove()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked several times an op, and the long way round costs as much as an op
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func.namespace not in ("prim", "profiler"):
