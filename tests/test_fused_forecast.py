@@ -1,0 +1,192 @@
+"""The fused engine as a way of the recurrent job: trained as the loop is, traced as one op each way, probed and forecast."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import windtunnel as wt
+from windtunnel import profiles
+from windtunnel.calibration import clock, fit, probe
+from windtunnel.calibration.cases import Limits
+from windtunnel.calibration.drawer import Drawer
+from windtunnel.errors import BadInput
+from windtunnel.forecast.features import Piece, Roof, pieces_of
+from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.price import roof_of
+from windtunnel.forecast.profile import least_seconds
+from windtunnel.fused import standin
+from windtunnel.fused.epochs import Epochs
+from windtunnel.fused.module import FusedRNN
+from windtunnel.fused.settings import Examples, Network, Optimizer
+from windtunnel.learning import training
+from windtunnel.prediction import trace
+from windtunnel.trace import Op
+from windtunnel.trace.record import Observer
+from windtunnel.trainer import Trainer
+
+SIZES = {"n_in": 3, "n_rec": 20, "n_out": 2, "n_steps": 15}
+ONLY = [("fused_recurrent", 1)]
+
+
+def fused_ops(target: str, **settings: Any) -> list[Op]:
+    job = wt.Workload.named("rnn", way="fused", **{**SIZES, **settings})
+    return [op for op in trace(job, wt.Strategy(batch=4), target).ops if op.family == "fused"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[probe.Row]:
+    """A few seconds of probing fused networks alone."""
+    return probe.probe_cpu(5.0, (1, 2), weights=ONLY)
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_a_step_is_one_op_each_way_with_exact_flop_and_sizes(target: str) -> None:
+    forward, backward = fused_ops(target)
+    flop = 2 * 15 * 4 * (3 * 20 + 20 * 20 + 20 * 2)
+    assert (forward.name, forward.phase, forward.flop) == ("windtunnel.fused", "forward", flop)
+    assert (backward.name, backward.phase, backward.flop) == ("windtunnel.fused_backward", "backward", 2 * flop)
+    assert forward.shape == backward.shape == (15, 4, 3, 20, 2, 0)
+    weights = 3 * 20 + 20 * 20 + 20 + 20 * 2 + 2
+    assert forward.read_bytes == 4 * (15 * 4 * 3 + weights)
+    assert forward.written_bytes == 4 * 15 * 4 * (2 + 20)  # outputs, and the states that backward needs
+    assert backward.written_bytes == 4 * weights  # nobody wants gradients of the inputs
+    assert forward.calls == 1
+
+
+def test_equations_are_told_apart_and_gradients_of_inputs_are_written_where_wanted() -> None:
+    def ops(leak: float) -> tuple[Op, ...]:
+        module = FusedRNN(2, 6, 3, activation="tanh", leak=leak)
+        shapes = [(5, 1, 2), *(tuple(p.shape) for p in module.parameters())]
+        with Observer("cpu") as observer:
+            return observer.ops_of(lambda: [torch.empty(s, requires_grad=True) for s in shapes], lambda t: module.run(t[0], t[1:]))
+
+    forward, backward = ops(0.5)
+    assert forward.shape[-1] == 5 and ops(1.0)[0].shape[-1] == 2
+    assert forward.written_bytes - ops(1.0)[0].written_bytes == 4 * 5 * 6  # rates beside the states
+    assert backward.written_bytes == 4 * (5 * 2 + 2 * 6 + 6 * 6 + 6 + 6 * 3 + 3)
+
+
+def test_what_one_block_cannot_hold_is_traced_as_the_loop_a_gpu_then_runs() -> None:
+    assert not fused_ops("gpu", n_rec=200) and len(fused_ops("cpu", n_rec=200)) == 2
+    assert standin.fits_block(Network(n_rec=100), 100) and not standin.fits_block(Network(n_rec=100), 10_000)
+
+
+@pytest.mark.parametrize("machine", ["h200", "ice-lake-2-cores"])
+def test_predicting_changes_nothing(machine: str) -> None:
+    job = wt.Workload.named("rnn", way="fused", **SIZES)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = wt.predict(job, wt.Machine.named(machine), wt.Strategy())
+    assert torch.equal(torch.random.get_rng_state(), before)
+    outputs = job.model()(job.batch(2)[0])  # real tensors still meet the real engine
+    assert outputs.isfinite().all() and type(outputs) is torch.Tensor
+    assert wt.predict(job, wt.Machine.named(machine), wt.Strategy()).step_seconds == first.step_seconds
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_ten_steps_lose_as_the_loop_does(activation: str) -> None:
+    def losses(way: str) -> list[float]:
+        torch.manual_seed(0)
+        job = wt.Workload.named("rnn", way=way, activation=activation, rate=0.01, **SIZES)
+        trainer = Trainer(job, job.model(), wt.Strategy(), "cpu")
+        return [float(trainer.step(job.batch(4)).detach()) for _ in range(10)]
+
+    assert losses("fused") == pytest.approx(losses("loop"), rel=1e-4)
+
+
+def lesson_of(way: str, **settings: Any) -> Any:
+    return training.prepare("rnn", {"way": way, "n_rec": 16, "n_steps": 8, **settings})[0]
+
+
+def test_a_lesson_in_whole_epochs_learns_as_the_loop_does() -> None:
+    loop, fused = (training.train(lesson_of(way), epochs=2, seed=3) for way in ("loop", "fused"))
+    assert [row.steps for row in fused.rows] == [row.steps for row in loop.rows]
+    assert [row.loss for row in fused.rows[1:]] == pytest.approx([row.loss for row in loop.rows[1:]], rel=1e-3)
+    assert fused.figures["accuracy"] == pytest.approx(loop.figures["accuracy"], abs=0.01)
+
+
+@pytest.mark.parametrize("n_rec", [16, 300])
+def test_a_lesson_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path: Path, n_rec: int) -> None:
+    pytest.importorskip("safetensors")
+    settings = {"n_rec": n_rec, "n_steps": 5}
+    whole = training.train(lesson_of("fused", **settings), epochs=2, seed=1)
+    training.train(lesson_of("fused", **settings), epochs=1, seed=1, folder=tmp_path)
+    after = training.train(lesson_of("fused", **settings), epochs=2, seed=1, folder=tmp_path)
+    assert after.resumed == 1
+    assert after.rows[-1].loss == pytest.approx(whole.rows[-1].loss, rel=1e-5)
+
+
+def test_epochs_of_a_noisy_network_are_left_to_the_step() -> None:
+    examples = Examples(inputs=torch.zeros(4, 3, 2).numpy(), targets=torch.zeros(4, 3, 2).numpy())
+    assert Epochs.of(FusedRNN(2, 5, 2, recurrent_noise=0.1), examples, optimizer=Optimizer(), batch=2) is None
+    with pytest.raises(BadInput, match="batch of 5 from 4"):
+        Epochs.of(FusedRNN(2, 5, 2), examples, optimizer=Optimizer(), batch=5)
+
+
+def test_a_probe_times_fused_networks_both_ways(rows: list[probe.Row]) -> None:
+    assert {_piece(row).kind for row in rows} == {"fused forward", "fused backward"}
+    assert all(row.seconds > 0 and row.flop > 0 for row in rows) and {row.threads for row in rows} == {1, 2}
+
+
+def test_a_retained_graph_can_be_clocked_again_and_code_is_written_before_the_clock() -> None:
+    case = next(Drawer(Limits(flop=1e7, elements=10**6, precisions=("fp32",)), 2).draw_all(ONLY))
+    forward, backward = clock.CpuClock(10**6).time(case)
+    assert forward is not None and backward is not None
+    assert forward.seconds < 0.25 > backward.seconds  # the clock takes a first call longer than that as it is
+
+
+def test_cases_for_a_gpu_fit_one_block() -> None:
+    drawer = Drawer(dataclasses.replace(probe._GPU_LIMITS, flop=1e9), 0)
+    for case, _ in zip(drawer.draw_all(ONLY), range(60), strict=False):
+        (steps, _, n_in), (n_rec, n_out) = case.tensors[0].shape, case.tensors[4].shape
+        assert standin.fits_block(Network(n_in=n_in, n_rec=n_rec, n_out=n_out), steps)
+
+
+def test_a_forecast_by_a_profile_that_knows_the_kind_is_finite_and_never_beats_physics() -> None:
+    machine, old = wt.Machine.named("ice-lake-2-cores"), profiles.load("ice-lake-2-cores")
+    roofs = {count: roof_of(machine, old, count) for count in (1, 2)}
+
+    def step_seconds(n_rec: int, n_steps: int, times: float) -> float:
+        """Of a step whose fused calls are known to take so many times what their roofline asks."""
+        learned = fit.fit_kinds(_timed(roofs[1], times), roofs, fit.Effort(few=30, many=30, depth=4))
+        profile = dataclasses.replace(old, kinds={**old.kinds, **learned})
+        recorded = trace(wt.Workload.named("rnn", way="fused", n_rec=n_rec, n_steps=n_steps), wt.Strategy(batch=32), "cpu")
+        found = forecast(recorded, machine, wt.Strategy(batch=32), profile)
+        pieces = [_piece(op) for op in recorded.ops if op.family == "fused"]
+        assert math.isfinite(found.step_seconds)
+        assert found.step_seconds >= sum(least_seconds(piece, roofs[2]) for piece in pieces)
+        assert not any("never probed" in caution for caution in found.cautions)
+        return found.step_seconds
+
+    assert step_seconds(5, 10, 3.0) < step_seconds(50, 100, 3.0) < step_seconds(200, 100, 3.0)
+    assert 1.7 < step_seconds(200, 200, 6.0) / step_seconds(200, 200, 3.0) < 2.0  # but for what the host pays
+    assert step_seconds(200, 200, 1e-3) > 0  # a profile too good to be true is held to physics
+
+
+def _timed(roof: Roof, times: float) -> list[probe.Row]:
+    limits = Limits(flop=2e9, elements=10**7, precisions=("fp32",))
+    made = []
+    with Observer("cpu") as observer:
+        for case, _ in zip(Drawer(limits, 0).draw_all(ONLY), range(60), strict=False):
+            for op in observer.ops_of(lambda case=case: clock.make_empty(case.tensors), case.call):  # type: ignore[misc]
+                made.append(probe._row(op, clock.Timing(seconds=times * roof.seconds(_piece(op))), "fp32", 1))
+    return made
+
+
+def test_a_kind_nobody_probed_is_told_aloud() -> None:
+    profile = profiles.load("h200")
+    bare = dataclasses.replace(profile, kinds={name: kind for name, kind in profile.kinds.items() if not name.startswith("fused")})
+    recorded = trace(wt.Workload.named("rnn", way="fused"), wt.Strategy(), "gpu")
+    found = forecast(recorded, wt.Machine.named("h200"), wt.Strategy(), bare)
+    assert any("fused forward was never probed" in caution for caution in found.cautions)
+
+
+def _piece(op: Op | probe.Row) -> Piece:
+    (piece,) = pieces_of(op.name, op.family, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, 2)
+    return piece
