@@ -44,6 +44,7 @@ WEIGHTS = (
 _GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"), target="gpu")
 _CPU_LIMITS = Limits(flop=2e9, elements=16_000_000, precisions=("fp32",))
 _GROUP = 60
+_HANDFUL, _ROUNDS = 12, 2
 _TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
 
 
@@ -84,29 +85,44 @@ def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None, we
     return rows
 
 
-def probe_cpu(
-    budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS
-) -> list[Row]:
-    """The same on the CPU, each case with every number of threads in turn."""
+def probe_cpu(budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None) -> list[Row]:
+    """The same on the CPU, each case with every number of threads in turn, and every handful of cases twice: whoever else is at work
+    only ever adds time, so the lower counts."""
     begin, rows = time.perf_counter(), list[Row]()
     watch = clock.CpuClock(_CPU_LIMITS.elements)
+    cases = Drawer(_CPU_LIMITS, seed).draw_all(WEIGHTS)
     before = torch.get_num_threads()
     try:
         with Observer("cpu") as observer:
-            for case in Drawer(_CPU_LIMITS, seed).draw_all(weights):
-                if (spent := time.perf_counter() - begin) > budget:
-                    break
+            while (spent := time.perf_counter() - begin) < budget:
                 if progress is not None:
                     progress(spent / budget)
-                for count in threads:
-                    torch.set_num_threads(count)
-                    rows += _rows_of(observer, case, watch.time(case), count)
+                handful = [case for case, _ in zip(cases, range(_HANDFUL), strict=False)]
+                rounds = [[_time_on(watch, case, threads) for case in handful] for _ in range(_ROUNDS)]
+                for case, *tries in zip(handful, *rounds, strict=True):
+                    for count, *timings in zip(threads, *tries, strict=True):
+                        rows += _rows_of(observer, case, (_lower([t[0] for t in timings]), _lower([t[1] for t in timings])), count)
     finally:
         torch.set_num_threads(before)
     return rows
 
 
-def _rows_of(observer: Observer, case: Case, timings: tuple[clock.Timing | None, clock.Timing | None], threads: int) -> Iterator[Row]:
+Timings = tuple[clock.Timing | None, clock.Timing | None]
+
+
+def _time_on(watch: clock.CpuClock, case: Case, threads: Sequence[int]) -> list[Timings]:
+    found = []
+    for count in threads:
+        torch.set_num_threads(count)
+        found.append(watch.time(case))
+    return found
+
+
+def _lower(timings: Sequence[clock.Timing | None]) -> clock.Timing | None:
+    return min((t for t in timings if t is not None), key=lambda t: t.seconds, default=None)
+
+
+def _rows_of(observer: Observer, case: Case, timings: Timings, threads: int) -> Iterator[Row]:
     if timings[0] is None:
         return
     ops = observer.ops_of(lambda: clock.make_empty(case.tensors), case.call)

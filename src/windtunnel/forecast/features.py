@@ -41,9 +41,9 @@ class Roof:
         """The longer of arithmetic and memory traffic, on top of the shortest time anything takes."""
         return self.fixed_seconds + max(piece.flop / self.flop_rate(piece), piece.bytes / self.memory_rate)
 
-    def is_memory_bound(self, piece: Piece) -> bool:
-        """Whether it has more to move than to compute."""
-        return piece.bytes / self.memory_rate > piece.flop / self.flop_rate(piece)
+    def is_cached(self, piece: Piece) -> bool:
+        """Whether it has more to move than to compute, but little enough for the last cache."""
+        return piece.bytes < self.cache_bytes and piece.bytes / self.memory_rate > piece.flop / self.flop_rate(piece)
 
     def flop_rate(self, piece: Piece) -> float:
         family = piece.kind.partition(" ")[0]

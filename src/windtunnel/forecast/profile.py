@@ -46,7 +46,7 @@ class Kind:
 class Profile:
     """All kinds of one machine. `unit_spread` and `host_spread` are factors either way that hold four of five tuning rows;
     `host_stretch` is how much more whole networks cost the host than the short drills by which its costs were found, `unit_stretch`
-    how much longer ops that move more than they compute take in a network than over and over on the same memory, which caches then hold.
+    how much longer ops take in a network that move more than they compute and were timed over and over on memory that a cache then held.
 
     `launch_seconds` is what the host pays for a kernel that a library starts within one call. `copies` has the seconds of copying
     so many bytes to the unit, from `pinned` and from `pageable` memory; `rounding` the sizes in which its allocator takes memory.
@@ -90,7 +90,7 @@ class Profile:
                 continue
             excess = np.exp(kind.excess.predict(_table(pieces, places, threads)))
             for place, factor in zip(places, excess.tolist(), strict=True):
-                stretch = self.unit_stretch if roof.is_memory_bound(pieces[place]) else 1.0
+                stretch = self.unit_stretch if roof.is_cached(pieces[place]) else 1.0
                 found[place] = max(found[place] * factor * stretch, least_seconds(pieces[place], roof))
         return found
 

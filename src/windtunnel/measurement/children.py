@@ -83,11 +83,25 @@ def listen(reader: int, timeout: float) -> tuple[list[dict[str, Any]], bool]:
 
 
 def _decode(data: bytes) -> list[dict[str, Any]]:
+    """What reads as a message; anything else that came through the pipe is nobody's."""
     messages = []
     for line in data.splitlines():
         with contextlib.suppress(ValueError):
-            messages.append(json.loads(line))
+            message = json.loads(line)
+            if isinstance(message, dict) and _is_whole(message):
+                messages.append(message)
     return messages
+
+
+def _is_whole(message: dict[str, Any]) -> bool:
+    kind = message.get("kind")
+    if kind == "samples":
+        seconds = message.get("seconds")
+        told = isinstance(message.get("phase"), str) and isinstance(message.get("steps"), int) and isinstance(seconds, list)
+        return told and all(isinstance(second, (int, float)) for second in seconds or ())
+    if kind == "failed":
+        return all(isinstance(message.get(name), str) for name in ("state", "error", "hint"))
+    return isinstance(kind, str)
 
 
 def report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: str, timeout: float) -> dict[str, Any]:
