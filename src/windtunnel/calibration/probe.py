@@ -85,12 +85,14 @@ def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None, we
     return rows
 
 
-def probe_cpu(budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None) -> list[Row]:
+def probe_cpu(
+    budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS
+) -> list[Row]:
     """The same on the CPU, each case with every number of threads in turn, and every handful of cases twice: whoever else is at work
     only ever adds time, so the lower counts."""
     begin, rows = time.perf_counter(), list[Row]()
     watch = clock.CpuClock(_CPU_LIMITS.elements)
-    cases = Drawer(_CPU_LIMITS, seed).draw_all(WEIGHTS)
+    cases = Drawer(_CPU_LIMITS, seed).draw_all(weights)
     before = torch.get_num_threads()
     try:
         with Observer("cpu") as observer:
