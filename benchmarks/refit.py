@@ -17,12 +17,15 @@ from windtunnel.calibration import fit, rows
 from windtunnel.forecast.price import roof_of
 from windtunnel.machine import CATALOG, Machine
 
+# A CPU's rows are few and noisy: shallow trees, which did better on its tuning rows.
+EFFORT = {"cpu": fit.Effort(few=120, many=240, depth=4), "gpu": fit.Effort()}
+
 
 def main(name: str) -> None:
     machine, old = Machine.named(name), profiles.load(name)
     seen = rows.load(Path(__file__).parent / "probes" / f"{name}.csv")
     begin = time.perf_counter()
-    kinds = fit.fit_kinds(seen, {count: roof_of(machine, old, count) for count in {row.threads for row in seen}})
+    kinds = fit.fit_kinds(seen, {count: roof_of(machine, old, count) for count in {row.threads for row in seen}}, EFFORT[machine.unit.kind])
     rooms = fit.find_rooms(seen, kinds, machine.unit.cores or 1) if machine.unit.kind == "gpu" else {}
     profiles.save(CATALOG / "profiles" / f"{name}.json", dataclasses.replace(old, kinds=kinds, rooms=rooms), {})
     print(f"{len(seen):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")

@@ -123,6 +123,7 @@ def _streaming(name: str, family: str, dtype: str, shape: Sequence[int], flop: f
         copied,
         _width(dtype),
         _evenness(elements),
+        float(name.endswith("_")),  # in place: on a CPU, fresh memory costs more than a sum
     )
     return Piece(kind, features, flop, read + written, dtype)
 
