@@ -10,7 +10,7 @@ demo: $(STAMP)  ## describe this machine, predict and measure the first jobs
 	$(BIN)/python examples/first_flight.py
 
 test: $(STAMP)  ## all tests, from nothing
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-frameworks: $(STAMP)  ## build an environment for each framework and ask all of them the same ten steps
 	WINDTUNNEL_ALL_FRAMEWORKS=1 $(BIN)/python -m pytest -q tests/test_frameworks.py

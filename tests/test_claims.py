@@ -279,3 +279,12 @@ def test_a_claim_that_cannot_fail_or_lacks_a_side_is_refused() -> None:
     for kind, more in (("ratio", SIDES), ("ratio", {"least": 1.0}), ("slope", {"least": 1.0}), ("ratio", {**SIDES, "least": 2.0, "most": 1.0})):
         with pytest.raises(BadRecord):
             claim(kind, **more)
+
+
+@pytest.mark.parametrize("name", ["brandfonbrener-2017", "wuensche-2018"])
+def test_a_claim_sets_only_labels_beside_each_other_that_the_study_measures_or_prints(name: str) -> None:
+    study = studies.find(name)
+    known = {label for figure in study.figures for case in figure.cases for label in case.labels}
+    known |= {published.label for figure in study.figures for published in figure.published}
+    asked = {label for claim in study.claims for pair in claim.pairs for label in pair}
+    assert asked <= known

@@ -66,15 +66,20 @@ def traced(name: str) -> list[tuple[Task, dict[str, Any]]]:
     return list(zip(asked, frameworks.traces(asked, agreement.STEPS), strict=True))
 
 
+def most_threads(name: str) -> int:
+    """Two, where the framework spreads a network over threads at all."""
+    return 1 if frameworks.refusal(small(name, catalogue.named(name).ways["rnn"][0], threads=2)) else 2
+
+
 @pytest.fixture(scope="module")
 def timed(name: str) -> dict[str, Any]:
     way = catalogue.named(name).ways["rnn"][0]
-    return frameworks.run_task(small(name, way, threads=2), QUICK)
+    return frameworks.run_task(small(name, way, threads=most_threads(name)), QUICK)
 
 
 class TestContract:
-    def test_ten_steps_of_every_job_show_the_losses_of_numpy_by_hand(self, traced: list[tuple[Task, dict[str, Any]]]) -> None:
-        assert {task.job for task, _ in traced} == {"rnn", "fcn5", "ffn"}
+    def test_ten_steps_of_every_job_show_the_losses_of_numpy_by_hand(self, name: str, traced: list[tuple[Task, dict[str, Any]]]) -> None:
+        assert {task.job for task, _ in traced} == set(catalogue.named(name).ways)
         for task, seen in traced:
             assert seen["losses"] == pytest.approx(agreement.expected(task), rel=agreement.TOLERANCE), task.label
 
@@ -90,8 +95,8 @@ class TestContract:
             seen.append(frameworks.run_task(small(name, catalogue.named(name).ways["rnn"][0]), QUICK)["done"]["linear"])
         assert 1.5 < seen[-1] < 2.7, seen
 
-    def test_threads_are_read_back_as_asked(self, timed: dict[str, Any], traced: list[tuple[Task, dict[str, Any]]]) -> None:
-        assert timed["ready"]["threads"] in (2, None)
+    def test_threads_are_read_back_as_asked(self, name: str, timed: dict[str, Any], traced: list[tuple[Task, dict[str, Any]]]) -> None:
+        assert timed["ready"]["threads"] in (most_threads(name), None)
         assert all(seen["ready"]["threads"] in (1, None) for _, seen in traced)
         assert len(traced[0][1]["ready"]["cpus"]) == 1 or sys.platform == "darwin"
 
@@ -269,7 +274,7 @@ class TestCatalogue:
     def test_every_framework_builds_every_job_and_has_its_file(self) -> None:
         for name in catalogue.names():
             framework = catalogue.named(name)
-            assert set(framework.ways) == {"rnn", "fcn5", "ffn"} and framework.devices
+            assert set(framework.ways) == ({"rnn"} if name == "fused" else {"rnn", "fcn5", "ffn"}) and framework.devices
             file = catalogue.file_of(framework)
             assert callable(file.build) and isinstance(file.environment(small(name, framework.ways["rnn"][0])), dict)
 

@@ -50,6 +50,6 @@ def carry_out(work: Work) -> Outcome:
     from windtunnel.measurement import frameworks
 
     try:
-        return Outcome(work=work, report=frameworks.run_task(work.task, work.protocol, number=work.number))  # type: ignore[attr-defined]
+        return Outcome(work=work, report=frameworks.run_task(work.task, work.protocol, number=work.number))
     except MeasurementFailed as error:
         return Outcome(work=work, state=error.state, error=error.message)

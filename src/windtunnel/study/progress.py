@@ -11,6 +11,7 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 
 _START_SECONDS = 4.0  # an interpreter with a framework, before anything has been seen here
+_NEGLIGIBLE = 0.001
 _LEAST_STEPS = 8  # first, warm-up and steady steps a child takes however long they are
 
 
@@ -59,4 +60,5 @@ class Pace:
         took, expected = (sum(each[i] for each in self._seen.values()) for i in (0, 1))
         usual = took / expected if expected else 1.0
         ratios = {label: one[0] / one[1] for label, one in self._seen.items()}
-        return max(0.0, sum(seconds * ratios.get(label, usual) for label, seconds in self._left.items()))
+        left = sum(seconds * ratios.get(label, usual) for label, seconds in self._left.items())
+        return left if left > _NEGLIGIBLE else 0.0  # what subtracting leaves of a sum of many

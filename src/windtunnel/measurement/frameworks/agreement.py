@@ -49,7 +49,7 @@ class Verdict:
 def tasks(name: str, *, threads: int = 1, device: Any = "cpu", ways: Sequence[str] | None = None) -> list[Task]:
     """What a framework is asked: every case in every way that it can do there."""
     framework = catalogue.named(name)
-    asked = [Task(framework=name, way=way, threads=threads, device=device, **case) for case in _CASES for way in framework.ways[case["job"]]]
+    asked = [Task(framework=name, way=way, threads=threads, device=device, **case) for case in _CASES for way in framework.ways.get(case["job"], ())]
     return [task for task in asked if catalogue.refusal(task) is None and (ways is None or task.way in ways)]
 
 
