@@ -31,7 +31,8 @@ class Timeline:
     def parts(self) -> dict[str, float]:
         """The critical path of the steady step, walked back from its end: seconds by part, summing to the step."""
         parts: dict[str, float] = {}
-        index = max(range(len(self.spans)), key=lambda i: self.spans[i].end)
+        ends = [span.end for span in self.spans]
+        index = ends.index(max(ends))
         now = self.end
         while index >= 0 and now > self.begin:
             span = self.spans[index]
