@@ -1,19 +1,16 @@
-"""Where measurements lie: SQLite with a rollback journal and full sync, so that a kill or a full disk loses nothing."""
+"""Where measurements lie: each with its processes and every raw sample."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
-import sqlite3
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from windtunnel.errors import StoreError
+from windtunnel.measurement.database import Database
 
 VERSION = 1
 _APPLICATION = 0x57494E44  # "WIND"
@@ -74,21 +71,11 @@ def _is_at_work(owner: str) -> bool:
     return owner != _own_name() and (host != platform.node() or psutil.pid_exists(int(pid)))
 
 
-class Store:
+class Store(Database):
     """Measurements, the processes of each and every raw sample."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or default_path()
-        with self._told("opened"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = DELETE")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA foreign_keys = ON")
-            self._prepare()
-
-    def close(self) -> None:
-        self._db.close()
+        super().__init__(path or default_path(), _SCHEMA, what="a store of windtunnel", application=_APPLICATION, version=VERSION)
 
     def begin(self, key: str, cell: dict[str, Any]) -> int:
         """A new measurement, running."""
@@ -151,51 +138,3 @@ class Store:
         for phase, steps, seconds in self._db.execute("SELECT phase, steps, seconds FROM sample WHERE process = ? ORDER BY phase, position", (process,)):
             samples.setdefault(phase, {"steps": steps, "seconds": []})["seconds"].append(seconds)
         return samples
-
-    def _prepare(self) -> None:
-        """Make the tables of a new store; refuse one that a later program wrote, or another program altogether."""
-        found, owner = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
-        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if found > VERSION:
-            raise StoreError(
-                f"The store {self.path} was written by a newer windtunnel (its version is {found}, this program knows {VERSION}).",
-                hint="Update windtunnel, or use another store with --store FILE or WINDTUNNEL_STORE.",
-            )
-        if tables and owner != _APPLICATION:
-            raise StoreError(
-                f"{self.path} is a database of another program, not a store of windtunnel.", hint="Name another file with --store FILE or WINDTUNNEL_STORE."
-            )
-        if found == 0:
-            self._db.execute("BEGIN IMMEDIATE")
-            if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another process may have been quicker
-                for statement in _SCHEMA.split(";"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
-            self._db.execute("COMMIT")
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._told("written"):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextlib.contextmanager
-    def _told(self, verb: str) -> Iterator[None]:
-        """Any trouble with file or database as one clear error."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            known = isinstance(error, sqlite3.OperationalError)
-            hint = "Free some space or mend its rights, or use another" if known else "Use another file"
-            raise StoreError(
-                f"The store {self.path} cannot be {verb}: {error}.", hint=f"What it held before is still there. {hint} with --store FILE."
-            ) from error
-        except OSError as error:
-            raise StoreError(f"The store {self.path} cannot be {verb}: {error}.", hint="Mend its rights, or use another with --store FILE.") from error

@@ -16,8 +16,8 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import StoreError
+from windtunnel.measurement.database import Database
 from windtunnel.measurement.store import default_path as measurements_path
-from windtunnel.study.database import Database
 
 VERSION = 1
 WAITING, DONE = "waiting", "done"
@@ -108,7 +108,7 @@ class StudyStore(Database):
     """Cells of studies, keyed by task, protocol, code and surroundings."""
 
     def __init__(self, path: Path | None = None) -> None:
-        super().__init__(path or default_path(), _SCHEMA, application=_APPLICATION, version=VERSION)
+        super().__init__(path or default_path(), _SCHEMA, what="a store of studies", application=_APPLICATION, version=VERSION)
 
     @contextlib.contextmanager
     def held(self, study: str, *, take_over: bool = False) -> Iterator[None]:

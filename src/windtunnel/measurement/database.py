@@ -11,10 +11,10 @@ from windtunnel.errors import StoreError
 
 
 class Database:
-    """A file with the tables of `schema`, which `application` marks as ours. Every write is one transaction."""
+    """A file with the tables of `schema`, which `application` marks as ours; `what` names it to the user. Every write is one transaction."""
 
-    def __init__(self, path: Path, schema: str, *, application: int, version: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, schema: str, *, what: str, application: int, version: int) -> None:
+        self.path, self.what = path, what
         with self._told("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
@@ -32,10 +32,10 @@ class Database:
         if found > version:
             raise StoreError(
                 f"The store {self.path} was written by a newer windtunnel (its version is {found}, this program knows {version}).",
-                hint="Update windtunnel, or use another store with --store FILE.",
+                hint="Update windtunnel, or use another store with --store FILE or WINDTUNNEL_STORE.",
             )
         if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and owner != application:
-            raise StoreError(f"{self.path} is a database, but not a store of studies.", hint="Name another file with --store FILE.")
+            raise StoreError(f"{self.path} is a database of another program, not {self.what}.", hint="Name another file with --store FILE or WINDTUNNEL_STORE.")
         if found:
             return
         self._db.execute("BEGIN IMMEDIATE")
