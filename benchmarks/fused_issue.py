@@ -45,7 +45,7 @@ def main(device: str) -> None:
     for _ in range(ROUNDS):
         for name, call in calls.items():
             seen[name].append(_seconds(call, sync))
-        seen["factor"].append(calibrate.host_factor(machine))
+        seen["factor"].append(calibrate.host_factor(kind, machine.issue))
     found = {name: statistics.median(values) for name, values in seen.items()}
     reference = tomllib.loads((CATALOG / "issue.toml").read_text())[kind]
     pace = units.parse(reference["backward_seconds"], "s") / (machine.issue.backward_seconds * found["factor"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import windtunnel as wt
-from windtunnel import profiles, records
+from windtunnel import here, profiles, records
 from windtunnel.calibration import calibrate, clock, fit, issue, probe, rows
 from windtunnel.calibration.boosting import Boosting
 from windtunnel.calibration.cases import Limits
@@ -248,6 +248,19 @@ def test_a_probe_of_this_machine_is_found_by_its_forecasts(tmp_path: Path, monke
         assert probed.profile == str(tmp_path / "cpu.json") and probed.host_factor is not None
         told = wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions
         assert not any("probed" in caution for caution in told)
+
+
+def test_a_probed_host_is_as_fast_as_its_probe_found_whatever_plain_python_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
+    machine = wt.Machine.here()
+    base, name = here.issue_base(machine)
+    assert name == "reference host" and machine.host_factor is None
+    here.keep_host_factor(machine, 1.75)
+    for pace in (0.5, 2.0):
+        monkeypatch.setattr(here, "interpreter_seconds", lambda kind, pace=pace: pace)
+        probed = wt.Machine.here()
+        assert probed.host_factor == 1.75 and probed.issue == base.scaled(1.75)
+    assert not any("not probed" in caution for caution in wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions)
 
 
 def test_a_profile_of_another_machine_is_not_taken_for_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from windtunnel import machine as machines
 from windtunnel import records
@@ -30,15 +31,55 @@ def describe() -> Machine:
     """Cores, caches, memory, disk and GPU of this machine, with what a probe of it found. Else only the memory's rate is timed (a
     short copy)."""
     machine = _describe()
-    return _with_profile(machine, machines.home() / f"{machine.unit.kind}.json")
+    return _with_host(_with_profile(machine, _profile_path(machine)))
+
+
+def _profile_path(machine: Machine) -> Path:
+    return machines.home() / f"{machine.unit.kind}.json"
+
+
+def _host_path(machine: Machine) -> Path:
+    return machines.home() / f"host-{machine.unit.kind}.json"
+
+
+def _probed(machine: Machine) -> dict[str, Any]:
+    """What a probe of this very unit wrote here; empty where there was none."""
+    path = _profile_path(machine)
+    data = records.load(path) if path.is_file() else {}
+    return data if data.get("model") == machine.unit.model and isinstance(data.get("issue"), dict) else {}
+
+
+def issue_base(machine: Machine) -> tuple[Issue, str]:
+    """The costs that a host's factor is counted from, and their name: those of this machine's own probe, else the reference host's."""
+    data = _probed(machine)
+    if data:
+        return records.read(Issue, data["issue"], str(_profile_path(machine))), f"probe of {data.get('date')}"
+    return machines.reference_issue(machine.unit.kind), "reference host"
+
+
+def keep_host_factor(machine: Machine, factor: float) -> Path:
+    """From now on this host is as fast as a probe of it just found, until the next."""
+    path = _host_path(machine)
+    found = {"model": machine.unit.model, "cpu": machine.host.model, "date": time.strftime("%Y-%m-%d"), "host_factor": factor}
+    records.save(path, {**found, "base": issue_base(machine)[1]})
+    return path
+
+
+def _with_host(machine: Machine) -> Machine:
+    """The host's costs by its own last probe: how fast plain Python runs tells less, on a host that dozes between launches least."""
+    path, (issue, base) = _host_path(machine), issue_base(machine)
+    data = records.load(path) if path.is_file() else {}
+    if (data.get("model"), data.get("cpu"), data.get("base")) != (machine.unit.model, machine.host.model, base):
+        return machine
+    factor = float(data["host_factor"])
+    sources = {**machine.sources, "issue": f"measured here by a probe of the host on {data.get('date')}: {factor:.2f} times the {base}'s"}
+    return dataclasses.replace(machine, issue=issue.scaled(factor), host_factor=factor, sources=sources)
 
 
 def _with_profile(machine: Machine, path: Path) -> Machine:
     """The rates and costs that were measured here, where that was this very unit; a host's costs by how fast it is just now."""
-    if not path.is_file():
-        return machine
-    data = records.load(path)
-    if data.get("model") != machine.unit.model or not isinstance(data.get("issue"), dict):
+    data = _probed(machine)
+    if not data:
         return machine
     unit = records.read(Unit, data["unit"], str(path))
     factor = interpreter_seconds(machine.unit.kind) / data["interpreter_seconds"]

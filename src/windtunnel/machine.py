@@ -230,11 +230,15 @@ def issue_for(host: Unit, unit: Unit, interpreter_seconds: float | None = None) 
 
     What stands in where a machine's own costs were not measured.
     """
-    reference = records.load(CATALOG / "issue.toml")[unit.kind]
-    issue = records.read(Issue, _reference_issue(unit.kind)[0], f"issue.toml: {unit.kind}")
+    reference, issue = records.load(CATALOG / "issue.toml")[unit.kind], reference_issue(unit.kind)
     if interpreter_seconds is not None:
         return issue.scaled(interpreter_seconds / units.parse(reference["interpreter_seconds"], "s"))
     return issue.scaled(units.parse(reference["clock_rate"], "Hz") / host.clock_rate) if host.clock_rate else issue
+
+
+def reference_issue(kind: str) -> Issue:
+    """What the reference host of a CPU or a GPU pays to issue work."""
+    return records.read(Issue, _reference_issue(kind)[0], f"issue.toml: {kind}")
 
 
 def _reference_issue(kind: str) -> tuple[dict[str, Any], str]:

@@ -107,12 +107,10 @@ def measure_issue(machine: Machine, count: int) -> Issue:
     return issue.fit(ran, _drill_traces(kind, count), machine.issue)
 
 
-def host_factor(machine: Machine) -> float:
-    """How many times as slow as the machine's description says its host is just now, in about ten seconds."""
-    assert machine.issue is not None
-    kind = machine.unit.kind
+def host_factor(kind: str, base: Issue) -> float:
+    """How many times as slow as these costs this host is just now, in about ten seconds."""
     ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS, 0.16, rounds=4, choose=statistics.median)
-    return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), machine.issue)
+    return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), base)
 
 
 def _drill_traces(kind: str, count: int) -> list[Any]:

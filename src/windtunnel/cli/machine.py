@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from windtunnel import here, records, units
 from windtunnel import machine as machines
-from windtunnel import records, units
 from windtunnel.cli import words
 from windtunnel.errors import Unavailable
 from windtunnel.machine import Machine, Unit
@@ -78,10 +78,10 @@ def probe_machine(
         raise Unavailable(f"A probe measures this machine; {on} is not it.", hint="Use --on here, cpu or cuda.")
     found = words.find_machine(on)
     if host:
-        factor = calibrate.host_factor(found)
-        words.show(
-            as_json, lambda: {"host_factor": factor}, lambda: f"host factor {factor:.2f}: this host needs that many times what {found.name}'s description says"
-        )
+        base, name = here.issue_base(found)
+        factor = calibrate.host_factor(found.unit.kind, base)
+        kept = here.keep_host_factor(found, factor)
+        words.show(as_json, lambda: {"host_factor": factor, "of": name, "kept": str(kept)}, lambda: _host_words(factor, name, kept))
         return
     if to is not None:
         words.refuse_unwritable(to, "--to")
@@ -95,6 +95,15 @@ def probe_machine(
         "kinds": {name: seen.profile.kinds[name].spread for name in seen.learned},
     }
     words.show(as_json, lambda: told, lambda: "\n".join(_probe_lines(path, seen)))
+
+
+def _host_words(factor: float, base: str, kept: Path) -> str:
+    return "\n".join(
+        (
+            f"host factor {factor:.2f}: this host issues work in that many times what the {base} needs",
+            f"kept in {kept}: forecasts for here go by it from now on; for a machine by name give --host-factor {factor:.2f}",
+        )
+    )
 
 
 def _tell_probe(what: str, share: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from windtunnel.cli import words
 from windtunnel.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    from windtunnel.study.cells import Cell
+    from windtunnel.study.cells import Cell, Choice
     from windtunnel.study.forecasts import Forecasts
     from windtunnel.study.rows import Row, Verdict
     from windtunnel.study.runner import Order
@@ -56,13 +57,17 @@ def show(
 def run(
     study: Name,
     quick: Annotated[bool, typer.Option("--quick", help="The corners of each grid, one short process a cell.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="With --quick: every cell of each grid, not its corners alone.")] = False,
     rigorous: Annotated[bool, typer.Option("--rigorous", help="Five processes a cell or more, each timed for longer.")] = False,
     only: Annotated[str, typer.Option("--only", help="Figures, with commas between: figure-02,figure-05.")] = "",
     frameworks: Annotated[str, typer.Option("--frameworks", help="Frameworks or their ways, with commas between: torch,jax:scan.")] = "",
+    on: Annotated[str, typer.Option("--on", help="Only the cells of one device: cpu or cuda.")] = "",
     rerun: Annotated[str, typer.Option("--rerun", help="failed: measure again what failed.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells with forecast time and memory; measure nothing.")] = False,
     seconds: Annotated[float | None, typer.Option("--seconds", min=0.01, max=86400, help="Steady timing in each process, in place of the level's own.")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="local, ray://HOST:PORT or slurm.")] = "local",
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, local:ahead=4 (children for a GPU start while another is timed), ray://HOST:PORT or slurm.")
+    ] = "local",
     store: StoreFile = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Run even where another coordinator on another host seems to.")] = False,
     forecast: Annotated[bool, typer.Option("--forecast/--no-forecast", help="Forecast cells first, for the time left and in place of a missing GPU.")] = True,
@@ -71,11 +76,12 @@ def run(
     """Measure a study's cells here. The same command again goes on where it was."""
     from windtunnel.study import runner
     from windtunnel.study import study as studies
+    from windtunnel.study.cells import Choice
     from windtunnel.study.forecasts import Forecasts
     from windtunnel.study.surroundings import Here
 
-    found, around = studies.find(study), Here(engine)
-    order = _order(quick, rigorous, only, frameworks, rerun, seconds, take_over)
+    found, around = studies.find(study), Here("local" if engine.startswith("local:") else engine)
+    order = _order(quick, whole, rigorous, Choice(figures=_split(only), frameworks=_split(frameworks), devices=_devices(on)), rerun, seconds, take_over)
     chosen = runner.choose(found, order, around)
     if not chosen:
         raise BadInput(f"Nothing of {found.name} is left to run.", hint="The figures of --only may have plots and published figures alone.")
@@ -111,6 +117,7 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file to write; STUDY.html else.")] = None,
     store: StoreFile = None,
     level: Annotated[str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")] = None,
+    also: Annotated[list[Path] | None, typer.Option("--with", help="Rows of another machine, which study export wrote there as JSON; may be repeated.")] = None,
     with_forecasts: Annotated[
         bool, typer.Option("--with-forecasts", help="Let forecasts stand in for units that are not here when claims are judged.")
     ] = False,
@@ -122,7 +129,7 @@ def report(
     from windtunnel.study import study as studies
 
     found = studies.find(study)
-    rows = _rows(found, store, level)
+    rows = _joined(found, _rows(found, store, level), also or ())
     verdicts = _verdicts(found, rows, with_forecasts)
     path = pages.write(found, rows, verdicts, out or Path(f"{found.name}.html"))
     words.show(
@@ -158,28 +165,37 @@ def export(
     out: Annotated[Path, typer.Option("--out", help="FILE.csv, FILE.json or FILE.parquet.")],
     store: StoreFile = None,
     level: Annotated[str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")] = None,
+    samples: Annotated[int, typer.Option("--samples", min=0, help="At most so many raw samples of each process.")] = 200,
 ) -> None:
     """All rows of a study as a table: measured, forecast and published."""
     from windtunnel.study import export as exporting
     from windtunnel.study import study as studies
 
     words.refuse_unwritable(out, "--out")
-    rows = _rows(studies.find(study), store, level)
+    rows = _rows(studies.find(study), store, level, samples)
     exporting.write(rows, out)
     print(f"{len(rows)} rows written to {out}.")
 
 
-def _order(quick: bool, rigorous: bool, only: str, frameworks: str, rerun: str, seconds: float | None, take_over: bool) -> Order:
-    from windtunnel.study.cells import Choice
+def _order(quick: bool, whole: bool, rigorous: bool, choice: Choice, rerun: str, seconds: float | None, take_over: bool) -> Order:
     from windtunnel.study.runner import Order
 
     if quick and rigorous:
         raise BadInput("--quick and --rigorous cannot go together.", hint="Choose one; without either the whole grid is measured.")
+    if whole and not quick:
+        raise BadInput("--whole goes with --quick.", hint="Without --quick the whole grid is measured anyhow.")
     if rerun not in ("", "failed"):
         raise BadInput(f"--rerun cannot be {rerun!r}.", hint=nearest(rerun, ["failed"]))
-    choice = Choice(figures=_split(only), frameworks=_split(frameworks))
     level = "quick" if quick else "rigorous" if rigorous else "default"
-    return Order(level=level, choice=choice, seconds=seconds, rerun=bool(rerun), take_over=take_over)  # type: ignore[arg-type]
+    return Order(level=level, whole=whole, choice=choice, seconds=seconds, rerun=bool(rerun), take_over=take_over)  # type: ignore[arg-type]
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    found = _split(text.replace("gpu", "cuda"))
+    for name in found:
+        if name not in ("cpu", "cuda"):
+            raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
+    return found
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -213,14 +229,25 @@ def _opened(path: Path | None) -> Any:
     return contextlib.closing(StudyStore(path))
 
 
-def _rows(study: Study, path: Path | None, level: str | None) -> list[Row]:
+def _joined(study: Study, rows: list[Row], others: Sequence[Path]) -> list[Row]:
+    """With what other machines measured; a forecast is no longer needed for a line that one of them has."""
+    from windtunnel.study import export as exporting
+
+    joined = list(rows)
+    for path in others:
+        joined += [row for row in exporting.read(path) if row.study == study.name and row.origin == "measured"]
+    there = {(row.figure, row.case, row.label) for row in joined if row.origin == "measured" and row.step_seconds is not None}
+    return [row for row in joined if not (row.origin == "forecast" and (row.figure, row.case, row.label) in there)]
+
+
+def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200) -> list[Row]:
     from windtunnel.study.results import results
 
     if level not in (None, "quick", "default", "rigorous"):
         raise BadInput(f"--level cannot be {level!r}.", hint=nearest(str(level), ["quick", "default", "rigorous"]))
     with _opened(path) as kept:
         store: StudyStore = kept
-        return results(study, store, level=level)
+        return results(study, store, level=level, samples=samples)
 
 
 def _verdicts(study: Study, rows: list[Row], with_forecasts: bool) -> list[Verdict]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _LANES = 4  # threads that share a unit, or two
 _ALONE = 32  # up to so many units each has its own threads
 _SHARED_BYTES = 227 * 1024  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
 _SPARE_BYTES = 1024
+_entered = threading.local()
 
 
 def refusal(network: Network, n_steps: int) -> str:
@@ -61,7 +63,7 @@ def train_many(jobs: Sequence[Job]) -> list[Trained | Exploded]:
     """Train networks of one size side by side, a multiprocessor each, in one launch an epoch."""
     first = jobs[0]
     _require_alike(jobs)
-    batch = _Batch(jobs)
+    batch = Batch(jobs)
     losses = [batch.run_epoch() for _ in range(first.epochs)]
     found = torch.cat(losses, dim=1).cpu().numpy()
     weights = batch.weights()
@@ -88,7 +90,7 @@ def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, nois
     states = timed.new_empty(batch, n_steps, network.n_rec)
     rates = timed.new_empty(batch, n_steps, _rows(network)) if network.leak < 1 else states
     heard = states if noise is None else noise.transpose(0, 1).contiguous()
-    arguments = [flat, inputs, heard, outputs, states, rates, states, states, states, n_steps, batch, int(noise is not None), states]
+    arguments = [flat, inputs, heard, outputs, states, rates, states, states, states, n_steps, batch, int(noise is not None)]
     _launch(network, 1, batch, n_steps, arguments)
     return outputs, (flat, inputs, states, rates, dict(weights))
 
@@ -99,14 +101,14 @@ def backward(network: Network, kept: Any, slopes: Tensor) -> tuple[Tensor, dict[
     n_steps, batch = inputs.shape[:2]
     gradients = slopes.new_empty(batch, flat.numel() - 1)
     drives = slopes.new_empty(batch, n_steps, network.n_rec)
-    arguments = [flat, inputs, states, slopes, states, rates, slopes, gradients, drives, n_steps, batch, 0, states]
+    arguments = [flat, inputs, states, slopes, states, rates, slopes, gradients, drives, n_steps, batch, 0]
     _launch(network, 2, batch, n_steps, arguments)
     found = _unpack(gradients.sum(0), network)
     w_in = _effective(network, "w_in", weights["w_in"])
     return (drives @ w_in.T).transpose(0, 1), {name: _raw_gradient(network, name, weights[name], found[name]) for name in NAMES}
 
 
-class _Batch:
+class Batch:
     """Networks of one size on the GPU, with their data, optimiser states and the order of their examples."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -131,14 +133,21 @@ class _Batch:
 
     def run_epoch(self) -> Tensor:
         """Losses of every network's updates over all its examples once."""
-        orders = [self._order(job, generator) for job, generator in zip(self.jobs, self.generators, strict=True)]
+        return self.run(*self.place([self._order(job, generator) for job, generator in zip(self.jobs, self.generators, strict=True)]))
+
+    def place(self, orders: Sequence[Array]) -> tuple[Tensor, Tensor]:
+        """For every network the rows of examples of its updates, and one over what each update takes the mean of, on the GPU."""
         norms = np.stack([self._norms(order, mask) for order, mask in zip(orders, self.masks, strict=True)])
-        losses = torch.empty(len(self.jobs), self.updates, device="cuda")
-        order = torch.as_tensor(np.stack(orders).astype(np.int32)).cuda()
-        sizes = [self.n_steps, self.updates, self.batch, self.done, self.count, int(self.masks[0] is not None), 0, int(self.shared)]
-        arguments = [self.flat, self.states, self.hypers, self.inputs, self.targets, self.mask, order, torch.as_tensor(norms).cuda(), self.flat, losses, *sizes]
+        return torch.as_tensor(np.stack(orders).astype(np.int32)).cuda(), torch.as_tensor(norms).cuda()
+
+    def run(self, order: Tensor, norms: Tensor) -> Tensor:
+        """One launch over what was placed; losses by network and update."""
+        updates = order.shape[1]
+        losses = torch.empty(len(self.jobs), updates, device="cuda")
+        sizes = [self.n_steps, updates, self.batch, self.done, self.count, int(self.masks[0] is not None), 0, int(self.shared)]
+        arguments = [self.flat, self.states, self.hypers, self.inputs, self.targets, self.mask, order, norms, self.flat, losses, *sizes]
         _launch(self.network, 0, len(self.jobs), self.n_steps, arguments)
-        self.done += self.updates
+        self.done += updates
         return losses
 
     def weights(self) -> list[Weights]:
@@ -151,7 +160,7 @@ class _Batch:
     def _norms(self, order: Array, mask: Array | None) -> Array:
         """One over how many errors each update takes the mean of."""
         each = 1 if self.network.loss == "cross_entropy" else self.network.n_out
-        counted = np.full(self.updates, float(self.batch * self.n_steps)) if mask is None else mask[order].sum((1, 2))
+        counted = np.full(len(order), float(self.batch * self.n_steps)) if mask is None else mask[order].sum((1, 2))
         return np.asarray(1.0 / (counted * each), np.float32)
 
 
@@ -249,8 +258,16 @@ def _rows(network: Network) -> int:
 
 
 def _launch(network: Network, mode: int, blocks: int, n_steps: int, arguments: list[Any]) -> None:
+    _enter_context()
     kernel = _compiled(_units(network), network.n_rec, network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
     kernel(grid=(blocks, 1, 1), block=(_threads(network), 1, 1), args=arguments, shared_mem=shared_bytes(network, n_steps))
+
+
+def _enter_context() -> None:
+    """The driver's own calls need a context, which a thread of autograd's has only once PyTorch has run something in it."""
+    if not hasattr(_entered, "done"):
+        torch.zeros(1, device="cuda")
+        _entered.done = True
 
 
 @functools.lru_cache(maxsize=64)

@@ -128,21 +128,12 @@ class _OnGPU:
     def __init__(self, job: Any) -> None:
         from windtunnel.fused import cuda
 
-        class Ordered(cuda._Batch):
-            """The order is given, not drawn."""
-
-            order: Array
-
-            def _order(self, job: Any, generator: Any) -> Array:
-                return self.order
-
         self._pack, self._unpack = cuda._pack, cuda._unpack
-        self._batch = Ordered([job])
+        self._batch = cuda.Batch([job])
 
     def run(self, weights: dict[str, Tensor], order: Array) -> Array:
         self._batch.flat[0].copy_(self._pack(weights, None))
-        self._batch.order = order
-        return np.asarray(self._batch.run_epoch()[0].cpu().numpy())
+        return np.asarray(self._batch.run(*self._batch.place([order]))[0].cpu().numpy())
 
     def weights(self) -> dict[str, Tensor]:
         return self._unpack(self._batch.flat[0], self._batch.network)

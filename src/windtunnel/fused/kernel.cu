@@ -447,7 +447,7 @@ fused(float* weights, float* states, const float* hypers, const float* all_input
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fused(const float* weights, const float* all_inputs, const float* noises, float* all_outputs, float* all_states, float* all_rates, const float* all_slopes,
-      float* gradients, float* drives, int n_steps, int batch, int has_noise, float* spare) {
+      float* gradients, float* drives, int n_steps, int batch, int has_noise) {
     extern __shared__ float4 memory[];
     float* z = reinterpret_cast<float*>(memory);
     float* turned = z + (n_steps + 1) * ZP;

@@ -66,7 +66,7 @@ class FusedRNN(nn.Module):
             self._say(f"FusedRNN is written for float32; {timed.dtype} runs as a plain PyTorch loop.")
             return plain_loop(self.network, timed, noise, weights)
         if standin.is_fake(timed):
-            traced = standin.run if standin.stands(self.network, timed.shape[0]) else plain_loop
+            traced = standin.run if standin.stands(self.network, timed.shape[0]) else beside_kernel
             return traced(self.network, timed, noise, weights)
         if timed.device.type == "cpu":
             outputs: Tensor = _OnCPU.apply(self, timed, noise, *weights)  # type: ignore[no-untyped-call]
@@ -75,8 +75,9 @@ class FusedRNN(nn.Module):
         if cuda is not None and cuda.available(self.network, timed):
             found: Tensor = _OnCUDA.apply(self, cuda, timed, noise, *weights)  # type: ignore[no-untyped-call]
             return found
-        self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as a plain PyTorch loop, many launches a timestep.")
-        return plain_loop(self.network, timed, noise, weights)
+        how = "PyTorch's own recurrent call" if has_call(self.network, noise) else "a plain PyTorch loop, many launches a timestep"
+        self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as {how}.")
+        return beside_kernel(self.network, timed, noise, weights)
 
     def _require_fitting(self, timed: Tensor, weights: list[Tensor]) -> None:
         if timed.ndim != 3 or timed.shape[2] != self.network.n_in or 0 in timed.shape:
@@ -100,8 +101,25 @@ class FusedRNN(nn.Module):
             warnings.warn(words, stacklevel=4)
 
 
-def plain_loop(network: Network, timed: Tensor, noise: Tensor | None, weights: list[Tensor]) -> Tensor:
-    """The equations as a loop over time, under PyTorch's own autograd."""
+def has_call(network: Network, noise: Tensor | None) -> bool:
+    """Whether a GPU's library has one call for these units: neither leaky nor noisy, and not sigmoid."""
+    return network.activation in ("relu", "tanh") and network.leak == 1 and noise is None
+
+
+def beside_kernel(network: Network, timed: Tensor, noise: Tensor | None, weights: list[Tensor]) -> Tensor:
+    """What a GPU runs where its kernel cannot hold the network: the library's call for all timesteps, or the loop."""
+    if not has_call(network, noise):
+        return plain_loop(network, timed, noise, weights)
+    w_in, w_rec, b_rec, w_out, b_out = constrained(network, timed, weights)
+    call = torch.rnn_relu if network.activation == "relu" else torch.rnn_tanh
+    state = timed.new_zeros(1, timed.shape[1], network.n_rec)
+    matrices = [w_in.T.contiguous(), w_rec.T.contiguous(), b_rec, torch.zeros_like(b_rec)]
+    states: Tensor = call(timed, state, matrices, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+    return states @ w_out + b_out
+
+
+def constrained(network: Network, timed: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Weights after masks and signs, in the order of NAMES."""
     w = dict(zip(NAMES, weights, strict=True))
     if network.signed is not None:
         w["w_rec"] = torch.where(torch.as_tensor(network.signed, device=timed.device)[:, None], w["w_rec"].abs(), w["w_rec"])
@@ -109,12 +127,18 @@ def plain_loop(network: Network, timed: Tensor, noise: Tensor | None, weights: l
         factor = network.factor(name)
         if factor is not None:
             w[name] = w[name] * torch.as_tensor(np.array(factor), device=timed.device, dtype=timed.dtype)
+    return [w[name] for name in NAMES]
+
+
+def plain_loop(network: Network, timed: Tensor, noise: Tensor | None, weights: list[Tensor]) -> Tensor:
+    """The equations as a loop over time, under PyTorch's own autograd."""
+    w_in, w_rec, b_rec, w_out, b_out = constrained(network, timed, weights)
     f = {"relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[network.activation]
     state, outputs = timed.new_zeros(timed.shape[1], network.n_rec), []
     for t, step_input in enumerate(timed):
-        drive = step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"]
+        drive = step_input @ w_in + state @ w_rec + b_rec
         state = (1 - network.leak) * state + network.leak * f(drive if noise is None else drive + noise[t])
-        outputs.append(state @ w["w_out"] + w["b_out"])
+        outputs.append(state @ w_out + b_out)
     return torch.stack(outputs)
 
 

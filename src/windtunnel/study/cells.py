@@ -26,10 +26,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which of a study's cells: all, or only some figures and frameworks, or only the corners of each grid."""
+    """Which of a study's cells: all, or only some figures, frameworks and devices, or only the corners of each grid."""
 
     figures: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     corners: bool = False
 
 
@@ -43,7 +44,8 @@ def cells_of(study: Study, cores: int, choice: Choice | None = None) -> list[Cel
     for figure in study.figures:
         if choice.figures and figure.name not in choice.figures:
             continue
-        for case, label in [(each, label) for each in figure.cases if each.quick or not choice.corners for label in each.labels]:
+        cases = [each for each in figure.cases if (each.quick or not choice.corners) and (not choice.devices or device_of(each) in choice.devices)]
+        for case, label in [(each, label) for each in cases for label in each.labels]:
             if not choice.frameworks or {label, framework_of(label)} & set(choice.frameworks):
                 found += _cells_of_case(figure, case, label, cores, choice.corners)
     return found

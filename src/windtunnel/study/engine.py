@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from windtunnel.errors import MeasurementFailed
@@ -37,19 +40,42 @@ class Engine(Protocol):
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """One child after another on this machine, so that none disturbs another."""
+    """One child after another on this machine, so that none disturbs another.
+
+    With `ahead` above 1, so many children for the GPU are started at a time: all but one of them only import their framework, which
+    takes longer than the timing, and wait for their turn. A child for the CPU is always alone.
+    """
+
+    ahead: int = 1
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
-        for piece in work:
-            yield carry_out(piece)
+        with tempfile.TemporaryDirectory(prefix="windtunnel-") as folder, ThreadPoolExecutor(self.ahead) as pool:
+            turn, flying = str(Path(folder) / "turn"), set[Future[Outcome]]()
+            for piece in work:
+                alone = self.ahead == 1 or piece.task.device == "cpu"
+                yield from _land(flying, 0 if alone else self.ahead - 1)
+                if alone:
+                    yield carry_out(piece)
+                else:
+                    flying.add(pool.submit(carry_out, piece, turn))
+            yield from _land(flying, 0)
 
 
-def carry_out(work: Work) -> Outcome:
-    """Run one child and tell how it went."""
+def _land(flying: set[Future[Outcome]], most: int) -> Iterator[Outcome]:
+    """Wait until no more than so many are under way."""
+    while len(flying) > most:
+        for done in wait(flying, return_when=FIRST_COMPLETED).done:
+            flying.remove(done)
+            yield done.result()
+
+
+def carry_out(work: Work, turn: str = "") -> Outcome:
+    """Run one child and tell how it went; one with a `turn` waits until no other holds that file."""
     from windtunnel.measurement import frameworks
 
     try:
-        return Outcome(work=work, report=frameworks.run_task(work.task, work.protocol, number=work.number))
+        return Outcome(work=work, report=frameworks.run_task(work.task, work.protocol, number=work.number, turn=turn))
     except MeasurementFailed as error:
         return Outcome(work=work, state=error.state, error=error.message)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput, StoreError, Unavailable, nearest
+from windtunnel.errors import BadInput, BadRecord, StoreError, Unavailable, nearest
 from windtunnel.study.rows import Row
 
 FORMATS = ("csv", "json", "parquet")
@@ -46,6 +46,14 @@ def write(rows: Sequence[Row], path: str | Path) -> Path:
         raise StoreError(f"{path} could not be written: {error.strerror or error}.", hint="What was there before is unharmed.") from error
 
 
+def read(path: str | Path) -> list[Row]:
+    """The rows that `write` wrote as JSON."""
+    told = records.load(Path(path))
+    if not isinstance(told, list) or not all(isinstance(row, dict) for row in told):
+        raise BadRecord(f"{path} holds no rows of a study.", hint="Write them with: windtunnel study export STUDY --out FILE.json")
+    return [records.read(Row, row, f"{path}: row {number}") for number, row in enumerate(told, 1)]
+
+
 def frame(rows: Sequence[Row]) -> Any:
     """A pandas dataframe of the flat records."""
     try:
@@ -65,8 +73,8 @@ def _csv(rows: Sequence[Row]) -> bytes:
 
 
 def _json(rows: Sequence[Row]) -> bytes:
-    """The rows whole, raw samples too."""
-    return (json.dumps([records.plain(row) for row in rows], indent=1) + "\n").encode()
+    """The rows whole, raw samples too, one to a line."""
+    return ("[\n" + ",\n".join(json.dumps(records.plain(row)) for row in rows) + "\n]\n").encode()
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:

@@ -39,9 +39,10 @@ Watch = Callable[[Outcome | None, Standing], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a study is to be run. `seconds` takes the place of the level's own."""
+    """How a study is to be run. `seconds` takes the place of the level's own; a quick run has the corners of each grid, or the `whole`."""
 
     level: Level = "default"
+    whole: bool = False
     choice: Choice = field(default_factory=Choice)
     seconds: float | None = None
     rerun: bool = False
@@ -70,8 +71,8 @@ def is_failure(state: str) -> bool:
 
 
 def choose(study: Study, order: Order, surroundings: Surroundings) -> list[Cell]:
-    """The cells an order asks for; a quick one has the corners of each grid."""
-    return cells_of(study, surroundings.cores, dataclasses.replace(order.choice, corners=order.choice.corners or order.level == "quick"))
+    """The cells an order asks for."""
+    return cells_of(study, surroundings.cores, dataclasses.replace(order.choice, corners=order.choice.corners or (order.level == "quick" and not order.whole)))
 
 
 def run(

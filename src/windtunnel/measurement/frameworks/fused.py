@@ -16,7 +16,18 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def refusal(task: Task) -> str | None:
+    if task.device == "cuda":
+        return _gpu_refusal(task)
     return "one network is trained on one core; several side by side use more" if task.threads > 1 else None
+
+
+def _gpu_refusal(task: Task) -> str | None:
+    if task.data == "streamed":
+        return "on a GPU all examples lie there from the start"
+    settings, standin = base.library("windtunnel.fused.settings"), base.library("windtunnel.fused.standin")
+    asked = base.RnnSettings(**task.settings)
+    network = settings.Network(n_in=asked.n_in, n_rec=asked.n_rec, n_out=asked.n_out, activation=asked.activation)
+    return None if standin.fits_block(network, asked.n_steps) else "the network does not fit in one block of a GPU, which holds 128 units"
 
 
 def build(problem: Problem, task: Task) -> Built:
@@ -26,9 +37,11 @@ def build(problem: Problem, task: Task) -> Built:
     network = settings.Network(n_in=n_in, n_rec=n_rec, n_out=problem.weights["w_out"].shape[1], activation=problem.activation)
     weights = settings.Weights(**problem.weights)
     examples = settings.Examples(inputs=_by_example(problem.inputs), targets=_by_example(problem.targets)).checked(network)
-    engine = training.engine_for(network, weights, n_steps=problem.inputs.shape[1], batch=task.batch, optimizer=_optimizer(settings, problem))
     order = numpy.arange(problem.batches * task.batch).reshape(problem.batches, task.batch)
     feed = base.Feed(list(order))
+    if task.device == "cuda":
+        return _on_gpu(problem, task, network, weights, examples, _optimizer(settings, problem), order, feed)
+    engine = training.engine_for(network, weights, n_steps=problem.inputs.shape[1], batch=task.batch, optimizer=_optimizer(settings, problem))
     return Built(
         step=lambda: engine.train(examples, order)[-1],
         first=lambda: engine.train(examples, feed()[None])[-1],
@@ -39,6 +52,28 @@ def build(problem: Problem, task: Task) -> Built:
         versions={"windtunnel": base.library("windtunnel").__version__, "llvmlite": base.library("llvmlite").__version__},
         threads=lambda: 1,
         compiles=True,
+    )
+
+
+def _on_gpu(problem: Problem, task: Task, network: Any, weights: Any, examples: Any, optimizer: Any, order: base.Array, feed: base.Feed) -> Built:
+    """The kernel that trains many networks, with one: a launch goes over all batches."""
+    torch, cuda, many = base.library("torch"), base.library("windtunnel.fused.cuda"), base.library("windtunnel.fused.many")
+    kernel = cuda.Batch([many.Job(network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch)])
+    whole = kernel.place([order])
+    return Built(
+        step=lambda: kernel.run(*whole)[0, -1],
+        first=lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1],
+        settle=lambda: problem.batches,
+        number=float,
+        sync=torch.cuda.synchronize,
+        parameters=problem.parameters,
+        dtype="float32",
+        versions={"windtunnel": base.library("windtunnel").__version__, "torch": torch.__version__},
+        threads=lambda: 1,
+        compiles=True,
+        peak=lambda: {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()},
+        unit=torch.cuda.get_device_name(0),
+        facts={"cuda": torch.version.cuda},
     )
 
 

@@ -19,12 +19,13 @@ from windtunnel.measurement.steady import Protocol
 _START = Path(__file__).with_name("start.py")
 
 
-def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, Any]:
+def run_task(task: Task, protocol: Protocol, *, number: int = 0, turn: str = "") -> dict[str, Any]:
     """Time one task in one process and give its report; MeasurementFailed says by name why there is none.
 
     `number` counts the processes of a cell. Weights and data come from the task's seed alone and are the same in each of them.
+    Children that are given the same file as their `turn` build and time their tasks one after another.
     """
-    return {**_run([task], protocol, 0), "number": number}
+    return {**_run([task], protocol, 0, turn), "number": number}
 
 
 def losses(task: Task, steps: int) -> list[float]:
@@ -40,7 +41,7 @@ def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0
     return [report[f"trace {i}"] for i in range(len(tasks))]
 
 
-def _run(tasks: Sequence[Task], protocol: Protocol, steps: int) -> dict[str, Any]:
+def _run(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str = "") -> dict[str, Any]:
     task = tasks[0]
     framework = catalogue.named(task.framework)
     for why in filter(None, map(catalogue.refusal, tasks)):
@@ -54,6 +55,7 @@ def _run(tasks: Sequence[Task], protocol: Protocol, steps: int) -> dict[str, Any
         "module": framework.module,
         "imports": list(framework.imports),
         "trace": steps,
+        "turn": turn,
     }
     command = [str(python), "-P", str(_START)]
     pinned = task.threads if task.device == "cpu" else None
