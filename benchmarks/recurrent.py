@@ -1,7 +1,9 @@
-"""The fused recurrent engine beside every other way to train the same small network, one example at a time, on one core.
+"""The fused recurrent engine beside every other way to train the same small network, one example at a time, on one core, or on a
+GPU.
 
     python benchmarks/recurrent.py                          the grid of Brandfonbrener 2017: n_rec 10-200 by n_steps 10-100
     python benchmarks/recurrent.py --n-rec 1000,2000,5000 --n-steps 20 --ways fused,torch:loop,torch:module,jax:scan
+    python benchmarks/recurrent.py --device cuda --n-rec 10,20,50,100
     python benchmarks/recurrent.py --two                    two networks on two cores against one on one
 
 All ways start from the same weights, see the same examples and must show the same losses. Each way lives in a process of its own, all
@@ -23,7 +25,10 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "windtunnel"
-WAYS = "fused,numba,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,tensorflow:unrolled,tensorflow:scan,pytensor:scan"
+WAYS = {
+    "cpu": "fused,numba,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,tensorflow:unrolled,tensorflow:scan,pytensor:scan",
+    "cuda": "fused,torch:loop,torch:module,torch:graph,jax:scan",
+}
 ROUND_SECONDS = 0.05
 TRACE = 5
 
@@ -45,8 +50,8 @@ def serve(way: str) -> None:
         order = json.loads(line)
         try:
             if "settings" in order:
-                call = build(way, order["settings"])
-                answer: dict[str, Any] = {"losses": [call(1) for _ in range(TRACE)]}
+                call = build(way, order["settings"], order["device"])
+                answer: dict[str, Any] = {"losses": [call(1) for _ in range(TRACE)], "per": getattr(call, "per", 1)}
             else:
                 wall, cpu = time.perf_counter(), time.process_time()
                 call(order["steps"])
@@ -56,25 +61,29 @@ def serve(way: str) -> None:
         print(json.dumps(answer), file=told, flush=True)
 
 
-def build(way: str, settings: dict[str, Any]) -> Callable[[int], float]:
+def build(way: str, settings: dict[str, Any], device: Any) -> Callable[[int], float]:
     """A function that does so many steps and gives the last loss."""
     from windtunnel.measurement.frameworks import base, catalogue
     from windtunnel.measurement.frameworks.task import Task
 
     name, _, how = way.partition(":")
     own = {"fused": fused, "numba": by_hand_in_numba, "jax:epoch": whole_epoch_in_jax}
-    task = Task(framework=name, way=how, job="rnn", settings=settings)
+    task = Task(framework=name, way=how or "epoch", job="rnn", settings=settings, device=device)
     problem = base.problem_of(task)
-    if way in own:
+    if way in own and device == "cpu":
         return own[way](problem)
     built = catalogue.file_of(catalogue.named(name)).build(problem, task)
 
+    per = 1 if built.settle is None else built.settle()  # steps that one call does
+
     def call(steps: int) -> float:
-        for _ in range(steps):
-            loss = built.step()
+        times, once = (steps, built.first or built.step) if steps % per else (steps // per, built.step)
+        for _ in range(times):
+            loss = once()
         built.sync()
         return float(built.number(loss))
 
+    call.per = per  # type: ignore[attr-defined]
     return call
 
 
@@ -228,12 +237,12 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
 class Side:
     """A way's process, as the parent sees it."""
 
-    def __init__(self, way: str, core: int) -> None:
+    def __init__(self, way: str, core: int, device: Any) -> None:
         from windtunnel.measurement import environment
         from windtunnel.measurement.frameworks import catalogue
         from windtunnel.measurement.frameworks.task import Task
 
-        self.way, self.steps = way, 1
+        self.way, self.device, self.steps = way, device, 1
         name, _, how = way.partition(":")
         own = name in ("fused", "numba")
         python = Path(sys.executable) if own else catalogue.python_for(name)
@@ -241,9 +250,9 @@ class Side:
             raise FileNotFoundError(f"{name} is not installed")
         around = environment.for_child(1)
         if not own:
-            around |= catalogue.file_of(catalogue.named(name)).environment(Task(framework=name, way=how, job="rnn"))
+            around |= catalogue.file_of(catalogue.named(name)).environment(Task(framework=name, way=how, job="rnn", device=device))
         command = [str(python), "-P", __file__, "--serve", way]
-        pin = lambda: os.sched_setaffinity(0, {core})  # noqa: E731
+        pin = (lambda: os.sched_setaffinity(0, {core})) if device == "cpu" else None
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=around, preexec_fn=pin)
 
     def ask(self, **order: Any) -> dict[str, Any]:
@@ -262,14 +271,16 @@ def cell(sides: list[Side], settings: dict[str, Any], rounds: int, clock: str) -
     """Seconds a step of each way, round by round; a way that fails or shows other losses says so and is left out."""
     ready, right = [], None
     for side in sides:
-        found = side.ask(settings=settings)
+        found = side.ask(settings=settings, device=side.device)
         losses = found.get("losses")
         right = right or losses
         if losses is None or any(abs(a - b) > 1e-3 * abs(b) for a, b in zip(losses, right, strict=True)):
             print(f"    {side.way}: {found.get('failed', f'losses {losses} rather than {right}')}", flush=True)
             continue
         ready.append(side)
-        side.steps = max(2, min(5000, int(ROUND_SECONDS / max(min(side.ask(steps=2)["wall"] / 2 for _ in range(3)), 1e-7))))
+        few = max(2, found["per"])
+        wanted = int(ROUND_SECONDS / max(min(side.ask(steps=few)["wall"] / few for _ in range(3)), 1e-7))
+        side.steps = max(few, min(5000, wanted) // found["per"] * found["per"])
         side.ask(steps=side.steps)
     seconds: dict[str, list[float]] = {side.way: [] for side in ready}
     for _ in range(rounds):
@@ -307,15 +318,26 @@ def peak_flop_rate() -> float:
     return 2.0 * e.width * sums * turns / min(seconds)
 
 
+def block_flop_rate() -> float:
+    """Of one multiprocessor, which is all that one network has: 128 lanes that multiply and add (Volta to Hopper), at the highest clock."""
+    import torch
+
+    clock = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) * 1e3  # kHz; an H200 where PyTorch does not tell
+    return 2.0 * 128 * clock
+
+
 def compare(options: argparse.Namespace) -> None:
-    peak = peak_flop_rate()
+    peak = peak_flop_rate() if options.device == "cpu" else block_flop_rate()
     sides = []
-    for way in options.ways.split(","):
+    for way in (options.ways or WAYS[options.device]).split(","):
         try:
-            sides.append(Side(way, options.core))
+            sides.append(Side(way, options.core, options.device))
         except FileNotFoundError as error:
             print(f"left out: {error}")
-    print(f"microseconds a step, batch 1, relu, one core ({options.clock} clock, {options.rounds} rounds); the core's peak is {peak / 1e9:.0f} Gflop/s")
+    place = "one core" if options.device == "cpu" else "one GPU"
+    print(
+        f"microseconds a step, batch 1, relu, {place} ({options.clock} clock, {options.rounds} rounds); peak of a core or multiprocessor {peak / 1e9:.0f} Gflop/s"
+    )
     worst: tuple[float, str] = (float("inf"), "")
     for n_rec in map(int, options.n_rec.split(",")):
         for n_steps in map(int, options.n_steps.split(",")):
@@ -335,7 +357,7 @@ def verdict(seconds: dict[str, list[float]], limit: float) -> float:
     best = min(ratios, key=ratios.__getitem__)
     words = ", ".join(f"{ratios[way]:.1f}x {way}" for way in sorted(ratios, key=ratios.__getitem__))
     print(
-        f"    fused is {ratios[best]:.2f}x the best other ({best}); {statistics.median(ours) / limit:.1f} times the core's arithmetic limit; {words}",
+        f"    fused is {ratios[best]:.2f}x the best other ({best}); {statistics.median(ours) / limit:.1f} times the arithmetic limit; {words}",
         flush=True,
     )
     return ratios[best]
@@ -368,7 +390,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The fused recurrent engine beside all other ways.")
     parser.add_argument("--n-rec", default="10,20,50,100,200")
     parser.add_argument("--n-steps", default="10,20,50,100")
-    parser.add_argument("--ways", default=WAYS)
+    parser.add_argument("--ways", default="", help="with commas between; all that there are for the device else")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--core", type=int, default=0)

@@ -21,6 +21,7 @@ WEIGHTS = (
     ("depthwise", 8),
     ("grouped", 5),
     ("square", 6),
+    ("gate", 2),
     ("transposed", 6),
     ("attention", 10),
     ("recurrent", 8),

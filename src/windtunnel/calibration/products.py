@@ -161,6 +161,12 @@ class Products(Sizes):
             self._precision(), 1 << r.randint(0, 8), groups * each, groups * each * wider, side, 3, r.choice((1, 1, 1, 2)), 1, groups
         )
 
+    def _gate(self) -> Case | None:
+        """1 x 1 over maps of one position or a few, as gates that weigh channels have them."""
+        r = self.rng
+        channels, out = self._width(4, 2048), self._width(4, 2048)
+        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, out, r.choice((1, 1, 1, 2, 3)), 1, 1, 0, 1)
+
     def _square(self) -> Case | None:
         """3 x 3, where a library has the most algorithms to choose from, some of which take much room: of the sizes most people choose
         one after the other, or any width in full precision, which has the most algorithms."""

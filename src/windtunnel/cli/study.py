@@ -66,7 +66,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells with forecast time and memory; measure nothing.")] = False,
     seconds: Annotated[float | None, typer.Option("--seconds", min=0.01, max=86400, help="Steady timing in each process, in place of the level's own.")] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="local, local:ahead=4 (children for a GPU start while another is timed), ray://HOST:PORT or slurm.")
+        str, typer.Option("--engine", help="local, local:ahead=4,share=10 (children for a GPU started ahead, cells to a process), ray://HOST:PORT or slurm.")
     ] = "local",
     store: StoreFile = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Run even where another coordinator on another host seems to.")] = False,
@@ -80,7 +80,7 @@ def run(
     from windtunnel.study.forecasts import Forecasts
     from windtunnel.study.surroundings import Here
 
-    found, around = studies.find(study), Here("local" if engine.startswith("local:") else engine)
+    found, around = studies.find(study), Here("local" if engine.startswith("local:") else engine, shared="share=" in engine)
     order = _order(quick, whole, rigorous, Choice(figures=_split(only), frameworks=_split(frameworks), devices=_devices(on)), rerun, seconds, take_over)
     chosen = runner.choose(found, order, around)
     if not chosen:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from windtunnel.errors import BadInput
 from windtunnel.fused import cpu
+from windtunnel.fused.captured import Captured, capture
 from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import NAMES, Array, Examples, Optimizer, Weights
 from windtunnel.fused.train import engine_for
@@ -37,7 +38,7 @@ class Epochs:
 
     @classmethod
     def of(cls, model: FusedRNN, examples: Examples, *, optimizer: Optimizer, batch: int) -> Epochs | None:
-        """For the unit the module lies on, or None where a GPU's kernel cannot hold the network or the network has noise."""
+        """For the unit the module lies on, or None where the network has noise or this PyTorch cannot capture its step."""
         network = model.network
         if network.input_noise or network.recurrent_noise:
             return None
@@ -51,11 +52,14 @@ class Epochs:
         from windtunnel.fused import cuda
         from windtunnel.fused.many import Job
 
-        constrained = any(value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs))
-        if model.w_in.device.type != "cuda" or constrained or cuda.refusal(network, n_steps):
+        if model.w_in.device.type != "cuda":
             return None
+        constrained = any(value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs))
         job = Job(network=network, examples=given, weights=_weights(model), optimizer=optimizer, batch=batch)
-        return cls(_OnGPU(job), count, batch)
+        if not constrained and not cuda.refusal(network, n_steps):
+            return cls(_InBlock(job), count, batch)
+        captured = capture(job)
+        return None if captured is None else cls(_InGraph(captured), count, batch)
 
     def run(self, model: FusedRNN, order: Tensor) -> Tensor:
         """One epoch in this order of examples; the module's weights become those after it. Returns the loss of each step.
@@ -122,7 +126,7 @@ class _OnCPU:
             self._engine._number = done
 
 
-class _OnGPU:
+class _InBlock:
     """One network in the kernel that trains many. Its momenta lie as its threads hold them, so they go on only on a GPU."""
 
     def __init__(self, job: Any) -> None:
@@ -146,6 +150,29 @@ class _OnGPU:
 
     def set_steps(self, done: int) -> None:
         self._batch.done = done
+
+
+class _InGraph:
+    """One network whose step is a captured graph."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._captured = captured
+
+    def run(self, weights: dict[str, Tensor], order: Array) -> Array:
+        self._captured.put(weights)
+        return np.asarray(self._captured.run(order).cpu().numpy())
+
+    def weights(self) -> dict[str, Tensor]:
+        return self._captured.weights()
+
+    def state(self) -> dict[str, Tensor]:
+        return self._captured.state()
+
+    def steps(self) -> int:
+        return int(self._captured.done)
+
+    def set_steps(self, done: int) -> None:
+        self._captured.done.fill_(done)
 
 
 def _weights(model: FusedRNN) -> Weights:

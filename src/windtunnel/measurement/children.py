@@ -19,6 +19,33 @@ from windtunnel.measurement import environment
 
 def spawn(command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float) -> dict[str, Any]:
     """One order in a fresh interpreter, pinned to as many processors as it has threads; its last argument is where it shall speak."""
+    return report(*_converse(command, order, around, threads, timeout), timeout)
+
+
+def spawn_shared(
+    command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float
+) -> list[dict[str, Any] | MeasurementFailed | None]:
+    """An order of several tasks: for each what the child told of it, how it failed, or None where the child never came to it."""
+    messages, code, timed_out, errors = _converse(command, order, around, threads, timeout)
+    parts = list[list[dict[str, Any]]]()
+    for message in messages:
+        if message["kind"] == "task":
+            parts.append([])
+        elif parts:
+            parts[-1].append(message)
+    found = list[dict[str, Any] | MeasurementFailed | None]()
+    for part in parts:
+        try:
+            found.append(report(part, code, timed_out, errors, timeout))
+        except MeasurementFailed as error:
+            found.append(error)
+    return found + [None] * (len(order["tasks"]) - len(found))
+
+
+def _converse(
+    command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float
+) -> tuple[list[dict[str, Any]], int, bool, str]:
+    """All that a child says from its start to its end, and how it ended."""
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as errors, pinned(threads):
         child = subprocess.Popen(
@@ -44,7 +71,7 @@ def spawn(command: Sequence[str], order: Mapping[str, Any], around: Mapping[str,
             _end_group(child.pid)
             child.wait()
             raise
-        return report(messages, code, timed_out, tail(errors), timeout)
+        return messages, code, timed_out, tail(errors)
 
 
 def _end_group(leader: int) -> None:

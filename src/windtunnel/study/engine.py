@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,30 +45,64 @@ class Local:
     """One child after another on this machine, so that none disturbs another.
 
     With `ahead` above 1, so many children for the GPU are started at a time: all but one of them only import their framework, which
-    takes longer than the timing, and wait for their turn. A child for the CPU is always alone.
+    takes longer than the timing, and wait for their turn. A child for the CPU is always alone. With `share` above 1, so many cells of
+    one framework are timed one after another in one process, which is quicker where starting takes longest and less independent.
     """
 
     ahead: int = 1
+    share: int = 1
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
         with tempfile.TemporaryDirectory(prefix="windtunnel-") as folder, ThreadPoolExecutor(self.ahead) as pool:
-            turn, flying = str(Path(folder) / "turn"), set[Future[Outcome]]()
-            for piece in work:
-                alone = self.ahead == 1 or piece.task.device == "cpu"
+            turn, flying = str(Path(folder) / "turn"), set[Future[list[Outcome]]]()
+            for group in _grouped(work, self.share):
+                alone = self.ahead == 1 or group[0].task.device == "cpu"
                 yield from _land(flying, 0 if alone else self.ahead - 1)
                 if alone:
-                    yield carry_out(piece)
+                    yield from carry_out_all(group)
                 else:
-                    flying.add(pool.submit(carry_out, piece, turn))
+                    flying.add(pool.submit(carry_out_all, group, turn))
             yield from _land(flying, 0)
 
 
-def _land(flying: set[Future[Outcome]], most: int) -> Iterator[Outcome]:
+def _grouped(work: Iterable[Work], most: int) -> Iterator[list[Work]]:
+    """Pieces that may share a process, at most so many to one, in the order in which groups are full."""
+    from windtunnel.measurement import frameworks
+
+    waiting: dict[Hashable, list[Work]] = {}
+    for piece in work:
+        kind = (frameworks.kind_of(piece.task), piece.protocol)
+        waiting.setdefault(kind, []).append(piece)
+        if len(waiting[kind]) >= most:
+            yield waiting.pop(kind)
+    yield from waiting.values()
+
+
+def _land(flying: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome]:
     """Wait until no more than so many are under way."""
     while len(flying) > most:
         for done in wait(flying, return_when=FIRST_COMPLETED).done:
             flying.remove(done)
-            yield done.result()
+            yield from done.result()
+
+
+def carry_out_all(group: Sequence[Work], turn: str = "") -> list[Outcome]:
+    """Run a group in one child; those it never came to have a child of their own."""
+    from windtunnel.measurement import frameworks
+
+    if len(group) == 1:
+        return [carry_out(group[0], turn)]
+    try:
+        found = frameworks.run_shared([work.task for work in group], group[0].protocol, number=group[0].number, turn=turn)
+    except MeasurementFailed:
+        found = [None] * len(group)
+    outcomes = []
+    for work, each in zip(group, found, strict=True):
+        if isinstance(each, dict):
+            outcomes.append(Outcome(work=work, report=each))
+        else:
+            outcomes.append(carry_out(work, turn) if each is None else Outcome(work=work, state=each.state, error=each.message))
+    return outcomes
 
 
 def carry_out(work: Work, turn: str = "") -> Outcome:

@@ -27,29 +27,31 @@ from windtunnel.study.engine import Engine, Local, Outcome, Work, carry_out
 
 NODE_DIED = "node died"
 _DOUBT_SECONDS = 30.0
-_MOST_AHEAD = 64
+_MOST_AT_ONCE = 64
 _NAMES = ("local", "ray", "slurm")
 
 
 def engine_for(text: str) -> Engine:
-    """`local`, or `local:ahead=4`; `ray` or `ray://HOST:PORT`; `slurm`, or `slurm:partition=gpu,jobs=4` with Slurm's and our own settings."""
+    """`local`, or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm`, or `slurm:partition=gpu,jobs=4` with Slurm's and our own settings."""
     name, _, rest = text.partition(":")
     if name == "local":
-        return Local(ahead=_ahead(rest))
+        return Local(**_local_settings(rest))
     if name == "ray":
         return RayCluster(address=text if rest else "auto")
     if name == "slurm":
         return Slurm(**_slurm_settings(rest))
-    raise BadInput(f"No engine is called {text!r}.", hint=f"{nearest(name, _NAMES)} Write local, local:ahead=4, ray://HOST:PORT or slurm.")
+    raise BadInput(f"No engine is called {text!r}.", hint=f"{nearest(name, _NAMES)} Write local, local:ahead=4,share=10, ray://HOST:PORT or slurm.")
 
 
-def _ahead(text: str) -> int:
-    key, _, value = text.partition("=")
-    if not text:
-        return 1
-    if key != "ahead" or not value.isdigit() or not 1 <= int(value) <= _MOST_AHEAD:
-        raise BadInput(f"local: {text!r} is not a setting.", hint=f"Write local, or local:ahead=4 with a number from 1 to {_MOST_AHEAD}.")
-    return int(value)
+def _local_settings(text: str) -> dict[str, int]:
+    """`ahead=4,share=10`: each once, from 1 on."""
+    found = {}
+    for word in filter(None, text.split(",")):
+        key, _, value = word.partition("=")
+        if key not in ("ahead", "share") or not value.isdigit() or not 1 <= int(value) <= _MOST_AT_ONCE:
+            raise BadInput(f"local: {word!r} is not a setting.", hint=f"Write local:ahead=4,share=10 with numbers from 1 to {_MOST_AT_ONCE}.")
+        found[key] = int(value)
+    return found
 
 
 def to_plain(work: Work) -> dict[str, Any]:

@@ -46,10 +46,11 @@ print(json.dumps(found))
 
 
 class Here:
-    """This machine; `engine` names another engine than the local one, whose units may be elsewhere."""
+    """This machine; `engine` names another engine than the local one, whose units may be elsewhere. Cells whose processes are `shared`
+    are not taken for those that had their own."""
 
-    def __init__(self, engine: str = "local") -> None:
-        self.engine = engine
+    def __init__(self, engine: str = "local", *, shared: bool = False) -> None:
+        self.engine, self.shared = engine, shared
         self._versions: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
@@ -66,7 +67,7 @@ class Here:
         return bool(torch.cuda.is_available())
 
     def facts(self, task: Task) -> dict[str, Any]:
-        facts = {
+        facts: dict[str, Any] = {
             "system": platform.system(),
             "cpu": here.cpu_name(),
             "cpus": len(here.available_cpus()),
@@ -74,6 +75,7 @@ class Here:
             "windtunnel": windtunnel.__version__,
             "versions": self.versions(task.framework),
         }
+        facts |= {"processes": "shared"} if self.shared else {}
         return facts if self.engine == "local" else {**facts, "engine": self.engine}
 
     def obstacle(self, task: Task) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import json
@@ -61,13 +62,19 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
             emit({"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])})
         emit({"kind": "done", "stopped": "trace", "linear": None})
         return
-    resident = process.resident_bytes(reset_peak=False)
-    built: Built = framework.build(base.problem_of(tasks[0]), tasks[0])
-    emit({"kind": "ready", **_facts(built)})
-    _time(built, tasks[0].device, protocol, resident, emit)
+    for place, task in enumerate(tasks):
+        if len(tasks) > 1:
+            emit({"kind": "task"})
+        resident = process.resident_bytes(reset_peak=False)
+        built: Built = framework.build(base.problem_of(task), task)
+        emit({"kind": "ready", "place": place, **_facts(built)})
+        _time(built, task.device, protocol, resident, place, emit)
+        del built
+        gc.collect()
 
 
-def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Emit) -> None:
+def _time(built: Built, device: str, protocol: Protocol, resident: int, place: int, emit: Emit) -> None:
+    """`place` counts the tasks of a process. Memory and the clock are those of a first one: what an earlier one left would be in them."""
     built.sync()
     losses: list[Any] = []
     call = built.first or built.step
@@ -78,12 +85,13 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, emit: Em
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
-    emit({"kind": "memory", **_peak(built, resident)})
+    if place == 0:
+        emit({"kind": "memory", **_peak(built, resident)})
     if built.compiles:
         steady = statistics.median(sampler.seconds) / steps
         emit({"kind": "compile", "seconds": built.built_seconds + max(0.0, first - steady)})
-    linear = sampler.linearity()
-    emit({"kind": "ready", **_facts(built)})  # once more: some pools of threads are filled only when there is work
+    linear = sampler.linearity() if place == 0 else None
+    emit({"kind": "ready", "place": place, **_facts(built)})  # once more: some pools of threads are filled only when there is work
     emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
     emit({"kind": "done", "stopped": stopped, "linear": linear})
 

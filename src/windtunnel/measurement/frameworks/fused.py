@@ -17,17 +17,8 @@ def environment(task: Task) -> dict[str, str]:
 
 def refusal(task: Task) -> str | None:
     if task.device == "cuda":
-        return _gpu_refusal(task)
+        return "on a GPU all examples lie there from the start" if task.data == "streamed" else None
     return "one network is trained on one core; several side by side use more" if task.threads > 1 else None
-
-
-def _gpu_refusal(task: Task) -> str | None:
-    if task.data == "streamed":
-        return "on a GPU all examples lie there from the start"
-    settings, standin = base.library("windtunnel.fused.settings"), base.library("windtunnel.fused.standin")
-    asked = base.RnnSettings(**task.settings)
-    network = settings.Network(n_in=asked.n_in, n_rec=asked.n_rec, n_out=asked.n_out, activation=asked.activation)
-    return None if standin.fits_block(network, asked.n_steps) else "the network does not fit in one block of a GPU, which holds 128 units"
 
 
 def build(problem: Problem, task: Task) -> Built:
@@ -56,13 +47,19 @@ def build(problem: Problem, task: Task) -> Built:
 
 
 def _on_gpu(problem: Problem, task: Task, network: Any, weights: Any, examples: Any, optimizer: Any, order: base.Array, feed: base.Feed) -> Built:
-    """The kernel that trains many networks, with one: a launch goes over all batches."""
+    """The kernel that trains many networks, with one: a launch goes over all batches. A wide network's step is a captured graph."""
     torch, cuda, many = base.library("torch"), base.library("windtunnel.fused.cuda"), base.library("windtunnel.fused.many")
-    kernel = cuda.Batch([many.Job(network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch)])
-    whole = kernel.place([order])
+    job = many.Job(network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch)
+    if cuda.refusal(network, problem.inputs.shape[1]):
+        captured = base.library("windtunnel.fused.captured").Captured(job)
+        step, first = (lambda: captured.run(order)[-1]), (lambda: captured.run(feed()[None])[-1])
+    else:
+        kernel = cuda.Batch([job])
+        whole = kernel.place([order])
+        step, first = (lambda: kernel.run(*whole)[0, -1]), (lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1])
     return Built(
-        step=lambda: kernel.run(*whole)[0, -1],
-        first=lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1],
+        step=step,
+        first=first,
         settle=lambda: problem.batches,
         number=float,
         sync=torch.cuda.synchronize,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,15 @@ def run_task(task: Task, protocol: Protocol, *, number: int = 0, turn: str = "")
     return {**_run([task], protocol, 0, turn), "number": number}
 
 
+def run_shared(tasks: Sequence[Task], protocol: Protocol, *, number: int = 0, turn: str = "") -> list[dict[str, Any] | MeasurementFailed | None]:
+    """Time several tasks of one framework one after another in one process: for each its report, its failure, or None where the process
+    ended before it."""
+    _require_one_kind(tasks)
+    long = dataclasses.replace(protocol, timeout_seconds=protocol.timeout_seconds * len(tasks))
+    found = children.spawn_shared(*_call(tasks, long, 0, turn))
+    return [{**each, "number": number} if isinstance(each, dict) else each for each in found]
+
+
 def losses(task: Task, steps: int) -> list[float]:
     """The loss of each of the first steps."""
     return [float(loss) for loss in traces([task], steps)[0]["losses"]]
@@ -35,13 +45,27 @@ def losses(task: Task, steps: int) -> list[float]:
 
 def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0) -> list[dict[str, Any]]:
     """The losses of the first steps of several tasks of one framework, which share a process, and what it is `ready` with."""
-    if len({(task.framework, task.threads, task.device) for task in tasks}) != 1:
-        raise BadInput("Tasks that share a process must agree in framework, threads and device.", hint="Ask for one after the other.")
+    _require_one_kind(tasks)
     report = _run(tasks, Protocol(timeout_seconds=timeout_seconds), steps)
     return [report[f"trace {i}"] for i in range(len(tasks))]
 
 
+def kind_of(task: Task) -> tuple[str, int, str]:
+    """What tasks that share a process must agree in."""
+    return task.framework, task.threads, task.device
+
+
+def _require_one_kind(tasks: Sequence[Task]) -> None:
+    if len(set(map(kind_of, tasks))) != 1:
+        raise BadInput("Tasks that share a process must agree in framework, threads and device.", hint="Ask for one after the other.")
+
+
 def _run(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str = "") -> dict[str, Any]:
+    return children.spawn(*_call(tasks, protocol, steps, turn))
+
+
+def _call(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str) -> tuple[list[str], dict[str, Any], dict[str, str], int | None, float]:
+    """Command, order, environment, pinned threads and time-out of a child."""
     task = tasks[0]
     framework = catalogue.named(task.framework)
     for why in filter(None, map(catalogue.refusal, tasks)):
@@ -59,7 +83,7 @@ def _run(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str = "") 
     }
     command = [str(python), "-P", str(_START)]
     pinned = task.threads if task.device == "cpu" else None
-    return children.spawn(command, order, _around(framework, task, python), pinned, protocol.timeout_seconds)
+    return command, order, _around(framework, task, python), pinned, protocol.timeout_seconds
 
 
 def _around(framework: Framework, task: Task, python: Path) -> dict[str, str]:
