@@ -104,6 +104,27 @@ def test_a_fit_from_above_is_exceeded_by_few() -> None:
     assert above.mean() > middle.mean()
 
 
+def _weight_gradient(channels: int, out: int, examples: int = 64) -> tuple[int, ...]:
+    return (examples, channels, out, 7, 7, 7, 7, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0)
+
+
+def test_room_for_a_gradient_of_every_example_is_kept_where_a_library_was_seen_to_take_it(tmp_path: Path) -> None:
+    """A library that sums few channels for each example apart, and many at once: what lies between is learned."""
+    rng, seen = np.random.default_rng(0), []
+    for channels, out in rng.integers(16, 1500, (300, 2)).tolist():
+        taken = 64.0 * channels * out * 4 if channels < 400 else 1e5
+        told = {"name": "aten.convolution_backward", "family": "convolution", "phase": "backward", "dtype": "bf16", "calls": 1, "flop": 1e9}
+        seen.append(probe.Row(**told, shape=_weight_gradient(channels, out), read_bytes=1e6, written_bytes=1e6, seconds=1e-4, workspace_bytes=taken))
+    profile = blank(fit.fit_kinds(seen, {1: ROOF}, fit.Effort(few=30, many=30, depth=4)))
+    profiles.save(tmp_path / "p.json", profile, {})
+    narrow, wide = (
+        pieces_of("aten.convolution_backward", "convolution", "bf16", _weight_gradient(channels, 1280), 1e9, 1e6, 1e6, 1, 132) for channels in (320, 1000)
+    )
+    for kept in (profile, profile_data.read(json.loads((tmp_path / "p.json").read_text()), "p.json")):
+        assert kept.room(narrow)[0] == pytest.approx(64 * 320 * 1280 * 4, rel=0.05)
+        assert kept.room(wide)[0] < 64 * 1000 * 1280 * 4 / 3
+
+
 def test_few_rows_and_constant_features_do_not_break_a_fit() -> None:
     table, targets = np.ones((5, 2)), np.array([1.0, 1.1, 0.9, 1.0, 1.0])
     assert Boosting(trees=10).fit(table, targets).predict(table) == pytest.approx([1.0] * 5, abs=0.1)

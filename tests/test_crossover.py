@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -19,6 +20,7 @@ from windtunnel.errors import BadInput, DoesNotFit, MeasurementFailed, Unavailab
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
+from windtunnel.strategy import Strategy
 from windtunnel.study.crossing import Crossover, Timing
 from windtunnel.study.crossover import find
 from windtunnel.study.sides import Sides
@@ -257,6 +259,23 @@ def test_a_framework_is_measured_in_a_process_of_its_own() -> None:
         sides.forecast("numpy:hand", 5)
 
 
+@pytest.mark.parametrize("unit", ["cpu", "cuda"])
+def test_the_fused_engine_is_forecast_by_what_its_unit_does_and_not_by_calls_it_never_makes(unit: str) -> None:
+    sides = Sides(job="rnn", over="n_steps", between=(f"fused:epoch@{unit}", f"torch:loop@{unit}"), settings={"n_rec": 50})
+    sides.check(100)
+    short, fused, long = (sides.forecast(sides.between[0], n_steps) for n_steps in (10, 100, 1000))
+    loop, called = sides.forecast(sides.between[1], 100), dataclasses.replace(sides, settings={"n_rec": 50, "way": "fused"}).forecast(unit, 100)
+    assert short.seconds < long.seconds and fused.seconds < loop.seconds / 5 and fused.seconds < called.seconds / 2
+    assert all(0 < one.low_seconds <= one.seconds < one.high_seconds and one.origin == "forecast" for one in (short, fused, long))
+
+
+def test_the_fused_engine_is_forecast_on_the_one_core_it_runs_on() -> None:
+    one, all_of_them = (
+        Sides(job="rnn", over="n_rec", between=("fused:epoch", "cpu"), settings={"n_steps": 20}, strategy=Strategy(threads=threads)) for threads in (1, None)
+    )
+    assert one.forecast("fused:epoch", 1000) == all_of_them.forecast("fused:epoch", 1000)
+
+
 def test_the_command_lays_two_frameworks_beside_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, Any]:
         seconds = cpu(task.settings["n_rec"]) if task.framework == "jax" else gpu(0)
@@ -268,7 +287,7 @@ def test_the_command_lays_two_frameworks_beside_one_another(tmp_path: Path, monk
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert data["origins"] == {"jax:scan": "measured", "numpy:hand": "measured"} and data["at"] == pytest.approx(TRUTH, rel=0.1)
-    assert "numpy:hand overtakes at n_rec = " in data["sentence"] and "no forecast: jax cannot be forecast; only torch can." in data["cautions"]
+    assert "numpy:hand overtakes at n_rec = " in data["sentence"] and "no forecast: jax cannot be forecast; only torch and fused can." in data["cautions"]
 
 
 @pytest.mark.parametrize(

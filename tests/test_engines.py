@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import psutil
 import pytest
 
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 from windtunnel.study import engines
@@ -29,6 +32,57 @@ needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None
 def work(key: str, protocol: Protocol = QUICK, way: str = "hand") -> Work:
     task = Task(framework="numpy", way=way, job="rnn", settings={"n_in": 2, "n_rec": 5, "n_out": 2, "n_steps": 3, "activation": "relu"})
     return Work(key=key, number=0, task=task, protocol=protocol)
+
+
+# A framework of the user's own that notes when a child has loaded it, when it builds and when it ends, and that dies where it is told to.
+OWN = """
+import atexit, os, signal, time
+from pathlib import Path
+from windtunnel.measurement.frameworks.base import Built
+
+def note(what):
+    with open(Path(__file__).with_name("notes"), "a") as file:
+        file.write(f"{what} {os.getpid()} {time.monotonic()}\\n")
+
+note("loaded")
+atexit.register(note, "ended")
+
+def build(problem, task):
+    note("built")
+    if task.way == "exits":
+        os._exit(7)
+    if task.way == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if task.way == "raises":
+        raise ValueError("no such layer")
+    if task.way == "slow":
+        time.sleep(0.5)
+    end = time.monotonic() + 20
+    while task.way == "patient" and Path(__file__).with_name("notes").read_text().count("loaded") < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    facts = {"child": os.getpid(), "way": task.way}
+    return Built(step=lambda: sum(range(1000)), number=float, parameters=1, dtype="float32", versions={}, facts=facts)
+"""
+
+
+def own(folder: Path, name: str = "own.py") -> str:
+    (folder / name).write_text(OWN)
+    return str(folder / name)
+
+
+def of_own(framework: str, way: str, key: str = "", protocol: Protocol = QUICK, **other: Any) -> Work:
+    settings = {"n_in": 2, "n_rec": 5, "n_out": 2, "n_steps": 3, "activation": "relu"}
+    return Work(key=key or way, number=0, task=Task(framework=framework, way=way, job="rnn", settings=settings, **other), protocol=protocol)
+
+
+def notes(folder: Path, what: str) -> dict[int, float]:
+    """When each child did it, by its process."""
+    told = [line.split() for line in (folder / "notes").read_text().splitlines()]
+    return {int(child): float(moment) for word, child, moment in told if word == what}
+
+
+def children(outcomes: list[Outcome]) -> list[int]:
+    return [outcome.report["ready"]["child"] for outcome in outcomes]
 
 
 def steady(outcome: Outcome) -> list[float]:
@@ -56,6 +110,66 @@ def test_engines_are_found_by_name_and_a_wrong_name_says_the_right_ones() -> Non
     for wrong in ("slrum", "slurm:jobs", "slurm:jobs=many", "slurm:jobs=0"):
         with pytest.raises(BadInput):
             engines.engine_for(wrong)
+
+
+def test_the_local_engine_is_told_how_many_to_start_ahead_and_how_many_share_a_process() -> None:
+    assert engines.engine_for("local") == Local(ahead=1, share=1)
+    assert engines.engine_for("local:ahead=4,share=10") == Local(ahead=4, share=10)
+    assert engines.engine_for("local:share=3") == Local(share=3)
+    for wrong in ("ahead", "ahead=", "ahead=0", "ahead=65", "share=-1", "share=2.5", "share=many", "jobs=4", "ahead=4;share=10"):
+        with pytest.raises(BadInput, match="is not a setting"):
+            engines.engine_for(f"local:{wrong}")
+
+
+def test_cells_that_share_a_process_are_timed_one_after_another_and_only_the_first_tells_of_memory(tmp_path: Path) -> None:
+    framework = own(tmp_path)
+    outcomes = list(Local(share=3).measure([of_own(framework, f"way {place}") for place in range(4)]))
+    assert [outcome.work.task.way for outcome in outcomes] == ["way 0", "way 1", "way 2", "way 3"]
+    assert all(outcome.state == "done" and steady(outcome) and outcome.report["ready"]["way"] == outcome.work.task.way for outcome in outcomes)
+    assert [outcome.report["ready"]["place"] for outcome in outcomes] == [0, 1, 2, 0], "a fourth has a process of its own"
+    assert ["memory" in outcome.report for outcome in outcomes] == [True, False, False, True]
+    assert len(set(children(outcomes[:3]))) == 1 and len(set(children(outcomes))) == 2
+
+
+@pytest.mark.parametrize(("way", "state"), [("exits", "no result"), ("crashes", "crashed"), ("raises", "raised")])
+def test_a_shared_child_that_dies_keeps_what_it_told_names_whom_it_died_of_and_the_rest_is_measured(tmp_path: Path, way: str, state: str) -> None:
+    framework = own(tmp_path)
+    first, second, third = Local(share=3).measure([of_own(framework, "before"), of_own(framework, way), of_own(framework, "after")])
+    assert first.state == "done" and steady(first) and first.report["ready"]["way"] == "before"
+    assert second.work.task.way == way and second.state == state and second.error and not second.report
+    assert third.state == "done" and steady(third) and third.report["ready"]["way"] == "after"
+    assert third.report["ready"]["place"] == 0 and "memory" in third.report and children([first]) != children([third])
+
+
+def test_cells_of_another_framework_number_of_threads_device_or_protocol_never_share_a_process(tmp_path: Path) -> None:
+    one, other = own(tmp_path), own(tmp_path, "other.py")
+    pieces = [of_own(one, "a"), of_own(one, "b"), of_own(other, "c"), of_own(one, "d", threads=2), of_own(one, "e", device="cuda")]
+    longer = Protocol(processes=1, most_processes=1, seconds=0.06, warm_seconds=0.02)
+    outcomes = {outcome.work.key: outcome for outcome in Local(share=10).measure([*pieces, of_own(one, "f", protocol=longer)])}
+    by_key = dict(zip(outcomes, children(list(outcomes.values())), strict=True))
+    assert set(by_key) == set("abcdef") and by_key["a"] == by_key["b"]
+    assert len(set(by_key.values())) == 5
+
+
+def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a_cpu_is_alone(tmp_path: Path) -> None:
+    framework = own(tmp_path)
+    pieces = [of_own(framework, "patient", f"{place} {device}", device=device) for place, device in enumerate(("cuda", "cuda", "cpu", "cuda"))]
+    outcomes = list(Local(ahead=2).measure(pieces))
+    child = dict(zip((outcome.work.key for outcome in outcomes), children(outcomes), strict=True))
+    loaded, built, ended = (notes(tmp_path, what) for what in ("loaded", "built", "ended"))
+    first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: built[each])
+    assert loaded[second] < ended[first] <= built[second], "it was there before the first was done, and built nothing until then"
+    alone = child.pop("2 cpu")
+    assert len(child) == 3 and all(ended[other] <= loaded[alone] or ended[alone] <= loaded[other] for other in child.values())
+
+
+def test_two_children_of_one_turn_do_not_overlap(tmp_path: Path) -> None:
+    task, turn = of_own(own(tmp_path), "slow").task, str(tmp_path / "turn")
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, turn=turn), range(2)))
+    built, ended = notes(tmp_path, "built"), notes(tmp_path, "ended")
+    first, second = sorted((report["ready"]["child"] for report in reports), key=lambda child: built[child])
+    assert ended[first] <= built[second]
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])

@@ -22,6 +22,7 @@ import pytest
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.reports import charts, drawing, lines, maps, page, sections, study, style, text
 from windtunnel.reports.lines import sheet
+from windtunnel.study import study as studies
 from windtunnel.study import surroundings
 from windtunnel.study.rows import Row, Verdict
 
@@ -424,6 +425,35 @@ def test_colours_can_be_told_from_both_pages() -> None:
         told = {name: "#ffffff" if value == "#fff" else value for name, value in told.items()}
         pairs = [("ink", "page"), ("soft", "page"), ("soft", "box"), ("link", "page"), ("good", "good-box"), ("bad", "bad-box"), ("open", "open-box")]
         assert all(maps.contrast(parts(told[ink]), parts(told[back])) >= 4.5 for ink, back in pairs)
+
+
+def colours(*labels: str, every: bool = True) -> dict[str, str]:
+    """The colour of each line in a chart of these labels, with or without what was published and forecast beside them."""
+    drawn = sheet(Figure(), [*(published() + forecasts() if every else []), *(each for label in labels for each in measured(label))])
+    scale = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]["encoding"]["color"]["scale"]
+    return dict(zip(scale["domain"], scale["range"], strict=True))
+
+
+def test_a_label_has_the_same_colour_in_every_chart_whatever_is_drawn_beside_it() -> None:
+    alone, few, many_of_them = colours("torch:loop", every=False), colours("jax:scan", "torch:loop"), colours("fused:epoch", "mine.py:loop", "torch:loop")
+    assert alone["torch:loop"] == few["torch:loop"] == many_of_them["torch:loop"]
+    assert few["jax:scan"] == colours("numpy:hand", "jax:scan", every=False)["jax:scan"]
+    assert few["torch:loop, h200 (forecast)"] == few["torch:loop"], "how it is drawn tells a forecast, not its colour"
+    assert many_of_them["mine.py:loop"] == colours("mine.py:loop", every=False)["mine.py:loop"], "nobody's catalogue has it"
+    assert len(set(colours("torch:loop", "torch:module", "torch:graph", "jax:scan", "fused:epoch", every=False).values())) == 5
+
+
+def test_every_label_of_the_catalogue_has_a_fixed_colour_and_lines_of_one_colour_their_own_shape() -> None:
+    known = charts._colours()
+    for name in studies.names():
+        for figure in studies.find(name).figures:
+            assert {label for case in figure.cases for label in case.labels} | {told.label for told in figure.published} <= set(known)
+    assert set(known.values()) <= {charts.INK, *charts.COLOURS}
+    rows = [replace(each, device=device) for each in measured("torch:loop") for device in ("cpu", "cuda")]
+    drawn = sheet(Figure(), [*rows, *measured("keras-torch:train")])
+    encoding = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]
+    assert len(set(encoding["encoding"]["color"]["scale"]["range"])) == 1, "two of them are one label, the third shares its colour"
+    assert len(set(encoding["layer"][2]["encoding"]["shape"]["scale"]["range"])) == 3
 
 
 def test_a_large_group_of_samples_keeps_its_least_its_greatest_and_its_middle() -> None:

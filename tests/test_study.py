@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from windtunnel.errors import BadInput, BadRecord, UnknownName
+from windtunnel.measurement.frameworks.task import Task
 from windtunnel.study import study as studies
 from windtunnel.study.cells import Choice, cells_of, points
+from windtunnel.study.forecasts import Forecasts, can_be_forecast
 from windtunnel.study.results import in_papers_unit, published
+from windtunnel.study.store import StudyStore
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
 FIGURE = """
@@ -132,6 +138,16 @@ def test_threads_are_counted_in_the_machines_cores_and_never_twice() -> None:
     assert threads(2) == [1, 2, 4, 8] and threads(16) == [1, 2, 4, 8, 16, 32]
 
 
+GPU_TOO = FIGURE.replace("[[published]]", '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n[[published]]', 1)
+
+
+def test_cells_of_one_device_can_be_chosen(tmp_path: Path) -> None:
+    study = studies.find(str(own_study(tmp_path / "mine", GPU_TOO)))
+    chosen = {devices: cells_of(study, 2, Choice(devices=devices)) for devices in ((), ("cpu",), ("cuda",), ("cpu", "cuda"))}
+    assert {devices: len(cells) for devices, cells in chosen.items()} == {(): 24, ("cpu",): 12, ("cuda",): 12, ("cpu", "cuda"): 24}
+    assert {(cell.task.device, cell.case) for cell in chosen["cuda",]} == {("cuda", "gpu")} and {cell.case for cell in chosen["cpu",]} == {"cpu"}
+
+
 def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path) -> None:
     study = studies.find(str(own_study(tmp_path / "mine")))
     assert {c.task.label for c in cells_of(study, 2, Choice(frameworks=("numpy",)))} == {"numpy:hand"}
@@ -209,3 +225,54 @@ def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_
     assert found["torch", 1000]["peak_bytes"] > 1000 * 1000 * 4
     text = ask("run", str(study), "--quick", "--dry-run", "--store", str(tmp_path / "s.sqlite"))
     assert "no forecast" in text and "4 cells to measure in about" in text
+
+
+def dry(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """The tasks a run of a study with a GPU case would measure."""
+    study = own_study(tmp_path / "mine", GPU_TOO)
+    cells = json.loads(ask("run", str(study), *words, "--dry-run", "--no-forecast", "--json", "--store", str(tmp_path / "s.sqlite")))
+    return [cell["task"] for cell in cells]
+
+
+@pytest.mark.parametrize(("word", "devices"), [("cpu", {"cpu"}), ("cuda", {"cuda"}), ("gpu", {"cuda"}), ("cpu,cuda", {"cpu", "cuda"})])
+def test_a_run_may_be_of_one_device_alone(tmp_path: Path, word: str, devices: set[str]) -> None:
+    tasks = dry(tmp_path, "--on", word)
+    assert {task["device"] for task in tasks} == devices and len(tasks) == 12 * len(devices)
+
+
+def test_a_quick_run_has_the_whole_grid_where_that_is_asked(tmp_path: Path) -> None:
+    assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick")} == {10, 50}
+    assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick", "--whole")} == {10, 20, 50}
+    assert len(dry(tmp_path, "--quick")) == 16 and len(dry(tmp_path, "--quick", "--whole")) == len(dry(tmp_path)) == 24
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(("--whole",), "--whole goes with --quick"), (("--whole", "--rigorous"), "--whole goes with --quick"), (("--on", "tpu"), "'tpu'")]
+)
+def test_words_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    command = [sys.executable, "-m", "windtunnel", "study", "run", str(own_study(tmp_path / "mine")), *words, "--store", str(tmp_path / "s.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "s.sqlite").exists(), "before anything is begun"
+
+
+def a_task(framework: str, way: str, n_steps: int = 100, **other: Any) -> Task:
+    return Task(framework=framework, way=way, job="rnn", settings={"n_rec": 50, "n_steps": n_steps}, **other)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path: Path, device: str) -> None:
+    known = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False)
+    loop, (short, fused, long) = a_task("torch", "loop", device=device), (a_task("fused", "epoch", n_steps, device=device) for n_steps in (10, 100, 1000))
+    assert known.make([loop, short, fused, long]) == 0
+    seconds = [known.step_seconds(task) or 0.0 for task in (short, fused, long, loop)]
+    assert 0 < seconds[0] < seconds[2] and 0 < seconds[1] < seconds[3] / 5
+    found = known.get(fused) or {}
+    assert found["low_seconds"] <= found["step_seconds"] <= found["high_seconds"] and found["peak_bytes"] > 0
+    assert Forecasts(known.store, has_gpu=False).step_seconds(fused) == seconds[1], "kept"
+
+
+def test_nothing_is_forecast_that_the_fused_engine_cannot_do() -> None:
+    assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(a_task("fused", "epoch", device="cuda"))
+    assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(a_task("fused", "epoch", device="cuda", data="streamed"))
+    assert not can_be_forecast(a_task("torch", "epoch")) and not can_be_forecast(a_task("fused", "loop")) and not can_be_forecast(a_task("jax", "scan"))

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -15,17 +16,23 @@ from pathlib import Path
 
 import pytest
 from study_fakes import FakeEngine, FakeMachine, report_of, samples_of, write_study
+from typer.testing import CliRunner
 
-from windtunnel.errors import Interrupted, StoreError
+import windtunnel
+from windtunnel.cli import app
+from windtunnel.errors import BadRecord, Interrupted, StoreError
+from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Interval
 from windtunnel.measurement.steady import interval as slow_interval
-from windtunnel.study import runner, summary
+from windtunnel.study import export, runner, summary
 from windtunnel.study import study as studies
+from windtunnel.study.cells import Choice
 from windtunnel.study.engine import Outcome, Work
+from windtunnel.study.forecasts import ABSENT_GPU
 from windtunnel.study.progress import Standing
 from windtunnel.study.results import results
 from windtunnel.study.runner import Order, run
-from windtunnel.study.store import StudyStore
+from windtunnel.study.store import StudyStore, dump
 from windtunnel.study.study import Study
 
 QUICK = Order(level="quick", seed=1)
@@ -247,6 +254,88 @@ def test_a_quick_run_measures_some_cells_twice_to_learn_how_processes_differ(tmp
     run(studies.find(str(folder)), store, engine, FakeMachine(), QUICK)
     twice = sum(w.number == 1 for w in engine.seen)
     assert 8 <= twice <= 35 and sum(w.number == 0 for w in engine.seen) == 100
+
+
+def test_a_quick_run_of_the_whole_grid_is_as_short_as_a_quick_one(tmp_path: Path, store: StudyStore) -> None:
+    study, corners, whole = a_study(tmp_path), FakeEngine(), FakeEngine()
+    run(study, StudyStore(tmp_path / "corners.sqlite"), corners, FakeMachine(), QUICK)
+    run(study, store, whole, FakeMachine(), dataclasses.replace(QUICK, whole=True))
+    assert {w.task.settings["n_rec"] for w in corners.seen} == {10, 19} and {w.task.settings["n_rec"] for w in whole.seen} == set(range(10, 20))
+    assert {w.protocol for w in whole.seen} == {runner.LEVELS["quick"]}
+    assert {row.environment["level"] for row in results(study, store)} == {"quick"}
+
+
+class WithGpu(FakeMachine):
+    """Another machine, which has a GPU."""
+
+    has_gpu = True
+
+    def obstacle(self, task: Task) -> tuple[str, str] | None:
+        return None
+
+
+def on_gpu(work: Work) -> Outcome:
+    report = report_of(work)
+    return Outcome(work=work, report={**report, "ready": {**report["ready"], "unit": "a GPU elsewhere"}})
+
+
+def measured_there(tmp_path: Path, study: Study, *frameworks: str) -> tuple[Path, Path]:
+    """The store of another machine that measured some of it, and what is exported from there."""
+    path, out = tmp_path / "there.sqlite", tmp_path / "there.json"
+    run(study, StudyStore(path), FakeEngine(on_gpu), WithGpu(), dataclasses.replace(QUICK, choice=Choice(frameworks=frameworks)))
+    said = ask("export", str(tmp_path / "mine"), "--out", str(out), "--samples", "3", "--store", str(path))
+    assert f"{len(export.read(out))} rows written" in said
+    return path, out
+
+
+def ask(*words: str) -> str:
+    done = CliRunner().invoke(app, ["study", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+ON_GPU = '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n'
+PRINTED = '[[published]]\ncase = "K80"\nlabel = "theano:scan"\nunit = "k80"\nrows = { n_rec = [10, 11] }\ntable = [[0.5], ["na"]]\n'
+
+
+def test_exported_rows_are_read_back_the_same(tmp_path: Path) -> None:
+    study = a_study(tmp_path, sizes=3, more=ON_GPU + PRINTED)
+    path, out = measured_there(tmp_path, study)
+    kept = StudyStore(path)
+    assert export.read(out) == results(study, kept, samples=3) != results(study, kept, samples=2)
+    rows = export.read(out)
+    assert {row.origin for row in rows} == {"measured", "published"} and any(row.step_seconds is None for row in rows)
+    assert all(len(group) == 3 for row in rows if row.origin == "measured" for group in row.groups) and any(row.groups for row in rows)
+
+
+@pytest.mark.parametrize("text", ["", "no rows at all", '{"rows": []}', "[1, 2]", "[[]]", '[{"study": "mine"}]', '[{"colour": "red"}]'])
+def test_a_file_that_holds_no_rows_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    with pytest.raises(BadRecord, match=r"rows\.json"):
+        export.read(tmp_path / "rows.json")
+
+
+def test_rows_of_another_machine_join_a_report_and_take_the_place_of_forecasts(tmp_path: Path, store: StudyStore) -> None:
+    study = a_study(tmp_path, sizes=2, more=ON_GPU)
+    run(study, store, FakeEngine(), FakeMachine(), QUICK)
+    absent = [cell.task for cell in runner.choose(study, QUICK, FakeMachine()) if cell.task.device == "cuda"]
+    forecast = {"step_seconds": 0.5, "low_seconds": 0.4, "high_seconds": 0.6, "peak_bytes": 1.0, "unit": "H200"}
+    store.add_forecasts(windtunnel.__version__, {(dump(task), ABSENT_GPU): forecast for task in absent})
+    _, out = measured_there(tmp_path, study, "torch:loop")
+
+    def lines(*words: str) -> set[tuple[str, str]]:
+        """Name and origin of each of today's lines in the page."""
+        page = tmp_path / "report.html"
+        ask("report", str(tmp_path / "mine"), "--store", str(store.path), "--out", str(page), *words)
+        return set(re.findall(r'<tr><th scope="row">([^<]+)</th><td>(measured|forecast)</td>', page.read_text()))
+
+    alone, both = lines(), lines("--with", str(out))
+    assert {name for name, origin in alone if origin == "forecast"} == {"torch:loop, H200", "torch:graph, H200"}
+    assert {name for name, origin in both if origin == "forecast"} == {"torch:graph, H200"}, "that machine has not measured it"
+    assert not any("GPU" in name for name, origin in alone if origin == "measured")
+    assert any(name.startswith("torch:loop, GPU") for name, origin in both if origin == "measured")
+    others = [dataclasses.replace(row, study="another") for row in export.read(out)]
+    assert lines("--with", str(export.write(others, tmp_path / "others.json"))) == alone, "rows of another study are not this one's"
 
 
 def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ _LEAST_ROWS = 8
 _FOLDS = 4
 _ROOMY_BYTES, _ROOMY_SHARE = 2**20, 0.01
 _EXCEEDED = 0.12
+_EXACT = 0.02
 _FAR_BYTES, _FAR_SHARE = 4 * 2**20, 0.15  # a workspace this far from what was learned is kept as it was seen
 
 
@@ -77,6 +78,7 @@ def _fit_kind(pairs: Sequence[tuple[Piece, Row]], roofs: Mapping[int, Roof], eff
         kernels=_kernels(pairs),
         room=_fit_room(pairs, table, effort),
         launches=_fit_launches(pairs, table, effort),
+        apart=_fit_apart(pairs, table),
     )
 
 
@@ -94,6 +96,18 @@ def _fit_room(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort
         return None
     taken = np.array([room_number(piece, row.workspace_bytes) for piece, row in pairs])
     return Boosting(trees=effort.few // 3, depth=effort.depth, rate=0.3, above=_EXCEEDED).fit(table, taken)
+
+
+def _fit_apart(pairs: Sequence[tuple[Piece, Row]], table: Numbers) -> Trees | None:
+    """Which weight gradients were summed for each example apart: their workspace is then exactly that."""
+    seen = np.array([float(_is_apart(piece, row.workspace_bytes)) for piece, row in pairs])
+    if seen.sum() < _LEAST_ROWS:
+        return None
+    return Boosting(trees=60, depth=6, rate=0.2).fit(table, seen)
+
+
+def _is_apart(piece: Piece, workspace: float) -> bool:
+    return workspace > _ROOMY_BYTES and abs(workspace - piece.apart_bytes) < _EXACT * piece.apart_bytes
 
 
 def _spread(boosting: Boosting, table: Numbers, excess: Numbers) -> float:

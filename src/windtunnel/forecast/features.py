@@ -18,13 +18,17 @@ _HEAVY = ("gelu", "tanh", "sigmoid", "exp", "log", "pow", "erf", "silu", "softpl
 
 
 class Piece(NamedTuple):
-    """A piece of work of one kind: its sizes as features, its arithmetic and the bytes it must move."""
+    """A piece of work of one kind: its sizes as features, its arithmetic and the bytes it must move.
+
+    `apart_bytes`: of a convolution's weight gradient, what it would take to sum it for each example apart, in full precision.
+    """
 
     kind: str
     features: tuple[float, ...]
     flop: float
     bytes: float
     dtype: str
+    apart_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +188,8 @@ def _convolution(dtype: str, shape: Sequence[int], flop: float, cores: int) -> l
             *(float(stride), float(dilation), _lg(groups), float(groups == channels and groups > 1), _evenness(channels), _evenness(out)),
             *(_evenness(out_height), float(out_height % 7 == 0), _lg(source + weight + result), _code(dtype), float(sum(layout))),
         )
-        pieces.append(Piece(f"convolution {role}", features, per, source + weight + result, dtype))
+        apart = examples * weight / size * _BYTES["fp32"] if role == "weight" else 0.0
+        pieces.append(Piece(f"convolution {role}", features, per, source + weight + result, dtype, apart))
     if bias and not wanted:  # a kernel of its own adds it
         pieces.append(_streaming("aten.add_", "streaming", dtype, (int(result / size), 1, 2), result / size, result, result))
     if wanted and len(wanted) > 2 and wanted[2]:

@@ -25,12 +25,14 @@ _FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 # Winograd's way of convolving by 3 x 3 needs fewer products than the definition: up to this many times.
 _WINOGRAD = 4.0
 _MOST_ROOM = 12.0
+_LIKELY = 0.2  # a step that does not fit is worse than one said to be a little larger than it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of work: the learned excess over the roofline, its workspace, the range that was seen, and how many kernels a call
-    starts (`launches`: the learned logarithm of that, where it depends on sizes)."""
+    starts (`launches`: the learned logarithm of that, where it depends on sizes). `apart` is the learned chance that a library sums a
+    weight gradient for each example apart, which may take many times the room of all else."""
 
     excess: Trees
     rows: int
@@ -40,6 +42,7 @@ class Kind:
     kernels: Mapping[str, float] = field(default_factory=dict)
     room: Trees | None = None
     launches: Trees | None = None
+    apart: Trees | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,9 @@ class Profile:
                 continue
             for place, number in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
                 found[place] = room_bytes(pieces[place], number)
+            if kind.apart is not None:
+                for place, chance in zip(places, kind.apart.predict(_table(pieces, places, 1)).tolist(), strict=True):
+                    found[place] = max(found[place], pieces[place].apart_bytes) if chance > _LIKELY else found[place]
             if self.rooms and name.startswith("convolution"):
                 for place in places:
                     found[place] = self.rooms.get(room_key(pieces[place]), found[place])
@@ -208,7 +214,7 @@ def _refuse_nan(profile: Profile, where: str) -> None:
     numbers += [figure for timed in profile.copies.values() for pair in timed for figure in pair]
     wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
     for name, kind in profile.kinds.items():
-        trees = [t for t in (kind.excess, kind.room, kind.launches) if t is not None]
+        trees = [t for t in (kind.excess, kind.room, kind.launches, kind.apart) if t is not None]
         if not all(np.isfinite([t.base]).all() and np.isfinite(t.leaves).all() and np.isfinite(t.thresholds).all() for t in trees):
             wrong.append(name)
     if wrong:
@@ -216,7 +222,8 @@ def _refuse_nan(profile: Profile, where: str) -> None:
 
 
 def _plain_kind(kind: Kind) -> dict[str, Any]:
-    more = {name: _plain_trees(trees) for name, trees in (("room", kind.room), ("launches", kind.launches)) if trees is not None}
+    learned = {"room": kind.room, "launches": kind.launches, "apart": kind.apart}
+    more = {name: _plain_trees(trees) for name, trees in learned.items() if trees is not None}
     flat = {"rows": kind.rows, "spread": round(kind.spread, 4), "flop": list(kind.flop), "bytes": list(kind.bytes), "kernels": dict(kind.kernels)}
     return {**flat, "excess": _plain_trees(kind.excess), **more}
 
@@ -231,6 +238,7 @@ def _read_kind(data: Mapping[str, Any]) -> Kind:
         kernels={name: float(count) for name, count in data["kernels"].items()},
         room=_read_trees(data["room"]) if "room" in data else None,
         launches=_read_trees(data["launches"]) if "launches" in data else None,
+        apart=_read_trees(data["apart"]) if "apart" in data else None,
     )
 
 

@@ -6,6 +6,9 @@ nothing is left to it: the graph picks its own examples from the order that lies
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -78,9 +81,10 @@ class Captured:
     def _step(self) -> None:
         raw = list(self.raw.values())
         rows = self.order.index_select(0, self.place)[0]
-        outputs = beside_kernel(self.network, self.inputs.index_select(0, rows).transpose(0, 1).contiguous(), None, raw)
-        loss = self._loss(outputs.transpose(0, 1), self.targets.index_select(0, rows), self.mask.index_select(0, rows))
-        slopes = list(torch.autograd.grad(loss, raw))
+        with _full_precision():
+            outputs = beside_kernel(self.network, self.inputs.index_select(0, rows).transpose(0, 1).contiguous(), None, raw)
+            loss = self._loss(outputs.transpose(0, 1), self.targets.index_select(0, rows), self.mask.index_select(0, rows))
+            slopes = list(torch.autograd.grad(loss, raw))
         with torch.no_grad():
             self._update(raw, slopes)
             self.losses.index_copy_(0, self.place, loss.detach()[None])
@@ -114,6 +118,16 @@ class Captured:
         moves = torch._foreach_div(self.first, sizes)
         torch._foreach_mul_(moves, -o.rate / (1 - o.beta1**self.done))
         torch._foreach_add_(raw, moves)
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """This engine is float32 everywhere, also where PyTorch would let cuDNN round its factors."""
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def capture(job: Job) -> Captured | None:

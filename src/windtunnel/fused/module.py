@@ -114,7 +114,9 @@ def beside_kernel(network: Network, timed: Tensor, noise: Tensor | None, weights
     call = torch.rnn_relu if network.activation == "relu" else torch.rnn_tanh
     state = timed.new_zeros(1, timed.shape[1], network.n_rec)
     matrices = [w_in.T.contiguous(), w_rec.T.contiguous(), b_rec, torch.zeros_like(b_rec)]
-    states: Tensor = call(timed, state, matrices, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # copied by the library, cheaply
+        states: Tensor = call(timed, state, matrices, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
     return states @ w_out + b_out
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import re
 import statistics
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +109,7 @@ def against(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, A
     y = {"field": "y", "type": "quantitative", "title": sheet.counted, "scale": _scale(values, least), "axis": _decades(_scale(values, least))}
     order = [line.title for line in lines]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    colour = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [_colour(lines, line) for line in lines]}, "legend": legend}
+    colour = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [colour_of(line.label) for line in lines]}, "legend": legend}
     shape = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [SHAPES[n % len(SHAPES)] for n in range(len(order))]}, "legend": legend}
     dash = {"field": "origin", "type": "nominal", "scale": {"domain": list(DASHES), "range": list(DASHES.values())}, "legend": None}
     drawn = {
@@ -188,6 +190,30 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
     return f'{head}<title id="{name}-t">{html.escape(title)}</title><desc id="{name}-d">{html.escape(description)}</desc>{body}'
 
 
+def colour_of(label: str) -> str:
+    """A label's colour: the same in every chart of every report, whatever is drawn beside it. Lines of one label differ in shape and dash."""
+    known = _colours()
+    return known[label] if label in known else COLOURS[zlib.crc32(label.encode()) % len(COLOURS)]
+
+
+@functools.cache
+def _colours() -> dict[str, str]:
+    """All labels of the catalogue in a fixed order: those of its frameworks, then those that its studies published and nobody runs today."""
+    from windtunnel.measurement import frameworks
+    from windtunnel.study import study as studies
+
+    places: dict[str, int] = {}
+    for name in frameworks.names():
+        start = max(places.values(), default=-1) + 1
+        for ways in frameworks.named(name).ways.values():  # ways for one job and for another are never drawn together and share places
+            for place, way in enumerate(ways, start):
+                places.setdefault(f"{name}:{way}", place)
+    found = {label: COLOURS[place % len(COLOURS)] for label, place in places.items()}
+    published = dict.fromkeys(told.label for name in studies.names() for figure in studies.find(name).figures for told in figure.published)
+    inks = (INK, *COLOURS)  # the first of them is the one most often seen, so that today's have the colours
+    return found | {label: inks[place % len(inks)] for place, label in enumerate(label for label in published if label not in found)}
+
+
 def in_paper(sheet: Sheet, example_seconds: float) -> float:
     """What the paper would print for it."""
     return example_seconds * sheet.scale
@@ -237,15 +263,6 @@ def _failures(values: list[Spec], places: Spec, size: int = 60) -> Spec:
     }
     mark = {"type": "point", "filled": False, "size": size, "strokeWidth": 1.6, "opacity": 1}
     return {"data": {"values": values}, "mark": mark, "encoding": {**places, "shape": shape}}
-
-
-def _colour(lines: Sequence[Line], line: Line) -> str:
-    """A single published line in ink, so that today's have the colours."""
-    published = [other for other in lines if other.origin == "published"]
-    if line.origin == "published" and len(published) == 1:
-        return INK
-    rest = list(lines) if len(published) != 1 else [other for other in lines if other.origin != "published"]
-    return COLOURS[rest.index(line) % len(COLOURS)]
 
 
 def _scale(values: Iterable[Any], least: float) -> Spec:

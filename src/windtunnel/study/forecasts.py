@@ -4,22 +4,56 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import windtunnel
 from windtunnel.errors import WindtunnelError
 from windtunnel.machine import Machine
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.study.crossing import Timing
 from windtunnel.study.store import StudyStore, dump
 
+if TYPE_CHECKING:
+    from windtunnel.forecast.forecast import Forecast
+
 HERE, ABSENT_GPU = "here", "h200"
-_EXECUTIONS = {"loop": "eager", "module": "eager", "compiled": "compiled", "graph": "graph"}
+FUSED = "fused:epoch"
+_EXECUTIONS = {"torch:loop": "eager", "torch:module": "eager", "torch:compiled": "compiled", "torch:graph": "graph", FUSED: "eager"}
+_WAYS = {"torch:module": "module", FUSED: "fused"}  # how the recurrent job calls them; the others are its loop
 Found = Mapping[str, Any]
 
 
 def can_be_forecast(task: Task) -> bool:
-    """PyTorch's ways alone are traced; nothing is guessed for other frameworks."""
-    return task.framework == "torch" and task.way in _EXECUTIONS
+    """PyTorch's ways are traced, and the fused engine's where it has one; nothing is guessed for other frameworks."""
+    from windtunnel.measurement import frameworks
+
+    return task.label in _EXECUTIONS and (task.label != FUSED or frameworks.refusal(task) is None)
+
+
+def timing_of(found: Forecast, machine: Machine, label: str) -> Timing:
+    """The seconds that a forecast tells of a framework's way."""
+    if label == FUSED:
+        return _whole_epochs(found, machine)
+    return Timing(seconds=found.step_seconds, low_seconds=found.low_seconds, high_seconds=found.high_seconds)
+
+
+def _whole_epochs(found: Forecast, machine: Machine) -> Timing:
+    """A step among many in one call. What is traced is FusedRNN under PyTorch's optimiser, whose step waits for the host to issue its
+    calls; the engine that trains whole epochs issues none, so that only what the unit is busy with counts."""
+    from windtunnel.forecast.forecast import doubt_of
+    from windtunnel.forecast.price import roof_of
+    from windtunnel.profiles import profile_for
+
+    profile = profile_for(machine)
+    doubt = doubt_of(machine, profile).unit
+    if machine.unit.kind == "gpu":
+        busy = found.unit_seconds or found.step_seconds
+        return Timing(seconds=busy, low_seconds=busy / doubt, high_seconds=busy * doubt)
+    # On a CPU that is the fused ops' own seconds. A probe times them with the call from PyTorch, which is then taken off; of a small
+    # network nothing is left, so that no less counts than its arithmetic on one core at the specified rate, and no more with the call.
+    least = found.flop / roof_of(machine, profile, 1).flop_rates["fp32"]
+    own = max(found.families.get("fused", 0.0), least)
+    return Timing(seconds=own, low_seconds=least, high_seconds=(own + (found.host_seconds or 0.0)) * doubt)
 
 
 def machine_for(task: Task, has_gpu: bool) -> str:
@@ -62,20 +96,21 @@ class Forecasts:
         from windtunnel.strategy import Strategy
         from windtunnel.workload import Workload
 
-        settings = {**task.settings, "way": "module" if task.way == "module" else "loop"} if task.job == "rnn" else dict(task.settings)
+        settings = {**task.settings, "way": _WAYS.get(task.label, "loop")} if task.job == "rnn" else dict(task.settings)
         try:
             machine = self._machine(task)
             strategy = Strategy.read(
-                {"batch": task.batch, "execution": _EXECUTIONS[task.way], "data": task.data, "optimizer": task.optimizer}
+                {"batch": task.batch, "execution": _EXECUTIONS[task.label], "data": task.data, "optimizer": task.optimizer}
                 | ({"threads": task.threads} if task.device == "cpu" else {})
             )
             found = predict(Workload.named(task.job, **settings), machine, strategy)
         except WindtunnelError as error:
             return {"none": error.message}
+        timing = timing_of(found, machine, task.label)
         return {
-            "step_seconds": found.step_seconds,
-            "low_seconds": found.low_seconds,
-            "high_seconds": found.high_seconds,
+            "step_seconds": timing.seconds,
+            "low_seconds": timing.low_seconds,
+            "high_seconds": timing.high_seconds,
             "peak_bytes": found.memory.peak_bytes,
             "unit": machine.unit.model,
         }

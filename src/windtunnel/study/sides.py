@@ -20,6 +20,7 @@ from windtunnel.measurement.steady import Protocol, interval
 from windtunnel.measurement.store import Store
 from windtunnel.strategy import Strategy
 from windtunnel.study.crossing import Timing
+from windtunnel.study.forecasts import timing_of
 from windtunnel.workload import Workload
 
 STAND_IN = "h200"
@@ -49,12 +50,12 @@ class Sides:
         self._workload(value)
 
     def forecast(self, side: str, value: int) -> Timing:
-        """Seconds by forecast. Of the frameworks only PyTorch can be forecast."""
+        """Seconds by forecast. Of the frameworks only PyTorch and the fused engine can be forecast."""
         from windtunnel.prediction import predict
 
         machine, strategy, settings = self._plan(side)
         found = predict(self._workload(value, settings), machine, strategy)
-        return Timing(seconds=found.step_seconds, low_seconds=found.low_seconds, high_seconds=found.high_seconds, origin="forecast")
+        return timing_of(found, machine, side.partition("@")[0])
 
     def measure(self, side: str, value: int, again: int) -> Timing:
         """Seconds by measurement, where the side is of this machine."""
@@ -77,11 +78,13 @@ class Sides:
         if ":" not in side:
             return _machine(side), self.strategy, {}
         framework, way, device = _words(side)
-        if framework != "torch":
-            raise Unavailable(f"{framework} cannot be forecast; only torch can.")
+        if framework not in ("torch", "fused"):
+            raise Unavailable(f"{framework} cannot be forecast; only torch and fused can.")
         execution: Literal["eager", "compiled", "graph"] = "compiled" if way == "compiled" else ("graph" if way == "graph" else "eager")
-        settings = {"way": "module" if way == "module" else "loop"} if self.job == "rnn" else {}
-        return _machine(device), dataclasses.replace(self.strategy, execution=execution), settings
+        settings = {"way": {"module": "module", "epoch": "fused"}.get(way, "loop")} if self.job == "rnn" else {}
+        # The fused engine trains one network on one core, however many there are.
+        threads = 1 if framework == "fused" and device == "cpu" else self.strategy.threads
+        return _machine(device), dataclasses.replace(self.strategy, execution=execution, threads=threads), settings
 
     def _check_framework(self, side: str) -> None:
         from windtunnel.measurement import frameworks

@@ -63,8 +63,9 @@ def _build(framework: Framework, tell: Tell) -> Path:
         listed = beside / "constraints.txt"
         listed.write_text("\n".join(framework.constraints) + "\n")
         tell(f"installing {', '.join(framework.packages)}")
-        pip = [str(catalogue.interpreter(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(listed)]
-        _call([*pip, *framework.packages], framework, "pip could not install it")
+        # Nothing is compiled ahead: most of a framework's files are never imported.
+        pip = [str(catalogue.interpreter(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        _call([*pip, "--constraint", str(listed), *framework.packages], framework, "pip could not install it")
         borrowed = _borrow(framework, beside)
         _try(framework, beside)
         (beside / STAMP).write_text(json.dumps({"packages": _asked(framework), "borrowed": borrowed, "python": sys.version.split()[0]}))
