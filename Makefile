@@ -25,6 +25,8 @@ install: $(STAMP)  ## the package with its extras in $(VENV)
 bench: $(STAMP)  ## how good and how fast, on this machine
 	$(BIN)/python benchmarks/first_flight.py cpu
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/harness.py
+	$(BIN)/python benchmarks/again.py
 
 sizes:  ## lines per file and the longest function
 	$(PYTHON) benchmarks/sizes.py

@@ -13,11 +13,14 @@ import pytest
 
 from windtunnel.errors import BadInput, BadRecord, UnknownName
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.prediction import predict
+from windtunnel.strategy import Strategy
 from windtunnel.study import study as studies
 from windtunnel.study.cells import Choice, cells_of, points
 from windtunnel.study.forecasts import Forecasts, can_be_forecast
 from windtunnel.study.results import in_papers_unit, published
 from windtunnel.study.store import StudyStore
+from windtunnel.workload import Workload
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
 FIGURE = """
@@ -250,7 +253,8 @@ def test_a_quick_run_has_the_whole_grid_where_that_is_asked(tmp_path: Path) -> N
     ("words", "said"), [(("--whole",), "--whole goes with --quick"), (("--whole", "--rigorous"), "--whole goes with --quick"), (("--on", "tpu"), "'tpu'")]
 )
 def test_words_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    command = [sys.executable, "-m", "windtunnel", "study", "run", str(own_study(tmp_path / "mine")), *words, "--store", str(tmp_path / "s.sqlite")]
+    words = (*words, "--dry-run", "--no-forecast", "--store", str(tmp_path / "s.sqlite"))
+    command = [sys.executable, "-m", "windtunnel", "study", "run", str(own_study(tmp_path / "mine")), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "s.sqlite").exists(), "before anything is begun"
@@ -267,6 +271,8 @@ def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path
     assert known.make([loop, short, fused, long]) == 0
     seconds = [known.step_seconds(task) or 0.0 for task in (short, fused, long, loop)]
     assert 0 < seconds[0] < seconds[2] and 0 < seconds[1] < seconds[3] / 5
+    by_calls = predict(Workload.named("rnn", way="fused", **fused.settings), known._machine(fused), Strategy(threads=1 if device == "cpu" else None))
+    assert seconds[1] < by_calls.step_seconds / 2, "what PyTorch's calls take is no part of it"
     found = known.get(fused) or {}
     assert found["low_seconds"] <= found["step_seconds"] <= found["high_seconds"] and found["peak_bytes"] > 0
     assert Forecasts(known.store, has_gpu=False).step_seconds(fused) == seconds[1], "kept"

@@ -48,7 +48,12 @@ def write(rows: Sequence[Row], path: str | Path) -> Path:
 
 def read(path: str | Path) -> list[Row]:
     """The rows that `write` wrote as JSON."""
-    told = records.load(Path(path))
+    try:
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}.", hint="Name a file that study export wrote as JSON.") from error
+    except ValueError:
+        told = None
     if not isinstance(told, list) or not all(isinstance(row, dict) for row in told):
         raise BadRecord(f"{path} holds no rows of a study.", hint="Write them with: windtunnel study export STUDY --out FILE.json")
     return [records.read(Row, row, f"{path}: row {number}") for number, row in enumerate(told, 1)]
