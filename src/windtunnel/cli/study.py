@@ -77,10 +77,12 @@ def run(
     from windtunnel.study import runner
     from windtunnel.study import study as studies
     from windtunnel.study.cells import Choice
+    from windtunnel.study.engine import Local
     from windtunnel.study.forecasts import Forecasts
     from windtunnel.study.surroundings import Here
 
-    found, around = studies.find(study), Here("local" if engine.startswith("local:") else engine, shared="share=" in engine)
+    found, worker = studies.find(study), _engine(engine)
+    around = Here("local" if isinstance(worker, Local) else engine, shared=isinstance(worker, Local) and worker.share > 1)
     order = _order(quick, whole, rigorous, Choice(figures=_split(only), frameworks=_split(frameworks), devices=_devices(on)), rerun, seconds, take_over)
     chosen = runner.choose(found, order, around)
     if not chosen:
@@ -94,7 +96,7 @@ def run(
             words.show(as_json, lambda: told.plain_cells(chosen, known, around), lambda: "\n".join(told.dry_lines(chosen, known, around, pace)))
             return
         with told.watching(found.name) as watch:
-            tally = runner.run(found, kept, _engine(engine), around, order, step_seconds=known.step_seconds, watch=watch)
+            tally = runner.run(found, kept, worker, around, order, step_seconds=known.step_seconds, watch=watch)
         words.show(as_json, lambda: {"study": found.name, "store": str(kept.path), **dataclasses.asdict(tally)}, lambda: told.ending(found, tally, kept.path))
     if tally.failed:
         raise typer.Exit(_FAILED_EXIT)

@@ -108,7 +108,7 @@ def dry_lines(cells: Sequence[Cell], known: Forecasts, around: Surroundings, exp
     return [
         *said,
         "",
-        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's ways have a forecast; the others count by their timing.",
+        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's ways and the fused engine have a forecast; the others count by their timing.",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -95,18 +96,22 @@ def pinned(threads: int | None) -> Iterator[None]:
 
 
 def listen(reader: int, timeout: float) -> tuple[list[dict[str, Any]], bool]:
-    """All messages of a child until it closes its pipe or its time is up; sleeps in between."""
+    """All messages of a child until it closes its pipe or its time is up; sleeps in between. Waiting for its turn is not its time."""
     deadline = time.monotonic() + timeout
     data = b""
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         while True:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            if left <= 0 or not select.select([pipe], [], [], left if left < math.inf else None)[0]:
                 return _decode(data), True
             chunk = pipe.read(1 << 16)
             if not chunk:
                 return _decode(data), False
             data += chunk
+            if b'"kind": "waits"' in chunk:
+                deadline = math.inf
+            if b'"kind": "turn"' in chunk:
+                deadline = time.monotonic() + timeout
 
 
 def _decode(data: bytes) -> list[dict[str, Any]]:
@@ -138,7 +143,7 @@ def report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: s
         if message["kind"] == "samples":
             entry = report["samples"].setdefault(message["phase"], {"steps": message["steps"], "seconds": []})
             entry["seconds"] += message["seconds"]
-        else:
+        elif message["kind"] not in ("waits", "turn"):
             report[message["kind"]] = message
     if "done" in report:
         return report

@@ -48,7 +48,8 @@ def _local_settings(text: str) -> dict[str, int]:
     found = {}
     for word in filter(None, text.split(",")):
         key, _, value = word.partition("=")
-        if key not in ("ahead", "share") or not value.isdigit() or not 1 <= int(value) <= _MOST_AT_ONCE:
+        good = key in ("ahead", "share") and key not in found and value.isascii() and value.isdigit()
+        if not good or not 1 <= int(value) <= _MOST_AT_ONCE:
             raise BadInput(f"local: {word!r} is not a setting.", hint=f"Write local:ahead=4,share=10 with numbers from 1 to {_MOST_AT_ONCE}.")
         found[key] = int(value)
     return found

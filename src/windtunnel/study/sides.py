@@ -82,8 +82,8 @@ class Sides:
             raise Unavailable(f"{framework} cannot be forecast; only torch and fused can.")
         execution: Literal["eager", "compiled", "graph"] = "compiled" if way == "compiled" else ("graph" if way == "graph" else "eager")
         settings = {"way": {"module": "module", "epoch": "fused"}.get(way, "loop")} if self.job == "rnn" else {}
-        # The fused engine trains one network on one core, however many there are.
-        threads = 1 if framework == "fused" and device == "cpu" else self.strategy.threads
+        threads = (self.strategy.threads or 1) if device == "cpu" else self.strategy.threads  # as it is measured
+        threads = 1 if framework == "fused" and device == "cpu" else threads  # one network on one core, however many there are
         return _machine(device), dataclasses.replace(self.strategy, execution=execution, threads=threads), settings
 
     def _check_framework(self, side: str) -> None:

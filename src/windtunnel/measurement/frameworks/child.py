@@ -56,7 +56,9 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
     for name in order["imports"]:
         importlib.import_module(name)  # so that its memory is not taken for the job's
     if order["turn"]:
+        emit({"kind": "waits"})
         process.await_turn(order["turn"])
+        emit({"kind": "turn"})
     if order["trace"]:
         for i, task in enumerate(tasks):
             emit({"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])})
