@@ -13,6 +13,7 @@ from windtunnel.measurement.steady import Protocol, is_precise
 SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
 _ISSUED_STEPS = 5
 _LEAST_STEADY = 3
+_ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
 
@@ -42,15 +43,16 @@ class Sampler:
 
     def steady(self, protocol: Protocol) -> str:
         """Sample until the median is precise or the time is up; say which."""
-        begin, told = time.perf_counter(), 0
+        begin, told, due = time.perf_counter(), 0, float(_LEAST_STEADY)
         stopped = ""
         while not stopped:
             self.seconds.append(self._time(self.group) / self.group)
             elapsed = time.perf_counter() - begin
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
-            elif elapsed > protocol.seconds / 4 and is_precise(self.seconds, protocol.precision / 2):
-                stopped = "precision"
+            elif elapsed > protocol.seconds / 4 and len(self.seconds) >= due:
+                due = len(self.seconds) * _ASKED_AGAIN  # seldom: what the question leaves in the caches slows the next sample
+                stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
             if stopped or len(self.seconds) - told >= 1000:
                 self._tell("steady", self.seconds[told:], self.group)
                 told = len(self.seconds)
