@@ -202,7 +202,11 @@ def threads(rows: Sequence[Row]) -> None:
             "width": 200,
             "height": 240,
             "mark": {"type": "line", "point": True},
-            "encoding": {"x": x, "y": y, "color": {"field": "line", "type": "nominal", "title": None}},
+            "encoding": {
+                "x": x,
+                "y": y,
+                "color": {"field": "line", "type": "nominal", "title": None, "scale": {"scheme": "tableau20"}, "legend": {"columns": 6}},
+            },
         },
         "config": _config(),
     }
