@@ -18,6 +18,7 @@ from windtunnel.machine import Issue, Machine, Storage, Unit
 
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
+REFERENCE_HOST = "reference host"
 # fp32 flop of one core in a cycle, by the widest vector instructions: lanes x 2 (multiply and add) x units.
 _FLOP_PER_CYCLE = (
     ("avx512f", 64, "AVX-512, two units of 16 lanes"),
@@ -54,7 +55,7 @@ def issue_base(machine: Machine) -> tuple[Issue, str]:
     data = _probed(machine)
     if data:
         return records.read(Issue, data["issue"], str(_profile_path(machine))), f"probe of {data.get('date')}"
-    return machines.reference_issue(machine.unit.kind), "reference host"
+    return machines.reference_issue(machine.unit.kind), REFERENCE_HOST
 
 
 def keep_host_factor(machine: Machine, factor: float) -> Path:

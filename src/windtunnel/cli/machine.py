@@ -98,11 +98,10 @@ def probe_machine(
 
 
 def _host_words(factor: float, base: str, kept: Path) -> str:
-    return "\n".join(
-        (
-            f"host factor {factor:.2f}: this host issues work in that many times what the {base} needs",
-            f"kept in {kept}: forecasts for here go by it from now on; for a machine by name give --host-factor {factor:.2f}",
-        )
+    elsewhere = f"; for a machine by name give --host-factor {factor:.2f}" if base == here.REFERENCE_HOST else ""
+    return (
+        f"host factor {factor:.2f}: this host issues work in that many times what the {base} needs\n"
+        f"kept in {kept}: forecasts for here go by it from now on{elsewhere}"
     )
 
 

@@ -24,7 +24,7 @@ class Captured:
     """One network with its examples and its optimiser's state, all in fixed places on the GPU (elsewhere the step runs as it is written)."""
 
     def __init__(self, job: Job, device: str = "cuda") -> None:
-        self.device, self.network, self.batch, self.optimizer = device, job.network, job.batch, job.optimizer or Optimizer()
+        self.network, self.batch, self.optimizer = job.network, job.batch, job.optimizer or Optimizer()
         given = job.examples.checked(job.network)
         start = (job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network).named()
         self.raw = {name: torch.tensor(start[name], device=device).requires_grad_() for name in NAMES}
