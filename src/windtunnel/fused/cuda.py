@@ -10,6 +10,7 @@ import functools
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from windtunnel.fused.settings import ACTIVATIONS, NAMES, Array, Examples, Netwo
 from windtunnel.fused.train import Exploded, Trained, exploded
 
 MOST_UNITS = 128  # more do not fit in a block's registers
-_LANES = 4  # threads that share a unit, or two
-_ALONE = 32  # up to so many units each has its own threads
+_SHAPES = ((2, 1), (8, 4))  # threads of a group and units it holds: the quickest, and what needs fewest registers (benchmarks/shapes.py)
+_HELD = 190  # floats that a thread can hold beside what it works with
 _SHARED_BYTES = 227 * 1024  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
 _SPARE_BYTES = 1024
 _entered = threading.local()
@@ -51,11 +52,11 @@ def available(network: Network, timed: Tensor) -> bool:
 
 def shared_bytes(network: Network, n_steps: int) -> int:
     """What a block of the training kernel keeps in shared memory; the layout is the kernel's."""
-    r, i, o = network.n_rec, network.n_in, network.n_out
-    padded, row = _up(r, 16), _up(r + i, 16)
-    floats = (n_steps + 1) * row + r * (padded + 4) + (o + 2) * padded + n_steps * (3 * o + 2 * i) + _threads(network) // 32 + o + 8
+    r, i, o, shape = network.n_rec, network.n_in, network.n_out, _shape(network)
+    padded, row = shape.padded(r), shape.padded(r + i)
+    floats = (n_steps + 1) * row + r * (padded + 4) + o * padded + 2 * max(padded, shape.rows) + n_steps * (3 * o + 2 * i) + shape.threads // 16 + o + 8
     if network.leak < 1:
-        floats += n_steps * _rows(network)
+        floats += n_steps * shape.rows
     return 4 * floats + _SPARE_BYTES
 
 
@@ -88,7 +89,7 @@ def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, nois
     inputs = timed.contiguous()
     outputs = timed.new_empty(n_steps, batch, network.n_out)
     states = timed.new_empty(batch, n_steps, network.n_rec)
-    rates = timed.new_empty(batch, n_steps, _rows(network)) if network.leak < 1 else states
+    rates = timed.new_empty(batch, n_steps, _shape(network).rows) if network.leak < 1 else states
     heard = states if noise is None else noise.transpose(0, 1).contiguous()
     arguments = [flat, inputs, heard, outputs, states, rates, states, states, states, n_steps, batch, int(noise is not None)]
     _launch(network, 1, batch, n_steps, arguments)
@@ -125,8 +126,7 @@ class Batch:
         self.mask = self.inputs if self.masks[0] is None else _on_gpu([m for m in (self.masks[:1] if self.shared else self.masks) if m is not None])
         start = [(job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network) for job in jobs]
         self.flat = torch.stack([_pack({name: torch.as_tensor(value) for name, value in w.named().items()}, None) for w in start]).cuda()
-        slots = _units(self.network) * (_up(self.network.n_rec + self.network.n_in, 16) + _up(self.network.n_out, _LANES)) // _LANES + 2
-        self.states = torch.zeros(len(jobs), 2, _threads(self.network) * slots, device="cuda")
+        self.states = torch.zeros(len(jobs), 2, _shape(self.network).slots(self.network), device="cuda")
         self.hypers = torch.tensor([_hyper(job.optimizer or Optimizer(), job.network) for job in jobs], device="cuda")
         self.generators = [np.random.Generator(np.random.SFC64(job.seed or 0)) for job in jobs]
         self.done = 0
@@ -144,8 +144,8 @@ class Batch:
         """One launch over what was placed; losses by network and update."""
         updates = order.shape[1]
         losses = torch.empty(len(self.jobs), updates, device="cuda")
-        sizes = [self.n_steps, updates, self.batch, self.done, self.count, int(self.masks[0] is not None), 0, int(self.shared)]
-        arguments = [self.flat, self.states, self.hypers, self.inputs, self.targets, self.mask, order, norms, self.flat, losses, *sizes]
+        sizes = [self.n_steps, updates, self.batch, self.done, self.count, int(self.masks[0] is not None), int(self.shared)]
+        arguments = [self.flat, self.states, self.hypers, self.inputs, self.targets, self.mask, order, norms, losses, *sizes]
         _launch(self.network, 0, len(self.jobs), self.n_steps, arguments)
         self.done += updates
         return losses
@@ -230,7 +230,7 @@ def _raw_gradient(network: Network, name: str, raw: Tensor, gradient: Tensor) ->
 def _pack(weights: Mapping[str, Tensor], network: Network | None) -> Tensor:
     """All weights in one row; for autograd with the leak behind them."""
     flat = [weights[name].detach().reshape(-1).float() for name in NAMES]
-    return torch.cat(flat if network is None else [*flat, flat[0].new_tensor([network.leak])])
+    return torch.cat(flat if network is None else [*flat, flat[0].new_full((1,), network.leak)])
 
 
 def _unpack(row: Tensor, network: Network) -> dict[str, Tensor]:
@@ -239,13 +239,46 @@ def _unpack(row: Tensor, network: Network) -> dict[str, Tensor]:
     return {name: piece.reshape(shapes[name]) for name, piece in zip(NAMES, torch.split(row[: sum(sizes)], sizes), strict=True)}
 
 
-def _threads(network: Network) -> int:
-    return _up(_up(network.n_rec, _units(network)) // _units(network), 8) * _LANES
+@dataclass(frozen=True)
+class _Shape:
+    """How a block divides a network among its threads; the kernel's own arithmetic."""
+
+    n_rec: int
+    lanes: int
+    units: int
+
+    @property
+    def groups(self) -> int:
+        return _up(_up(self.n_rec, self.units) // self.units, 32 // self.lanes)
+
+    @property
+    def threads(self) -> int:
+        return self.groups * self.lanes
+
+    @property
+    def rows(self) -> int:
+        return self.groups * self.units
+
+    def padded(self, floats: int) -> int:
+        return _up(floats, self.lanes * (2 if self.lanes == 8 else 4))
+
+    def held(self, network: Network) -> int:
+        """Floats in one thread's registers: weights, those of the recurrent matrix from both sides, and gradients."""
+        inward, outward = self.padded(network.n_rec + network.n_in) // self.lanes, self.padded(network.n_rec) // self.lanes
+        return self.units * (2 * inward + outward) + 2 * (self.units + 1) * self.outputs(network)
+
+    def outputs(self, network: Network) -> int:
+        return _up(network.n_out, self.lanes) // self.lanes
+
+    def slots(self, network: Network) -> int:
+        """Floats of one state of an optimiser: every thread's weights."""
+        inward, outputs = self.padded(network.n_rec + network.n_in) // self.lanes, self.outputs(network)
+        return self.threads * (self.units * (inward + outputs) + 1 + outputs)
 
 
-def _units(network: Network) -> int:
-    """To a thread: two of them read less, one alone is done sooner."""
-    return 1 if network.n_rec <= _ALONE else 2
+def _shape(network: Network) -> _Shape:
+    quick, slim = (_Shape(network.n_rec, lanes, units) for lanes, units in _SHAPES)
+    return quick if quick.held(network) <= _HELD else slim
 
 
 def _up(count: int, step: int) -> int:
@@ -253,14 +286,10 @@ def _up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def _rows(network: Network) -> int:
-    return _threads(network) // _LANES * _units(network)
-
-
 def _launch(network: Network, mode: int, blocks: int, n_steps: int, arguments: list[Any]) -> None:
     _enter_context()
-    kernel = _compiled(_units(network), network.n_rec, network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
-    kernel(grid=(blocks, 1, 1), block=(_threads(network), 1, 1), args=arguments, shared_mem=shared_bytes(network, n_steps))
+    kernel = _compiled(_shape(network), network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
+    kernel(grid=(blocks, 1, 1), block=(_shape(network).threads, 1, 1), args=arguments, shared_mem=shared_bytes(network, n_steps))
 
 
 def _enter_context() -> None:
@@ -271,11 +300,12 @@ def _enter_context() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(to_a_thread: int, units: int, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int) -> Any:
+def _compiled(shape: _Shape, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int) -> Any:
     """The kernel for one size, compiled once in a process."""
     chosen = {
-        "UNITS": to_a_thread,
-        "R": units,
+        "LANES": shape.lanes,
+        "UNITS": shape.units,
+        "R": shape.n_rec,
         "NI": inputs,
         "NO": outputs,
         "ACT": activation,
@@ -293,7 +323,7 @@ def _compiled(to_a_thread: int, units: int, inputs: int, outputs: int, activatio
 def _compiler_refusal() -> str:
     """Whether the run-time compiler is there and knows this GPU, tried once with a small network."""
     try:
-        _compiled(1, 8, 1, 1, 0, False, "mse", 1)
+        _compiled(_Shape(8, 1, 1), 1, 1, 0, False, "mse", 1)
     except (RuntimeError, OSError, AttributeError) as error:
         return f"the run-time compiler did not work here: {' '.join(str(error).split())[:200]}"
     return ""

@@ -1,32 +1,37 @@
 // A small recurrent network held by one block of threads: forward, backward through time, clipping and update without another launch.
 //
-// Compiled at run time with R, NI, NO (units, inputs, outputs), UNITS (to a thread, 1 or 2), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross entropy) and
-// MODE (0: train over many updates, 1: forward of a batch, 2: backward of a batch) set. In mode 0 a block is a network; in modes 1
-// and 2 it is one example of one network.
+// Compiled at run time with R, NI, NO (units, inputs, outputs), UNITS and LANES (below), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross
+// entropy) and MODE (0: train over many updates, 1: forward of a batch, 2: backward of a batch) set. In mode 0 a block is a network; in
+// modes 1 and 2 it is one example of one network.
 //
-// Four lanes share one unit or two. Each keeps a quarter of what the units listen to (the states and inputs of the step before, in one row
-// z) in registers, V; a quarter of what they speak to, W; and the gradient of V. Shared memory holds the rows z of all timesteps. So a
-// timestep is one row of products, two shuffles and one barrier, and nothing is read from far away. Two units to a thread halve what
-// is read of z, which is what bounds a step of a hundred units (one wave of 128 bytes in each cycle); for a few, one is quicker.
+// A group of LANES threads (1, 2, 4, 8) holds UNITS units (1 to LANES). Each of its lanes keeps its share of what the units listen to (the states
+// and inputs of the step before, in one row z) in registers, v; of what they speak to, w; and the gradient of v. Shared memory holds the
+// rows z of all timesteps. So a timestep is a row of products, a few shuffles and one barrier, and nothing is read from far away. More
+// units to a group read less of z, more lanes need fewer registers and more shuffles; which is quickest was measured (cuda.py, `_shape`).
 
-#define LANES 4
-#define GROUPS (((R + UNITS - 1) / UNITS + 7) / 8 * 8)
+#define VEC (LANES == 8 ? 2 : 4)  // floats read at once
+#define BESIDE (32 / LANES)       // groups in a warp
+#define GROUPS (((R + UNITS - 1) / UNITS + BESIDE - 1) / BESIDE * BESIDE)
 #define ROWS (GROUPS * UNITS)
 #define THREADS (GROUPS * LANES)
-#define Z (R + NI)
-#define ZP ((Z + 15) / 16 * 16)
-#define RP ((R + 15) / 16 * 16)
-#define WIDE (RP + 4)
-#define KV (ZP / 16)
-#define KW (RP / 16)
-#define KO ((NO + LANES - 1) / LANES)
 #define WARPS (THREADS / 32)
-#define SLOTS (UNITS * (KV * 4 + KO) + 2)
+#define STRIDE (VEC * LANES)
+#define Z (R + NI)
+#define ZP ((Z + STRIDE - 1) / STRIDE * STRIDE)
+#define RP ((R + STRIDE - 1) / STRIDE * STRIDE)
+#define SENT (RP > ROWS ? RP : (ROWS + 3) / 4 * 4)
+#define WIDE (RP + VEC)  // of a row on its way to being turned: fewer lanes meet in one bank
+#define NV (ZP / LANES)
+#define NW (RP / LANES)
+#define KO ((NO + LANES - 1) / LANES)
+#define CHAINS (UNITS >= 4 ? 1 : 4 / UNITS)  // sums that can be under way at once
+#define SLOTS (UNITS * (NV + KO) + 1 + KO)
 #define P_REC (NI * R)
 #define P_BIAS (P_REC + R * R)
 #define P_OUT (P_BIAS + R)
 #define P_LAST (P_OUT + R * NO)
 #define P_ALL (P_LAST + NO)
+#define EVERYONE 0xffffffffu
 
 #if WARPS == 1
 #define BARRIER __syncwarp()
@@ -34,41 +39,61 @@
 #define BARRIER __syncthreads()
 #endif
 
-// Unit u of a thread is group + u * GROUPS; of two, a lane ends up with the sum of the one that has its own parity.
-#define TURN(lane) (UNITS == 1 ? 0 : (lane) & 1)
+// Unit u of a group is group + u * GROUPS; a lane ends up with the sum of the one its lowest bits name.
+#define TURN(lane) ((lane) & (UNITS - 1))
+// Place i of a lane's share is place PLACE(i) of the row.
+#define PLACE(i, lane) (((i) / VEC * LANES + (lane)) * VEC + (i) % VEC)
+
 struct Own {  // what a thread holds of its network
-    float4 v[UNITS][KV], w[UNITS][KW], dv[UNITS][KV];
+    float v[UNITS][NV], w[UNITS][NW], dv[UNITS][NV];
     float out[UNITS][KO], dout[UNITS][KO];
-    float bias, dbias, last, dlast;  // bias of the lane's own unit
+    float bias, dbias;            // of the lane's own unit
+    float last[KO], dlast[KO];    // bias of the outputs, alike in every group
 };
 
-__device__ __forceinline__ float all(float4 sum) { return (sum.x + sum.y) + (sum.z + sum.w); }
-
-__device__ __forceinline__ float four(float sum) {  // the sum over four lanes, for all of them
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-}
-
-// Each unit's sum over four lanes with two shuffles: of two units, lanes of even parity get the first, of odd parity the second.
-__device__ __forceinline__ float share(const float4 (&sums)[UNITS], int lane) {
-#if UNITS == 1
-    return four(all(sums[0]));
+template <int N>
+__device__ __forceinline__ void take(float (&share)[N], const float* begin) {  // from a row, beginning where the lane's share does
+#pragma unroll
+    for (int k = 0; k < N / VEC; k++) {
+#if VEC == 4
+        float4 found = *reinterpret_cast<const float4*>(begin + k * STRIDE);
+        share[k * 4 + 2] = found.z;
+        share[k * 4 + 3] = found.w;
 #else
-    float first = all(sums[0]), second = all(sums[1]);
-    float given = lane & 1 ? first : second, kept = lane & 1 ? second : first;
-    kept += __shfl_xor_sync(0xffffffffu, given, 1);
-    return kept + __shfl_xor_sync(0xffffffffu, kept, 2);
+        float2 found = *reinterpret_cast<const float2*>(begin + k * STRIDE);
 #endif
+        share[k * VEC] = found.x;
+        share[k * VEC + 1] = found.y;
+    }
 }
 
-__device__ __forceinline__ void add(float4& sum, float4 a, float4 b) {
-    sum.x = fmaf(a.x, b.x, sum.x);
-    sum.y = fmaf(a.y, b.y, sum.y);
-    sum.z = fmaf(a.z, b.z, sum.z);
-    sum.w = fmaf(a.w, b.w, sum.w);
+template <int N>
+__device__ __forceinline__ float product(const float (&a)[N], const float (&b)[N], float start) {
+    float sums[CHAINS] = {start};
+#pragma unroll
+    for (int i = 0; i < N; i++) sums[i % CHAINS] = fmaf(a[i], b[i], sums[i % CHAINS]);
+#pragma unroll
+    for (int left = CHAINS / 2; left; left /= 2)
+#pragma unroll
+        for (int i = 0; i < left; i++) sums[i] += sums[i + left];
+    return sums[0];
 }
 
-__device__ __forceinline__ void add(float4& sum, float4 a, float b) { add(sum, a, make_float4(b, b, b, b)); }
+// Each unit's sum over the lanes: those of two units are exchanged and added at once, so that each lane is left with its own unit's.
+__device__ __forceinline__ float gather(float (&sums)[UNITS], int lane) {
+#pragma unroll
+    for (int apart = 1; apart < UNITS; apart *= 2) {
+        bool odd = lane & apart;
+#pragma unroll
+        for (int e = 0; e < UNITS / 2 / apart; e++) {
+            float given = odd ? sums[2 * e] : sums[2 * e + 1], kept = odd ? sums[2 * e + 1] : sums[2 * e];
+            sums[e] = kept + __shfl_xor_sync(EVERYONE, given, apart);
+        }
+    }
+#pragma unroll
+    for (int apart = UNITS; apart < LANES; apart *= 2) sums[0] += __shfl_xor_sync(EVERYONE, sums[0], apart);
+    return sums[0];
+}
 
 __device__ __forceinline__ float activate(float a) {
 #if ACT == 0
@@ -95,30 +120,23 @@ __device__ __forceinline__ void fetch(float* there, const float* here) {  // glo
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(here));
 }
 
-__device__ __forceinline__ float& part(float4& four, int c) { return reinterpret_cast<float*>(&four)[c]; }
-
 __device__ void load(Own& own, const float* p, int group, int lane) {
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
         int unit = group + u * GROUPS;
         bool real = unit < R;
 #pragma unroll
-        for (int k = 0; k < KV; k++)
+        for (int i = 0; i < NV; i++) {
+            int j = PLACE(i, lane);
+            own.v[u][i] = 0.0f;
+            if (real && j < R) own.v[u][i] = p[P_REC + j * R + unit];
+            else if (real && j < Z) own.v[u][i] = p[(j - R) * R + unit];
+        }
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int j = k * 16 + lane * 4 + c;
-                float value = 0.0f;
-                if (real && j < R) value = p[P_REC + j * R + unit];
-                else if (real && j < Z) value = p[(j - R) * R + unit];
-                part(own.v[u][k], c) = value;
-            }
-#pragma unroll
-        for (int k = 0; k < KW; k++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int m = k * 16 + lane * 4 + c;
-                part(own.w[u][k], c) = real && m < R ? p[P_REC + unit * R + m] : 0.0f;
-            }
+        for (int i = 0; i < NW; i++) {
+            int m = PLACE(i, lane);
+            own.w[u][i] = real && m < R ? p[P_REC + unit * R + m] : 0.0f;
+        }
 #pragma unroll
         for (int k = 0; k < KO; k++) {
             int o = k * LANES + lane;
@@ -127,227 +145,277 @@ __device__ void load(Own& own, const float* p, int group, int lane) {
     }
     int mine = group + TURN(lane) * GROUPS;
     own.bias = mine < R ? p[P_BIAS + mine] : 0.0f;
-    own.last = threadIdx.x < NO ? p[P_LAST + threadIdx.x] : 0.0f;
+#pragma unroll
+    for (int k = 0; k < KO; k++) own.last[k] = k * LANES + lane < NO ? p[P_LAST + k * LANES + lane] : 0.0f;
 }
 
-__device__ void store(float4 (&v)[UNITS][KV], float (&out)[UNITS][KO], float bias, float last, float* p, int group, int lane) {
+__device__ void store(float (&v)[UNITS][NV], float (&out)[UNITS][KO], float bias, float (&last)[KO], float* p, int group, int lane) {
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
         int unit = group + u * GROUPS;
         if (unit >= R) continue;
 #pragma unroll
-        for (int k = 0; k < KV; k++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int j = k * 16 + lane * 4 + c;
-                if (j < R) p[P_REC + j * R + unit] = part(v[u][k], c);
-                else if (j < Z) p[(j - R) * R + unit] = part(v[u][k], c);
-            }
+        for (int i = 0; i < NV; i++) {
+            int j = PLACE(i, lane);
+            if (j < R) p[P_REC + j * R + unit] = v[u][i];
+            else if (j < Z) p[(j - R) * R + unit] = v[u][i];
+        }
 #pragma unroll
         for (int k = 0; k < KO; k++)
             if (k * LANES + lane < NO) p[P_OUT + unit * NO + k * LANES + lane] = out[u][k];
     }
     int mine = group + TURN(lane) * GROUPS;
     if (lane < UNITS && mine < R) p[P_BIAS + mine] = bias;
-    if (threadIdx.x < NO) p[P_LAST + threadIdx.x] = last;
+#pragma unroll
+    for (int k = 0; k < KO; k++)
+        if (group == 0 && k * LANES + lane < NO) p[P_LAST + k * LANES + lane] = last[k];
 }
 
 __device__ void clear(Own& own) {
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
 #pragma unroll
-        for (int k = 0; k < KV; k++) own.dv[u][k] = make_float4(0, 0, 0, 0);
+        for (int i = 0; i < NV; i++) own.dv[u][i] = 0.0f;
 #pragma unroll
         for (int k = 0; k < KO; k++) own.dout[u][k] = 0.0f;
     }
-    own.dbias = own.dlast = 0.0f;
+#pragma unroll
+    for (int k = 0; k < KO; k++) own.dlast[k] = 0.0f;
+    own.dbias = 0.0f;
 }
 
 // States of all timesteps into the rows z; `rates` keeps the activation where leaking hides it in the state.
-__device__ void go_forward(Own& own, float* z, float* rates, const float* noise, float leak, int n_steps, int group, int lane) {
-    float state = 0.0f;
+__device__ __forceinline__ void go_forward(Own& own, float* z, float* rates, const float* noise, float leak, int n_steps, int group, int lane) {
     int mine = group + TURN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
-    for (int t = 0; t < n_steps; t++) {
-        const float4* row = reinterpret_cast<const float4*>(z + t * ZP);
-        float heard = noise != nullptr && mine < R ? noise[t * R + mine] : 0.0f;
-        float4 sums[UNITS] = {};
+    const float* before = z + lane * VEC;
+    float* after = z + ZP + mine;
+#if LEAKY
+    float state = 0.0f;
+#endif
+    for (int t = 0; t < n_steps; t++, before += ZP, after += ZP) {
+        float heard = own.bias, sums[UNITS], row[NV];
+        if (noise != nullptr && mine < R) heard += noise[t * R + mine];
+        take(row, before);
 #pragma unroll
-        for (int k = 0; k < KV; k++) {
-            float4 here = row[k * 4 + lane];
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) add(sums[u], here, own.v[u][k]);
-        }
-        float rate = activate(share(sums, lane) + own.bias + heard);
+        for (int u = 0; u < UNITS; u++) sums[u] = product(row, own.v[u], lane == u ? heard : 0.0f);
+        float rate = activate(gather(sums, lane));
 #if LEAKY
         state = (1.0f - leak) * state + leak * rate;
         if (lane < UNITS) rates[t * ROWS + mine] = rate;
+        if (writes) *after = state;
 #else
-        state = rate;
+        if (writes) *after = rate;
 #endif
-        if (writes) z[(t + 1) * ZP + mine] = state;
         BARRIER;
     }
 }
 
 // The outputs of all timesteps; each group of lanes takes every GROUPS-th of them.
-__device__ void read_out(const float* z, const float* turned, const float* last, float* outputs, int n_steps, int group, int lane) {
-    for (int place = group; place < (n_steps * NO + GROUPS - 1) / GROUPS * GROUPS; place += GROUPS) {
-        bool real = place < n_steps * NO;
-        int t = real ? place / NO : 0, o = real ? place % NO : 0;
-        const float4* row = reinterpret_cast<const float4*>(z + (t + 1) * ZP);
-        const float4* weight = reinterpret_cast<const float4*>(turned + o * RP);
-        float4 sum = make_float4(0, 0, 0, 0);
+__device__ __forceinline__ void read_out(const float* z, const float* turned, const float* last, float* outputs, int n_steps, int group, int lane) {
+    for (int begin = 0; begin < n_steps * NO; begin += GROUPS) {
+        bool real = begin + group < n_steps * NO;
+        int place = real ? begin + group : 0, t = place / NO, o = place % NO;
+        float row[NW], weight[NW];
+        take(row, z + (t + 1) * ZP + lane * VEC);
+        take(weight, turned + o * RP + lane * VEC);  // where a row's inputs begin, the weights are 0
+        float found = product(row, weight, 0.0f);
 #pragma unroll
-        for (int k = 0; k < KW; k++) add(sum, row[k * 4 + lane], weight[k * 4 + lane]);  // where a row's inputs begin, the weights are 0
-        float found = four(all(sum));
+        for (int apart = 1; apart < LANES; apart *= 2) found += __shfl_xor_sync(EVERYONE, found, apart);
         if (real && lane == 0) outputs[place] = found + last[o];
     }
 }
 
-// From the slopes at the outputs to all gradients, last timestep first.
-__device__ void go_back(
+// What one timestep adds to the gradient of v.
+__device__ __forceinline__ void add_outer(Own& own, const float (&row)[NV], const float* drives) {
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        float drive = drives[u * GROUPS];
+#pragma unroll
+        for (int i = 0; i < NV; i++) own.dv[u][i] = fmaf(row[i], drive, own.dv[u][i]);
+    }
+}
+
+// From the slopes at the outputs to all gradients, last timestep first. A timestep's share of the gradient of v is added one timestep later,
+// while that one waits for what the others send; its row is read before the barrier, so that no shuffle stands behind it.
+__device__ __forceinline__ void go_back(
     Own& own, const float* z, const float* rates, const float* slopes, float* sent, float* kept, float leak, int n_steps, int group, int lane) {
-    float carried = 0.0f;
     int mine = group + TURN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
-    for (int t = n_steps - 1; t >= 0; t--) {
-        const float4* spoken = reinterpret_cast<const float4*>(sent + ((t + 1) & 1) * RP);
-        float4 sums[UNITS] = {};
-        float states[UNITS], drives[UNITS];
+    float *later = sent, *now = sent + SENT, row[NV];
+    const float *before = z + n_steps * ZP + lane * VEC, *after = z + n_steps * ZP + group;
+#if LEAKY
+    float carried = 0.0f;
+#endif
+    if (writes) later[mine] = 0.0f;
+    take(row, before);
+    BARRIER;
+    for (int t = n_steps - 1; t >= 0; t--, after -= ZP) {
+        float spoken[NW], states[UNITS], sums[UNITS] = {}, slope = 0.0f;
+        take(spoken, later + lane * VEC);
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) states[u] = group + u * GROUPS < R ? z[(t + 1) * ZP + group + u * GROUPS] : 0.0f;
-        if (t + 1 < n_steps) {
-#pragma unroll
-            for (int k = 0; k < KW; k++) {
-                float4 here = spoken[k * 4 + lane];
-#pragma unroll
-                for (int u = 0; u < UNITS; u++) add(sums[u], here, own.w[u][k]);
-            }
+        for (int u = 0; u < UNITS; u++) {
+            states[u] = group + u * GROUPS < R ? after[u * GROUPS] : 0.0f;
+            if (TURN(lane) == u) slope = slope_of(states[u]);
         }
+#if LEAKY
+        slope = mine < R ? leak * slope_of(rates[t * ROWS + mine]) : 0.0f;
+#endif
 #pragma unroll
         for (int k = 0; k < KO; k++) {
-            int o = k * LANES + lane;
-            float slope = o < NO ? slopes[t * NO + o] : 0.0f;
+            float wrong = k * LANES + lane < NO ? slopes[t * NO + k * LANES + lane] : 0.0f;
+            own.dlast[k] += wrong;
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
-                sums[u].x = fmaf(slope, own.out[u][k], sums[u].x);
-                own.dout[u][k] = fmaf(slope, states[u], own.dout[u][k]);
+                sums[u] = fmaf(wrong, own.out[u][k], sums[u]);
+                own.dout[u][k] = fmaf(wrong, states[u], own.dout[u][k]);
             }
         }
-        float wanted = share(sums, lane) + carried;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) sums[u] = product(spoken, own.w[u], sums[u]);
+        float wanted = gather(sums, lane);
+        add_outer(own, row, later + group);
 #if LEAKY
+        wanted += carried;
         carried = (1.0f - leak) * wanted;
-        float drive = mine < R ? leak * wanted * slope_of(rates[t * ROWS + mine]) : 0.0f;
-#else
-        float drive = mine < R ? wanted * slope_of(TURN(lane) ? states[UNITS - 1] : states[0]) : 0.0f;
 #endif
+        float drive = wanted * slope;
         if (writes) {
-            sent[(t & 1) * RP + mine] = drive;
+            now[mine] = drive;
             if (kept != nullptr) kept[t * R + mine] = drive;
         }
-#if UNITS == 1
-        drives[0] = drive;
-#else
-        float other = __shfl_xor_sync(0xffffffffu, drive, 1);
-        drives[0] = lane & 1 ? other : drive;
-        drives[1] = lane & 1 ? drive : other;
-#endif
-        const float4* row = reinterpret_cast<const float4*>(z + t * ZP);
-#pragma unroll
-        for (int k = 0; k < KV; k++) {
-            float4 here = row[k * 4 + lane];
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) add(own.dv[u][k], here, drives[u]);
-        }
         own.dbias += drive;
+        before -= ZP;
+        take(row, before);
+        float* spare = later;
+        later = now;
+        now = spare;
         BARRIER;
     }
-    if (threadIdx.x < NO)
-        for (int t = 0; t < n_steps; t++) own.dlast += slopes[t * NO + threadIdx.x];
+    add_outer(own, row, later + group);
 }
 
-__device__ float over_block(float value, float* shelf) {  // the sum over all threads, for all of them
+__device__ __forceinline__ float2 over_block(float2 value, float2* shelf) {  // the sums over all threads, for all of them
 #pragma unroll
-    for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart);
+    for (int apart = 16; apart; apart /= 2) {
+        value.x += __shfl_xor_sync(EVERYONE, value.x, apart);
+        value.y += __shfl_xor_sync(EVERYONE, value.y, apart);
+    }
+#if WARPS > 1
     if (threadIdx.x % 32 == 0) shelf[threadIdx.x / 32] = value;
     __syncthreads();
-    float sum = 0.0f;
+    value = shelf[0];
 #pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) sum += shelf[warp];
-    __syncthreads();
-    return sum;
+    for (int warp = 1; warp < WARPS; warp++) {
+        value.x += shelf[warp].x;
+        value.y += shelf[warp].y;
+    }
+#else
+    __syncwarp();
+#endif
+    return value;
 }
 
-__device__ void read_out_weights(Own& own, float* turned, float* last, int group, int lane) {
+__device__ __forceinline__ void read_out_weights(Own& own, float* turned, float* last, int group, int lane) {
 #pragma unroll
-    for (int u = 0; u < UNITS; u++)
+    for (int k = 0; k < KO; k++) {
+        int o = k * LANES + lane;
+        if (o >= NO) continue;
 #pragma unroll
-        for (int k = 0; k < KO; k++)
-            if (group + u * GROUPS < R && k * LANES + lane < NO) turned[(k * LANES + lane) * RP + group + u * GROUPS] = own.out[u][k];
-    if (threadIdx.x < NO) last[threadIdx.x] = own.last;
+        for (int u = 0; u < UNITS; u++)
+            if (group + u * GROUPS < R) turned[o * RP + group + u * GROUPS] = own.out[u][k];
+        if (group == 0) last[o] = own.last[k];
+    }
 }
 
 #if MODE == 0
 
-__device__ __forceinline__ float renewed(float value, float slope, float* state, const float* hyper, float first, float second) {
-    // hyper: rate, momentum, beta1, beta2, eps, clip, leak, is Adam. `first` and `second` undo Adam's start from 0.
-    if (hyper[7] > 0.0f) {
-        float mean = hyper[2] * state[0] + (1.0f - hyper[2]) * slope;
-        float square = hyper[3] * state[THREADS * SLOTS] + (1.0f - hyper[3]) * slope * slope;
+enum { PLAIN, MOMENTUM, ADAM };
+
+struct Rule {  // of the optimiser, for one update
+    float rate, momentum, beta1, beta2, eps, scale, first, second;  // `first` and `second` undo Adam's start from 0
+};
+
+template <int KIND>
+__device__ __forceinline__ float renewed(float value, float slope, float* state, const Rule& rule) {
+    slope *= rule.scale;
+    if (KIND == ADAM) {
+        float mean = rule.beta1 * state[0] + (1.0f - rule.beta1) * slope;
+        float square = rule.beta2 * state[THREADS * SLOTS] + (1.0f - rule.beta2) * slope * slope;
         state[0] = mean;
         state[THREADS * SLOTS] = square;
-        return value - hyper[0] * (mean * first) / (sqrtf(square * second) + hyper[4]);
+        return value - rule.rate * (mean * rule.first) / (sqrtf(square * rule.second) + rule.eps);
     }
-    if (hyper[1] > 0.0f) {
-        slope += hyper[1] * state[0];
+    if (KIND == MOMENTUM) {
+        slope += rule.momentum * state[0];
         state[0] = slope;
     }
-    return value - hyper[0] * slope;
+    return value - rule.rate * slope;
 }
 
-__device__ void update(Own& own, float* state, const float* hyper, float scale, int number, int group, int lane, float* square) {
-    float first = 1.0f, second = 1.0f;
-    if (hyper[7] > 0.0f) {
-        first = 1.0f / (1.0f - powf(hyper[2], (float)number));
-        second = 1.0f / (1.0f - powf(hyper[3], (float)number));
-    }
-    float* mine = state + threadIdx.x;
+template <int KIND>
+__device__ __forceinline__ void renew(Own& own, float* state, const Rule& rule, int group, int lane, float* square) {
+    state += threadIdx.x;
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
         int unit = group + u * GROUPS;
-        float* here = mine + u * (KV * 4 + KO) * THREADS;
+        float* here = state + u * (NV + KO) * THREADS;
 #pragma unroll
-        for (int k = 0; k < KV; k++)
+        for (int i = 0; i < NV; i++) {
+            own.v[u][i] = renewed<KIND>(own.v[u][i], own.dv[u][i], here + i * THREADS, rule);
+            if (unit < R && PLACE(i, lane) < R) square[PLACE(i, lane) * WIDE + unit] = own.v[u][i];
+        }
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int j = k * 16 + lane * 4 + c;
-                float value = renewed(part(own.v[u][k], c), scale * part(own.dv[u][k], c), here + (k * 4 + c) * THREADS, hyper, first, second);
-                part(own.v[u][k], c) = value;
-                if (unit < R && j < R) square[j * WIDE + unit] = value;
-            }
-#pragma unroll
-        for (int k = 0; k < KO; k++) own.out[u][k] = renewed(own.out[u][k], scale * own.dout[u][k], here + (KV * 4 + k) * THREADS, hyper, first, second);
+        for (int k = 0; k < KO; k++) own.out[u][k] = renewed<KIND>(own.out[u][k], own.dout[u][k], here + (NV + k) * THREADS, rule);
     }
-    own.bias = renewed(own.bias, scale * own.dbias, mine + UNITS * (KV * 4 + KO) * THREADS, hyper, first, second);
-    own.last = renewed(own.last, scale * own.dlast, mine + (UNITS * (KV * 4 + KO) + 1) * THREADS, hyper, first, second);
-    __syncthreads();
+    state += UNITS * (NV + KO) * THREADS;
+    own.bias = renewed<KIND>(own.bias, own.dbias, state, rule);
 #pragma unroll
-    for (int u = 0; u < UNITS; u++)
-#pragma unroll
-        for (int k = 0; k < KW; k++)
-            if (group + u * GROUPS < R) own.w[u][k] = *reinterpret_cast<const float4*>(square + (group + u * GROUPS) * WIDE + k * 16 + lane * 4);
+    for (int k = 0; k < KO; k++) own.last[k] = renewed<KIND>(own.last[k], own.dlast[k], state + (1 + k) * THREADS, rule);
 }
 
-__device__ void fetch_example(float* inputs, float* targets, const float* all_inputs, const float* all_targets, int example, int n_steps) {
+// hyper: rate, momentum, beta1, beta2, eps, clip, leak, is Adam.
+__device__ __forceinline__ void update(Own& own, float* state, const float* hyper, float length, int number, int group, int lane, float* square) {
+    Rule rule = {hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], fminf(1.0f, hyper[5] / (length + 1e-6f)), 1.0f, 1.0f};
+    if (hyper[7] > 0.0f) {
+        rule.first = 1.0f / (1.0f - powf(rule.beta1, (float)number));
+        rule.second = 1.0f / (1.0f - powf(rule.beta2, (float)number));
+        renew<ADAM>(own, state, rule, group, lane, square);
+    } else if (rule.momentum > 0.0f) {
+        renew<MOMENTUM>(own, state, rule, group, lane, square);
+    } else {
+        renew<PLAIN>(own, state, rule, group, lane, square);
+    }
+}
+
+__device__ __forceinline__ float length_of_gradient(Own& own, int group, int lane) {  // squared, this thread's share of it
+    float sums[4] = {lane < UNITS ? own.dbias * own.dbias : 0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int k = 0; k < KO; k++)
+        if (group == 0) sums[1] = fmaf(own.dlast[k], own.dlast[k], sums[1]);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+#pragma unroll
+        for (int i = 0; i < NV; i++) sums[i % 4] = fmaf(own.dv[u][i], own.dv[u][i], sums[i % 4]);
+#pragma unroll
+        for (int k = 0; k < KO; k++) sums[k % 4] = fmaf(own.dout[u][k], own.dout[u][k], sums[k % 4]);
+    }
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+__device__ __forceinline__ void fetch_example(float* inputs, float* targets, const float* all_inputs, const float* all_targets, int example, int n_steps) {
     for (int i = threadIdx.x; i < n_steps * NI; i += THREADS) fetch(inputs + i, all_inputs + (long long)example * n_steps * NI + i);
     int wide = CROSS ? 1 : NO;
     for (int i = threadIdx.x; i < n_steps * wide; i += THREADS) fetch(targets + i, all_targets + (long long)example * n_steps * wide + i);
     asm volatile("cp.async.commit_group;");
 }
 
+__device__ __forceinline__ void lay_inputs(float* z, const float* inputs, int n_steps) {  // behind the states of their timestep
+    for (int i = threadIdx.x; i < n_steps * NI; i += THREADS) z[i / NI * ZP + R + i % NI] = inputs[i];
+}
+
 // Outputs become slopes in place; returns this thread's share of the loss.
-__device__ float compare(float* outputs, const float* targets, const float* mask, float norm, int n_steps) {
+__device__ __forceinline__ float compare(float* outputs, const float* targets, const float* mask, float norm, int n_steps) {
     float loss = 0.0f;
 #if CROSS
     for (int t = threadIdx.x; t < n_steps; t += THREADS) {
@@ -372,73 +440,75 @@ __device__ float compare(float* outputs, const float* targets, const float* mask
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fused(float* weights, float* states, const float* hypers, const float* all_inputs, const float* all_targets, const float* masks, const int* orders,
-      const float* norms, const float* noises, float* losses, int n_steps, int updates, int batch, int before, int examples, int has_mask, int has_noise,
-      int shared_data) {
+      const float* norms, float* losses, int n_steps, int updates, int batch, int before, int examples, int has_mask, int shared_data) {
     extern __shared__ float4 memory[];
     float* z = reinterpret_cast<float*>(memory);
     float* square = z + (n_steps + 1) * ZP;
-    float* turned = square + R * WIDE;
+    float* turned = square + R * WIDE + (4 - R * WIDE % 4) % 4;
     float* sent = turned + NO * RP;
-    float* rates = sent + 2 * RP;
+    float2* shelf = reinterpret_cast<float2*>(sent + 2 * SENT);
+    float* rates = reinterpret_cast<float*>(shelf + WARPS);
     float* outputs = rates + (LEAKY ? n_steps * ROWS : 0);
     float* inputs = outputs + n_steps * NO;
     float* targets = inputs + 2 * n_steps * NI;
-    float* shelf = targets + 2 * n_steps * NO;
-    float* last = shelf + WARPS;
+    float* last = targets + 2 * n_steps * NO;
     float* hyper = last + NO;
 
     int net = blockIdx.x, group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int data = shared_data ? 0 : net;
     weights += (long long)net * P_ALL;
     states += (long long)net * 2 * THREADS * SLOTS;
+    norms += (long long)net * updates;
+    losses += (long long)net * updates;
     all_inputs += (long long)data * examples * n_steps * NI;
     all_targets += (long long)data * examples * n_steps * (CROSS ? 1 : NO);
     const int* order = orders + (long long)net * updates * batch;
+    int example = order[0];
+    fetch_example(inputs, targets, all_inputs, all_targets, example, n_steps);
     if (threadIdx.x < 8) hyper[threadIdx.x] = hypers[net * 8 + threadIdx.x];
     for (int i = threadIdx.x; i < (n_steps + 1) * ZP; i += THREADS) z[i] = 0.0f;
     for (int i = threadIdx.x; i < R * WIDE; i += THREADS) square[i] = 0.0f;
-    for (int i = threadIdx.x; i < NO * RP + 2 * RP; i += THREADS) turned[i] = 0.0f;
+    for (int i = threadIdx.x; i < NO * RP + 2 * SENT; i += THREADS) turned[i] = 0.0f;
     Own own;
     load(own, weights, group, lane);
-    fetch_example(inputs, targets, all_inputs, all_targets, order[0], n_steps);
+    asm volatile("cp.async.wait_all;");
+    __syncthreads();
+    lay_inputs(z, inputs, n_steps);
+    read_out_weights(own, turned, last, group, lane);
     __syncthreads();
     int side = 0;
     for (int number = 0; number < updates; number++) {
-        float loss = 0.0f;
+        float2 found = make_float2(0.0f, 0.0f);  // squared length of the gradient, loss
+        float norm = norms[number];
         clear(own);
-        read_out_weights(own, turned, last, group, lane);
-        for (int member = 0; member < batch; member++, side ^= 1) {
-            int place = number * batch + member, example = order[place];
-            asm volatile("cp.async.wait_all;");
-            __syncthreads();
-            const float* here = inputs + side * n_steps * NI;
-            for (int i = threadIdx.x; i < n_steps * NI; i += THREADS) z[i / NI * ZP + R + i % NI] = here[i];
-            __syncthreads();
-            if (place + 1 < updates * batch)
-                fetch_example(inputs + (side ^ 1) * n_steps * NI, targets + (side ^ 1) * n_steps * NO, all_inputs, all_targets, order[place + 1], n_steps);
-            const float* noise = has_noise ? noises + ((long long)net * updates * batch + place) * n_steps * R : nullptr;
-            go_forward(own, z, rates, noise, hyper[6], n_steps, group, lane);
+        for (int member = 0; member < batch; member++) {
+            int place = number * batch + member, next = order[min(place + 1, updates * batch - 1)];
+            go_forward(own, z, rates, nullptr, hyper[6], n_steps, group, lane);
+            fetch_example(inputs + (side ^ 1) * n_steps * NI, targets + (side ^ 1) * n_steps * NO, all_inputs, all_targets, next, n_steps);
             read_out(z, turned, last, outputs, n_steps, group, lane);
-            __syncthreads();
+            BARRIER;
             const float* mask = has_mask ? masks + ((long long)data * examples + example) * n_steps : nullptr;
-            loss += compare(outputs, targets + side * n_steps * NO, mask, norms[(long long)net * updates + number], n_steps);
-            __syncthreads();
+            found.y += compare(outputs, targets + side * n_steps * NO, mask, norm, n_steps);
             go_back(own, z, rates, outputs, sent, nullptr, hyper[6], n_steps, group, lane);
+            asm volatile("cp.async.wait_all;");
+            example = next;
+            side ^= 1;
+            if (member + 1 < batch) {  // else the update has a barrier before and behind it
+                BARRIER;
+                lay_inputs(z, inputs + side * n_steps * NI, n_steps);
+                BARRIER;
+            }
         }
-        float4 squares = make_float4(lane < UNITS ? own.dbias * own.dbias : 0.0f, own.dlast * own.dlast, 0.0f, 0.0f);
+        found.x = length_of_gradient(own, group, lane);
+        found = over_block(found, shelf);
+        if (threadIdx.x == 0) losses[number] = found.y;
+        update(own, states, hyper, sqrtf(found.x), before + number + 1, group, lane, square);
+        read_out_weights(own, turned, last, group, lane);
+        lay_inputs(z, inputs + side * n_steps * NI, n_steps);
+        BARRIER;
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-#pragma unroll
-            for (int k = 0; k < KV; k++) add(squares, own.dv[u][k], own.dv[u][k]);
-#pragma unroll
-            for (int k = 0; k < KO; k++) squares.x = fmaf(own.dout[u][k], own.dout[u][k], squares.x);
-        }
-        float length = sqrtf(over_block(all(squares), shelf));
-        float scale = fminf(1.0f, hyper[5] / (length + 1e-6f));
-        loss = over_block(loss, shelf);
-        if (threadIdx.x == 0) losses[(long long)net * updates + number] = loss;
-        update(own, states, hyper, scale, before + number + 1, group, lane, square);
-        __syncthreads();
+        for (int u = 0; u < UNITS; u++)
+            if (group + u * GROUPS < R) take(own.w[u], square + (group + u * GROUPS) * WIDE + lane * VEC);
     }
     store(own.v, own.out, own.bias, own.last, weights, group, lane);
 }
@@ -452,13 +522,13 @@ fused(const float* weights, const float* all_inputs, const float* noises, float*
     float* z = reinterpret_cast<float*>(memory);
     float* turned = z + (n_steps + 1) * ZP;
     float* sent = turned + NO * RP;
-    float* rates = sent + 2 * RP;
+    float* rates = sent + 2 * SENT;
     float* outputs = rates + (LEAKY ? n_steps * ROWS : 0);
     float* last = outputs + n_steps * NO;
 
     int example = blockIdx.x, group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     for (int i = threadIdx.x; i < (n_steps + 1) * ZP; i += THREADS) z[i] = 0.0f;
-    for (int i = threadIdx.x; i < NO * RP + 2 * RP; i += THREADS) turned[i] = 0.0f;
+    for (int i = threadIdx.x; i < NO * RP + 2 * SENT; i += THREADS) turned[i] = 0.0f;
     Own own;
     load(own, weights, group, lane);
     clear(own);
