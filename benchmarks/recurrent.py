@@ -5,6 +5,7 @@ GPU.
     python benchmarks/recurrent.py --n-rec 1000,2000,5000 --n-steps 20 --ways fused,torch:loop,torch:module,jax:scan
     python benchmarks/recurrent.py --device cuda --n-rec 10,20,50,100
     python benchmarks/recurrent.py --two                    two networks on two cores against one on one
+    python benchmarks/recurrent.py --many 128               so many networks on a GPU against one
 
 All ways start from the same weights, see the same examples and must show the same losses. Each way lives in a process of its own, all
 on one core; they take turns, round after round, and a ratio is the median over the rounds, so that a machine's moods meet all of them.
@@ -386,6 +387,32 @@ def two(rounds: int) -> None:
     )
 
 
+def many(count: int, rounds: int) -> None:
+    """So many networks on one GPU, in turns with one network."""
+    import numpy as np
+    import torch
+
+    from windtunnel.fused import cuda
+    from windtunnel.fused.many import Job
+    from windtunnel.fused.settings import Examples, Network
+
+    network, g = Network(n_rec=50), np.random.default_rng(0)
+    examples = Examples(inputs=g.uniform(-5, 5, (500, 100, 2)), targets=g.uniform(-5, 5, (500, 100, 2)))
+    batches = [cuda.Batch([Job(network=network, examples=examples, seed=seed) for seed in range(some)]) for some in (1, count)]
+    placed = [batch.place([np.arange(500)[:, None]] * len(batch.jobs)) for batch in batches]
+    taken: list[list[float]] = [[], []]
+    for _ in range(rounds + 1):
+        for seconds, batch, order in zip(taken, batches, placed, strict=True):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            batch.run(*order)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - begin)
+    ratio = statistics.median(all_ / one for one, all_ in zip(taken[0][1:], taken[1][1:], strict=True))  # the first of each loads its code
+    one = statistics.median(taken[0][1:]) / 500
+    print(f"{count} networks of 50 units at once take {ratio:.2f}x one (median of {rounds} rounds; one takes {one * 1e6:.1f} us an example of 100 timesteps)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The fused recurrent engine beside all other ways.")
     parser.add_argument("--n-rec", default="10,20,50,100,200")
@@ -396,12 +423,15 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--two", action="store_true")
+    parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve)
     elif options.two:
         two(options.rounds)
+    elif options.many:
+        many(options.many, options.rounds)
     else:
         compare(options)
 

@@ -33,7 +33,8 @@ def work(key: str, protocol: Protocol = QUICK, way: str = "hand") -> Work:
     return Work(key=key, number=0, task=task, protocol=protocol)
 
 
-# A framework of the user's own that notes when a child has loaded it, when it builds and when it ends, and that dies where it is told to.
+# A framework of the user's own that notes when a child has loaded it, when it begins, when it goes on and when it has told its last loss,
+# and that dies where it is told to.
 OWN = """
 import atexit, os, signal, time
 from pathlib import Path
@@ -43,24 +44,42 @@ def note(what):
     with open(Path(__file__).with_name("notes"), "a") as file:
         file.write(f"{what} {os.getpid()} {time.monotonic()}\\n")
 
+def wait_for_two(what):
+    end = time.monotonic() + 20
+    while Path(__file__).with_name("notes").read_text().count(what) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+
 note("loaded")
 atexit.register(note, "ended")
 
 def build(problem, task):
-    note("built")
+    steps = 0
+
+    def step():
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            note("began")
+        if steps == 2 and task.way == "compiles":
+            wait_for_two("began")
+        if steps == 2:
+            note("continued")
+        return sum(range(1000))
+
+    def number(loss):
+        note("told")
+        return float(loss)
+
     if task.way == "exits":
         os._exit(7)
     if task.way == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
     if task.way == "raises":
         raise ValueError("no such layer")
-    if task.way == "slow":
-        time.sleep(0.5)
-    end = time.monotonic() + 20
-    while task.way == "patient" and Path(__file__).with_name("notes").read_text().count("loaded") < 2 and time.monotonic() < end:
-        time.sleep(0.01)
+    if task.way == "patient":
+        wait_for_two("loaded")
     facts = {"child": os.getpid(), "way": task.way}
-    return Built(step=lambda: sum(range(1000)), number=float, parameters=1, dtype="float32", versions={}, facts=facts)
+    return Built(step=step, number=number, parameters=1, dtype="float32", versions={}, facts=facts, compiles=task.way == "compiles")
 """
 
 
@@ -155,20 +174,23 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a
     pieces = [of_own(framework, "patient", f"{place} {device}", device=device) for place, device in enumerate(("cuda", "cuda", "cpu", "cuda"))]
     outcomes = list(Local(ahead=2).measure(pieces))
     child = dict(zip((outcome.work.key for outcome in outcomes), children(outcomes), strict=True))
-    loaded, built, ended = (notes(tmp_path, what) for what in ("loaded", "built", "ended"))
-    first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: built[each])
-    assert loaded[second] < ended[first] <= built[second], "it was there before the first was done, and built nothing until then"
+    loaded, began, told, ended = (notes(tmp_path, what) for what in ("loaded", "began", "told", "ended"))
+    first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: began[each])
+    assert loaded[second] < told[first] <= began[second], "it was there before the first was done, and did no step until then"
     alone = child.pop("2 cpu")
     assert len(child) == 3 and all(ended[other] <= loaded[alone] or ended[alone] <= loaded[other] for other in child.values())
 
 
-def test_two_children_of_one_turn_do_not_overlap(tmp_path: Path) -> None:
-    task, turn = of_own(own(tmp_path), "slow").task, str(tmp_path / "turn")
+@pytest.mark.parametrize(("way", "begins"), [("plain", "began"), ("compiles", "continued")])
+def test_two_children_of_one_turn_do_not_overlap_but_in_what_compiles(tmp_path: Path, way: str, begins: str) -> None:
+    task, turn = of_own(own(tmp_path), way).task, str(tmp_path / "turn")
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, turn=turn), range(2)))
-    built, ended = notes(tmp_path, "built"), notes(tmp_path, "ended")
-    first, second = sorted((report["ready"]["child"] for report in reports), key=lambda child: built[child])
-    assert ended[first] <= built[second]
+    began, told = notes(tmp_path, begins), notes(tmp_path, "told")
+    first, second = sorted((report["ready"]["child"] for report in reports), key=lambda child: began[child])
+    assert told[first] <= began[second]
+    if way == "compiles":
+        assert notes(tmp_path, "began")[second] < told[first], "it compiled while the other was timed"
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])

@@ -108,10 +108,9 @@ def listen(reader: int, timeout: float) -> tuple[list[dict[str, Any]], bool]:
             if not chunk:
                 return _decode(data), False
             data += chunk
-            if b'"kind": "waits"' in chunk:
-                deadline = math.inf
-            if b'"kind": "turn"' in chunk:
-                deadline = time.monotonic() + timeout
+            waits, turn = (chunk.rfind(f'"kind": "{kind}"'.encode()) for kind in ("waits", "turn"))
+            if waits != turn:
+                deadline = math.inf if waits > turn else time.monotonic() + timeout
 
 
 def _decode(data: bytes) -> list[dict[str, Any]]:

@@ -30,11 +30,29 @@ def die_with_parent() -> None:
         file.write("1000")
 
 
-def await_turn(path: str) -> None:
-    """Sleep until no other process holds this file; it is held until this one ends, however it ends."""
-    import fcntl
+class Turn:
+    """A file that one process at a time may hold; it is free again when given back and when its holder ends, however it ends."""
 
-    fcntl.flock(os.open(path, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
+    def __init__(self, path: str, emit: Emit) -> None:
+        self.file = os.open(path, os.O_CREAT | os.O_RDWR) if path else None
+        self.emit, self.held = emit, False
+
+    def take(self) -> None:
+        """Sleep until it is free. The parent is told, for waiting is not this child's time."""
+        import fcntl
+
+        if self.file is not None and not self.held:
+            self.emit({"kind": "waits"})
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+            self.emit({"kind": "turn"})
+            self.held = True
+
+    def give(self) -> None:
+        import fcntl
+
+        if self.file is not None and self.held:
+            fcntl.flock(self.file, fcntl.LOCK_UN)
+            self.held = False
 
 
 def resident_bytes(reset_peak: bool) -> int:

@@ -44,8 +44,8 @@ class Engine(Protocol):
 class Local:
     """One child after another on this machine, so that none disturbs another.
 
-    With `ahead` above 1, so many children for the GPU are started at a time: all but one of them only import their framework, which
-    takes longer than the timing, and wait for their turn. A child for the CPU is always alone. With `share` above 1, so many cells of
+    With `ahead` above 1, so many children for the GPU are started at a time: all but one of them import their framework, build and compile,
+    which take longer than the timing, and wait for their turn. A child for the CPU is always alone. With `share` above 1, so many cells of
     one framework are timed one after another in one process, which is quicker where starting takes longest and less independent.
     """
 

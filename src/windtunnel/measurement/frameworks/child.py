@@ -55,10 +55,7 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
     framework = load(order["module"])
     for name in order["imports"]:
         importlib.import_module(name)  # so that its memory is not taken for the job's
-    if order["turn"]:
-        emit({"kind": "waits"})
-        process.await_turn(order["turn"])
-        emit({"kind": "turn"})
+    turn = process.Turn(order["turn"], emit)
     if order["trace"]:
         for i, task in enumerate(tasks):
             emit({"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])})
@@ -70,18 +67,25 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
         resident = process.resident_bytes(reset_peak=False)
         built: Built = framework.build(base.problem_of(task), task)
         emit({"kind": "ready", "place": place, **_facts(built)})
-        _time(built, task.device, protocol, resident, place, emit)
+        _time(built, task.device, protocol, resident, place, turn, emit)
+        turn.give()
         del built
         gc.collect()
 
 
-def _time(built: Built, device: str, protocol: Protocol, resident: int, place: int, emit: Emit) -> None:
-    """`place` counts the tasks of a process. Memory and the clock are those of a first one: what an earlier one left would be in them."""
+def _time(built: Built, device: str, protocol: Protocol, resident: int, place: int, turn: process.Turn, emit: Emit) -> None:
+    """`place` counts the tasks of a process. Memory and the clock are those of a first one: what an earlier one left would be in them.
+
+    What compiles does so before its turn: that takes a core of the host for seconds and the unit for one step.
+    """
+    if not built.compiles:
+        turn.take()
     built.sync()
     losses: list[Any] = []
     call = built.first or built.step
     alone = Sampler(lambda: losses.append(call()), built.sync, SAMPLE_SECONDS[device], emit)
     first = alone.first()
+    turn.take()
     process.resident_bytes(reset_peak=True)  # what compiling took for a while is not what a step takes
     steps = 1 if built.settle is None else built.settle()
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))

@@ -24,7 +24,7 @@ def run_task(task: Task, protocol: Protocol, *, number: int = 0, turn: str = "")
     """Time one task in one process and give its report; MeasurementFailed says by name why there is none.
 
     `number` counts the processes of a cell. Weights and data come from the task's seed alone and are the same in each of them.
-    Children that are given the same file as their `turn` build and time their tasks one after another.
+    Children that are given the same file as their `turn` time their tasks one after another.
     """
     return {**_run([task], protocol, 0, turn), "number": number}
 
