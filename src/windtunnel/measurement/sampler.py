@@ -16,6 +16,8 @@ _LEAST_STEADY = 3
 _ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
+_BEAT_SECONDS = 0.01
+_BEAT_TURNS = 3000
 
 
 class Sampler:
@@ -25,6 +27,7 @@ class Sampler:
         self.step, self.sync, self.least, self.emit = step, sync, least_seconds, emit
         self.group = 1
         self.seconds: list[float] = []
+        self.beats: list[float] = []
 
     def first(self) -> float:
         seconds = self._time(1)
@@ -42,12 +45,15 @@ class Sampler:
         self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
 
     def steady(self, protocol: Protocol) -> str:
-        """Sample until the median is precise or the time is up; say which."""
+        """Sample until the median is precise or the time is up; say which. Between samples the machine's pulse is felt."""
         begin, told, due = time.perf_counter(), 0, float(_LEAST_STEADY)
-        stopped = ""
+        stopped, beaten = "", 0.0
         while not stopped:
             self.seconds.append(self._time(self.group) / self.group)
             elapsed = time.perf_counter() - begin
+            if elapsed >= beaten:
+                self.beats.append(beat())
+                beaten = elapsed + _BEAT_SECONDS
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
             elif elapsed > protocol.seconds / 4 and len(self.seconds) >= due:
@@ -89,6 +95,14 @@ class Sampler:
 
     def _tell(self, phase: str, seconds: list[float], steps: int) -> None:
         self.emit({"kind": "samples", "phase": phase, "steps": steps, "seconds": seconds})
+
+
+def beat() -> float:
+    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework."""
+    start, total = time.perf_counter(), 0
+    for i in range(_BEAT_TURNS):
+        total += i * i
+    return time.perf_counter() - start
 
 
 def alike(left: list[float], right: list[float]) -> bool:

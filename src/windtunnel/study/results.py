@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -71,9 +72,28 @@ def _rank(kept: Kept) -> tuple[bool, int, str]:
 
 
 def _measured(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]], samples: int | None) -> list[Row]:
+    cells = _eased(cells)
     groups = {} if samples == 0 else store.groups({kept.id for _, _, kept in cells if kept.state == DONE}, samples)
     spreads = _spreads(kept for _, _, kept in cells)
     return [_row(study, figure, case, kept, groups.get(kept.id, []), spreads) for figure, case, kept in cells]
+
+
+def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
+    """Cells whose processes felt the machine's pulse, at the pace of the calm machine; the pulse is told by one interpreter's loop."""
+    felt = defaultdict[tuple[str, str], list[float]](list)
+    for _, _, kept in cells:
+        felt[_pulse_kind(kept)] += (kept.summary or {}).get("pulses", [])
+    calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
+    found = []
+    for figure, case, kept in cells:
+        if kept.summary and kept.summary.get("pulses"):
+            kept = dataclasses.replace(kept, summary=summary.eased(kept.summary, calm[_pulse_kind(kept)]))
+        found.append((figure, case, kept))
+    return found
+
+
+def _pulse_kind(kept: Kept) -> tuple[str, str]:
+    return str(kept.surroundings.get("cpu")), str((kept.summary or {}).get("ready", {}).get("versions", {}).get("python"))
 
 
 def _spreads(cells: Iterable[Kept]) -> dict[tuple[str, str], float]:
@@ -96,6 +116,10 @@ def _row(study: Study, figure: str, case: str, kept: Kept, groups: list[tuple[fl
     if kept.summary:
         low, high = summary.widen(kept.summary, spreads[_kind(kept)])
         told |= {"step_seconds": kept.summary["median"], "low_seconds": low, "high_seconds": high}
+        eases = kept.summary.get("eases", [])
+        if eases:
+            groups = [tuple(second * ease for second in group) for group, ease in zip(groups, eases, strict=False)]
+            environment["slowed"] = round(1 / statistics.fmean(eases), 3)
         told |= {"first_seconds": kept.summary["first"], "peak_bytes": kept.summary["peak"], "groups": tuple(groups)}
         ready = kept.summary["ready"]
         unit = unit or str(ready.get("unit", ""))

@@ -46,11 +46,13 @@ def summarise(reports: Sequence[Mapping[str, Any]], found: Interval, stopped_by:
         report["memory"]["peak_bytes"] for report in reports if isinstance(report.get("memory"), Mapping) and report["memory"].get("peak_bytes") is not None
     ]
     ready = reports[0].get("ready")
+    pulses = [report["pulse"].get("seconds") for report in reports if isinstance(report.get("pulse"), Mapping)]
     return {
         "medians": [statistics.median(group) for group in groups],
         "median": found.median,
         "low": found.low,
         "high": found.high,
+        "pulses": pulses if len(pulses) == len(groups) and all(isinstance(p, float) and p > 0 for p in pulses) else [],
         "samples": sum(len(group) for group in groups),
         "first": statistics.median(firsts) if firsts else None,
         "peak": max(peaks) if peaks else None,
@@ -66,6 +68,24 @@ def steady(report: Mapping[str, Any]) -> list[float]:
     seconds = entry.get("seconds") if isinstance(entry, Mapping) else None
     good = isinstance(seconds, list) and all(isinstance(s, (int, float)) and math.isfinite(s) and s > 0 for s in seconds)
     return seconds if good and seconds else []
+
+
+def calm(pulses: Sequence[float]) -> float:
+    """The pulse of an undisturbed machine, among those that were felt: as quick as one in ten."""
+    return float(numpy.quantile(pulses, 0.1))
+
+
+def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
+    """The same cell as a calm machine would have it: each process's seconds as much shorter as its pulse was slower.
+
+    A neighbour on the machine slows a process for its whole life, and plain work beside it by the same factor: without this, processes
+    of one cell differ by three times as much (docs/design.md). `eases` has the factor of each process.
+    """
+    eases = [pulse / felt for felt in found["pulses"]]
+    medians = [median * ease for median, ease in zip(found["medians"], eases, strict=True)]
+    middle = statistics.median(medians)
+    low, high = (found["low"] * eases[0], found["high"] * eases[0]) if len(medians) == 1 else numpy.quantile(medians, [0.1, 0.9])
+    return {**found, "medians": medians, "median": middle, "low": float(low), "high": float(high), "eases": eases}
 
 
 def between(cells: Iterable[Sequence[float]]) -> float:

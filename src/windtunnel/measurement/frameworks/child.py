@@ -91,6 +91,8 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, place: i
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
+    if device == "cpu":
+        emit({"kind": "pulse", "seconds": statistics.median(sampler.beats)})
     if place == 0:
         emit({"kind": "memory", **_peak(built, resident)})
     if built.compiles:
