@@ -288,3 +288,10 @@ def test_a_claim_sets_only_labels_beside_each_other_that_the_study_measures_or_p
     known |= {published.label for figure in study.figures for published in figure.published}
     asked = {label for claim in study.claims for pair in claim.pairs for label in pair}
     assert asked <= known
+
+
+def test_a_ratio_of_few_and_wild_processes_has_no_end_below_zero() -> None:
+    rows = [row(2.0, noise=1.0, processes=2, threads=1), row(1.0, noise=1.0, processes=2, threads=2)]
+    verdict = judge_one(claim("ratio", first={"threads": 1}, second={"threads": 2}, least=1.5), rows)
+    assert verdict.low is not None and verdict.high is not None and verdict.effect is not None
+    assert 0 < verdict.low < verdict.effect < verdict.high and verdict.ruling == "can't tell"

@@ -181,9 +181,12 @@ def _seconds(row: Row) -> float:
     return row.step_seconds
 
 
-def _part(where: str, values: Floats, freedom: int, cells: Sequence[Cell], note: str) -> Part:
-    """`values` has the number as told first, then as drawn."""
-    low, high = span(float(values[0]), values[1:], freedom)
+def _part(where: str, values: Floats, freedom: int, cells: Sequence[Cell], note: str, *, ratio: bool = False) -> Part:
+    """`values` has the number as told first, then as drawn. A ratio's interval is found in logarithms: none falls below 0."""
+    if ratio:
+        low, high = (math.exp(end) for end in span(math.log(values[0]), numpy.log(values[1:]), freedom))
+    else:
+        low, high = span(float(values[0]), values[1:], freedom)
     rows = len({id(row) for cell in cells for row in cell.rows})
     return Part(where=where, effect=float(values[0]), low=low, high=high, draws=values[1:], rows=rows, note=note)
 
@@ -201,7 +204,7 @@ def _take(claim: Claim, matrix: Floats) -> Floats:
 
 def _taken(claim: Claim, cells: list[Cell]) -> Part:
     matrix = numpy.exp(numpy.stack([cell.logs for cell in cells]))
-    return _part(cells[0].where, _take(claim, matrix), sum(cell.freedom for cell in cells), cells, _range(matrix[:, 0], "cell"))
+    return _part(cells[0].where, _take(claim, matrix), sum(cell.freedom for cell in cells), cells, _range(matrix[:, 0], "cell"), ratio=True)
 
 
 def _difference(claim: Claim, cells: list[Cell]) -> Part:
@@ -279,7 +282,7 @@ def _threads(claim: Claim, cells: list[Cell], cores: int | None) -> Part | None:
     if not matrix:
         return None
     stacked = numpy.stack(matrix)
-    return _part(cells[0].where, _take(claim, stacked), sum(cell.freedom for cell in used), used, _range(stacked[:, 0], "line"))
+    return _part(cells[0].where, _take(claim, stacked), sum(cell.freedom for cell in used), used, _range(stacked[:, 0], "line"), ratio=True)
 
 
 def _cores(claim: Claim, row: Row, cores: int | None) -> int | None:
