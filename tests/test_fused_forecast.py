@@ -12,10 +12,11 @@ import torch
 
 import windtunnel as wt
 from windtunnel import profiles
-from windtunnel.calibration import clock, fit, probe
+from windtunnel.calibration import clock, epochs, fit, probe
 from windtunnel.calibration.cases import Limits
 from windtunnel.calibration.drawer import Drawer
 from windtunnel.errors import BadInput
+from windtunnel.forecast import profile as profile_data
 from windtunnel.forecast.features import Piece, Roof, pieces_of
 from windtunnel.forecast.forecast import forecast
 from windtunnel.forecast.price import roof_of
@@ -190,3 +191,33 @@ def test_a_kind_nobody_probed_is_told_aloud() -> None:
 def _piece(op: Op | probe.Row) -> Piece:
     (piece,) = pieces_of(op.name, op.family, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, 2)
     return piece
+
+
+TIMED = ((10.0, 4.0, 1e-7, 1e-6), (10.0, 44.0, 3e-7, 2e-6), (1000.0, 4.0, 9e-7, 4e-6), (1000.0, 44.0, 9e-7, 4e-6))
+
+
+@pytest.mark.parametrize(
+    ("units", "ends", "timesteps", "seconds"),
+    [
+        (10, 4, 100, 11e-6),  # as timed
+        (10, 24, 100, 21.5e-6),  # half way between few and many inputs
+        (10, 84, 10, 8e-6),  # as far again beyond: five tenths of a microsecond a timestep, three an update
+        (1000, 4, 100, 94e-6),
+        (100, 4, 100, math.sqrt(11e-6 * 94e-6)),  # half way between the widths, in logarithms
+        (5, 4, 100, 11e-6),
+        (1001, 4, 100, None),
+    ],
+)
+def test_whole_epochs_by_hand(units: int, ends: int, timesteps: int, seconds: float | None) -> None:
+    profile = dataclasses.replace(profiles.load("h200"), epochs=TIMED)
+    assert profile.epoch_seconds(units, ends, timesteps) == (None if seconds is None else pytest.approx(seconds))
+    assert profile_data.read(profile_data.plain(profile), "a copy").epochs == TIMED
+    assert dataclasses.replace(profile, epochs=()).epoch_seconds(units, ends, timesteps) is None
+
+
+def test_whole_epochs_are_timed_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "WIDTHS", {"cpu": (8, 64)})
+    found = {(units, ends): (step, update) for units, ends, step, update in epochs.measure_epochs("cpu")}
+    assert set(found) == {(8.0, 4.0), (8.0, 64.0), (64.0, 4.0), (64.0, 64.0)}
+    assert all(step > 0 and update > 0 for step, update in found.values())
+    assert found[64.0, 4.0][0] > found[8.0, 4.0][0], "fifty times the products take longer on any machine"

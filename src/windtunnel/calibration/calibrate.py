@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windtunnel import here, profiles, records
-from windtunnel.calibration import fit, host, issue, probe, transfers
+from windtunnel.calibration import epochs, fit, host, issue, probe, transfers
 from windtunnel.calibration.drills import draw
 from windtunnel.calibration.probe import Row
 from windtunnel.forecast.price import roof_of
@@ -139,6 +139,7 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
         launch_seconds=latencies.launch_seconds if latencies else 0.0,
         copies=transfers.measure_copies() if kind == "gpu" else {},
         rounding=transfers.measure_rounding() if kind == "gpu" else {},
+        epochs=epochs.measure_epochs(kind),
         unit_spread=_UNIT_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
         host_stretch=_HOST_STRETCH[kind],

@@ -54,6 +54,8 @@ class Profile:
     `launch_seconds` is what the host pays for a kernel that a library starts within one call. `copies` has the seconds of copying
     so many bytes to the unit, from `pinned` and from `pageable` memory; `rounding` the sizes in which its allocator takes memory.
     `rooms` has the workspace of pieces for which a library's choice of algorithm follows no rule that could be learned, by their key.
+    `epochs` says what the fused recurrent engine takes for whole epochs: units, inputs and outputs together, seconds of a timestep of one
+    example, seconds of an update beside its timesteps.
     """
 
     name: str
@@ -73,6 +75,24 @@ class Profile:
     copies: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     rounding: Mapping[str, int] = field(default_factory=dict)
     rooms: Mapping[str, float] = field(default_factory=dict)
+    epochs: tuple[tuple[float, float, float, float], ...] = ()
+
+    def epoch_seconds(self, units: int, ends: int, timesteps: int) -> float | None:
+        """An update of the fused recurrent engine over so many timesteps of all its examples; nothing where it was never timed so wide.
+
+        Straight lines: over inputs and outputs in seconds, between widths in logarithms.
+        """
+        widths = sorted({row[0] for row in self.epochs})
+        if not widths or units > widths[-1]:
+            return None
+        found = []
+        for width in widths:
+            timed = sorted(row[1:] for row in self.epochs if row[0] == width)
+            (least, *low), (most, *high) = timed[0], timed[-1]
+            share = (ends - least) / (most - least) if most > least else 0.0
+            step, update = (max(a + share * (b - a), min(a, b) / 2) for a, b in zip(low, high, strict=True))
+            found.append(math.log(step * timesteps + update))
+        return math.exp(float(np.interp(math.log(units), np.log(widths), found)))
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
         """What copying so many bytes to the unit takes, on a line between the sizes that were timed; nothing where none was."""
@@ -176,6 +196,7 @@ def plain(profile: Profile) -> dict[str, Any]:
         "copies": {name: [list(pair) for pair in timed] for name, timed in profile.copies.items()},
         "rounding": dict(profile.rounding),
         "rooms": dict(profile.rooms),
+        "epochs": [list(row) for row in profile.epochs],
     }
     return {"format": FORMAT, **data, "versions": dict(profile.versions), **more, "kinds": kinds}
 
@@ -194,6 +215,7 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
             copies={name: tuple((float(size), float(spent)) for size, spent in timed) for name, timed in data.get("copies", {}).items()},
             rounding={name: int(size) for name, size in data.get("rounding", {}).items()},
             rooms={name: float(size) for name, size in data.get("rooms", {}).items()},
+            epochs=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in data.get("epochs", [])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadRecord(f"{where} does not read as a profile: {type(error).__name__} {error}", hint="Probe again: windtunnel machine probe") from error
@@ -211,7 +233,7 @@ _SCALARS = (
 
 def _refuse_nan(profile: Profile, where: str) -> None:
     numbers = [getattr(profile, name) for name in _SCALARS if isinstance(getattr(profile, name), (int, float))]
-    numbers += [figure for timed in profile.copies.values() for pair in timed for figure in pair]
+    numbers += [figure for timed in (*profile.copies.values(), profile.epochs) for row in timed for figure in row]
     wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
     for name, kind in profile.kinds.items():
         trees = [t for t in (kind.excess, kind.room, kind.launches, kind.apart) if t is not None]

@@ -20,6 +20,7 @@ HERE, ABSENT_GPU = "here", "h200"
 FUSED = "fused:epoch"
 _EXECUTIONS = {"torch:loop": "eager", "torch:module": "eager", "torch:compiled": "compiled", "torch:graph": "graph", FUSED: "eager"}
 _WAYS = {"torch:module": "module", FUSED: "fused"}  # how the recurrent job calls them; the others are its loop
+_EPOCH_DOUBT = 1.3  # activations, optimisers and silent units are not told apart
 Found = Mapping[str, Any]
 
 
@@ -30,30 +31,29 @@ def can_be_forecast(task: Task) -> bool:
     return task.label in _EXECUTIONS and (task.label != FUSED or frameworks.refusal(task) is None)
 
 
-def timing_of(found: Forecast, machine: Machine, label: str) -> Timing:
-    """The seconds that a forecast tells of a framework's way."""
-    if label == FUSED:
-        return _whole_epochs(found, machine)
+def timing_of(found: Forecast, machine: Machine, task: Task | None) -> Timing:
+    """The seconds that a forecast tells of a framework's way, or of no framework in particular."""
+    if task is not None and task.label == FUSED:
+        return _whole_epochs(found, machine, task)
     return Timing(seconds=found.step_seconds, low_seconds=found.low_seconds, high_seconds=found.high_seconds)
 
 
-def _whole_epochs(found: Forecast, machine: Machine) -> Timing:
+def _whole_epochs(found: Forecast, machine: Machine, task: Task) -> Timing:
     """A step among many in one call. What is traced is FusedRNN under PyTorch's optimiser, whose step waits for the host to issue its
-    calls; the engine that trains whole epochs issues none, so that only what the unit is busy with counts."""
+    calls; the engine that trains whole epochs issues none. What it takes was timed by itself, for networks that it has code for."""
     from windtunnel.forecast.forecast import doubt_of
     from windtunnel.forecast.price import roof_of
+    from windtunnel.measurement.frameworks import base
     from windtunnel.profiles import profile_for
 
-    profile = profile_for(machine)
+    profile, job = profile_for(machine), base.settings_of(task)
+    assert isinstance(job, base.RnnSettings)
     doubt = doubt_of(machine, profile).unit
-    if machine.unit.kind == "gpu":
-        busy = found.unit_seconds or found.step_seconds
-        return Timing(seconds=busy, low_seconds=busy / doubt, high_seconds=busy * doubt)
-    # On a CPU that is the fused ops' own seconds. A probe times them with the call from PyTorch, which is then taken off; of a small
-    # network nothing is left, so that no less counts than its arithmetic on one core at the specified rate, and no more with the call.
-    least = found.flop / roof_of(machine, profile, 1).flop_rates["fp32"]
-    own = max(found.families.get("fused", 0.0), least)
-    return Timing(seconds=own, low_seconds=least, high_seconds=(own + (found.host_seconds or 0.0)) * doubt)
+    own = profile.epoch_seconds(job.n_rec, job.n_in + job.n_out, job.n_steps * task.batch)
+    if own is None:  # wider: PyTorch's products on a CPU, a captured graph on a GPU, which is busy with what is traced
+        own = found.families.get("fused", 0.0) if machine.unit.kind == "cpu" else found.unit_seconds or found.step_seconds
+    own = max(own, found.flop / roof_of(machine, profile, 1).flop_rates["fp32"])
+    return Timing(seconds=own, low_seconds=own / doubt / _EPOCH_DOUBT, high_seconds=own * doubt * _EPOCH_DOUBT)
 
 
 def machine_for(task: Task, has_gpu: bool) -> str:
@@ -106,7 +106,7 @@ class Forecasts:
             found = predict(Workload.named(task.job, **settings), machine, strategy)
         except WindtunnelError as error:
             return {"none": error.message}
-        timing = timing_of(found, machine, task.label)
+        timing = timing_of(found, machine, task)
         return {
             "step_seconds": timing.seconds,
             "low_seconds": timing.low_seconds,

@@ -55,7 +55,7 @@ class Sides:
 
         machine, strategy, settings = self._plan(side)
         found = predict(self._workload(value, settings), machine, strategy)
-        return timing_of(found, machine, side.partition("@")[0])
+        return timing_of(found, machine, self._task(side, value) if ":" in side else None)
 
     def measure(self, side: str, value: int, again: int) -> Timing:
         """Seconds by measurement, where the side is of this machine."""

@@ -1,0 +1,66 @@
+"""What the fused recurrent engine takes for whole epochs on the machine at hand: a timestep and an update, by width."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from windtunnel.fused import cpu, cuda
+from windtunnel.fused.many import Job
+from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
+from windtunnel.fused.train import engine_for
+
+WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
+ENDS = (2, 32)  # inputs, and as many outputs
+LENGTHS = (10, 60)
+EXAMPLES, ROUNDS = 60, 7
+
+
+def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
+    """Rows for a profile; none where the engine cannot run."""
+    if not (torch.cuda.is_available() if kind == "gpu" else cpu.available()):
+        return ()
+    return tuple((float(width), float(2 * ends), *_line(kind, width, ends)) for width in WIDTHS[kind] for ends in ENDS)
+
+
+def _line(kind: str, width: int, ends: int) -> tuple[float, float]:
+    """Seconds of a timestep and of an update: a straight line through two lengths, which is how the engine behaves."""
+    short, long = (_seconds(kind, Network(n_in=ends, n_rec=width, n_out=ends), n_steps) for n_steps in LENGTHS)
+    step = max(long - short, 0.0) / (LENGTHS[1] - LENGTHS[0])
+    return step, max(short - LENGTHS[0] * step, short / 10)
+
+
+def _seconds(kind: str, network: Network, n_steps: int) -> float:
+    """Of an update with one example: the least of a few rounds over many, since whatever disturbs only adds."""
+    draw = np.random.default_rng(0)
+    examples = Examples(inputs=draw.uniform(-5, 5, (EXAMPLES, n_steps, network.n_in)), targets=draw.uniform(-5, 5, (EXAMPLES, n_steps, network.n_out))).checked(
+        network
+    )
+    order, optimizer = np.arange(EXAMPLES)[:, None], Optimizer(rate=1e-4)
+    call = _on_gpu(network, examples, order, optimizer) if kind == "gpu" else _on_cpu(network, examples, order, optimizer, n_steps)
+    call()
+    seconds = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds) / EXAMPLES
+
+
+def _on_cpu(network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer, n_steps: int) -> Callable[[], object]:
+    engine = engine_for(network, Weights.random(network, 0), n_steps=n_steps, optimizer=optimizer)
+    return lambda: engine.train(examples, order)
+
+
+def _on_gpu(network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer) -> Callable[[], object]:
+    batch = cuda.Batch([Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer)])
+    placed = batch.place([order])
+
+    def call() -> None:
+        batch.run(*placed)
+        torch.cuda.synchronize()
+
+    return call
