@@ -213,7 +213,9 @@ def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
 def _interval(row: Row) -> str:
     if row.low_seconds is None or row.high_seconds is None:
         return ""
-    return f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} a step"
+    slowed = row.environment.get("slowed")
+    pace = f"; at the calm machine's pace, it was {slowed:.2f} times as slow then" if slowed else ""
+    return f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} a step{pace}"
 
 
 def _maps(sheet: Sheet, album: Album) -> Markup:
@@ -251,7 +253,9 @@ def _strips(sheet: Sheet, album: Album) -> Markup:
         for line, place in chosen_cells(sheet)
     ]
     words = "Each point is one timed step (large sets thinned by even ranks), each bar a process's median, the dashed line the result. "
-    return album.grid("Raw samples", f"{words}Shown: the first cell, the last, and the one whose interval is widest.", figures)
+    eased = any("slowed" in line.rows[place].environment for line, place in chosen_cells(sheet))
+    pace = "Times are at the calm machine's pace, by the pulse each process felt. " if eased else ""
+    return album.grid("Samples", f"{words}{pace}Shown: the first cell, the last, and the one whose interval is widest.", figures)
 
 
 def chosen_cells(sheet: Sheet) -> list[tuple[Line, Cell]]:
