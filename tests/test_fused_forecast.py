@@ -206,6 +206,7 @@ TIMED = ((10.0, 4.0, 1e-7, 1e-6), (10.0, 44.0, 3e-7, 2e-6), (1000.0, 4.0, 9e-7, 
         (100, 4, 100, math.sqrt(11e-6 * 94e-6)),  # half way between the widths, in logarithms
         (5, 4, 100, 11e-6),
         (1001, 4, 100, None),
+        (10, 400, 100, None),
     ],
 )
 def test_whole_epochs_by_hand(units: int, ends: int, timesteps: int, seconds: float | None) -> None:

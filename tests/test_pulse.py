@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,10 @@ from windtunnel.measurement.steady import Protocol
 from windtunnel.study import study as studies
 from windtunnel.study.compare import compare
 from windtunnel.study.engine import Outcome, Work
-from windtunnel.study.results import by_interval, results
+from windtunnel.study.results import _eased, by_interval, results
 from windtunnel.study.rows import Row
 from windtunnel.study.runner import Order, run
-from windtunnel.study.store import StudyStore
+from windtunnel.study.store import Kept, StudyStore
 
 CALM = 2e-4
 
@@ -77,6 +78,34 @@ def test_a_run_compared_with_itself_on_a_disturbed_machine_says_same(tmp_path: P
 def test_a_step_that_itself_grew_slower_is_still_seen(tmp_path: Path) -> None:
     before, after = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", by_chance(2), step=1.4)
     assert compare(by_interval(before), by_interval(after)).counts["slower"] == 60
+
+
+def test_a_run_that_had_no_calm_moment_is_told_of(tmp_path: Path) -> None:
+    calm, hasty = (by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2)))
+    slow = by_interval(rows_of(tmp_path / "c", lambda work: 1.6))
+    assert not compare(calm, hasty).cautions
+    (caution,) = compare(calm, slow).cautions
+    assert "1.60 times as slow in the second" in caution
+
+
+def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: Path) -> None:
+    """Threads that wait for work may keep a core busy, and the pulse beside them slow: that is no neighbour's doing."""
+    found = []
+    for threads in (1, 8):
+        kept = Kept(
+            id=threads,
+            key="",
+            text="",
+            task={"threads": threads},
+            level="quick",
+            state="done",
+            summary={"pulses": [CALM * threads], "medians": [1.0], "median": 1.0, "low": 0.9, "high": 1.1, "first": 4.0},
+        )
+        found.append(("figure", "case", kept))
+    assert [kept.summary["median"] for _, _, kept in _eased(found) if kept.summary] == [1.0, 1.0]
+    beside = ("figure", "case", dataclasses.replace(found[0][2], summary={**(found[0][2].summary or {}), "pulses": [2 * CALM]}))
+    slowed = [kept.summary for _, _, kept in _eased([found[0]] * 9 + [beside]) if kept.summary][-1]
+    assert slowed["median"] == pytest.approx(0.5) and slowed["first"] == pytest.approx(2.0), "a first step is slowed too"
 
 
 def test_a_child_for_a_cpu_tells_its_pulse() -> None:

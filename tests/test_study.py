@@ -278,6 +278,16 @@ def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path
     assert Forecasts(known.store, has_gpu=False).step_seconds(fused) == seconds[1], "kept"
 
 
+def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, units, ends, timesteps: None)
+    known, task = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
+    known.make([task])
+    found = known.get(task) or {}
+    by_calls = predict(Workload.named("rnn", way="fused", **task.settings), known._machine(task), Strategy(threads=1))
+    assert found["low_seconds"] <= found["step_seconds"] < by_calls.step_seconds
+    assert found["high_seconds"] > found["step_seconds"] + 0.9 * (by_calls.host_seconds or 0), "as much may be in what was timed"
+
+
 def test_nothing_is_forecast_that_the_fused_engine_cannot_do() -> None:
     assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(a_task("fused", "epoch", device="cuda"))
     assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(a_task("fused", "epoch", device="cuda", data="streamed"))

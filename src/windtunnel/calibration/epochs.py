@@ -20,15 +20,15 @@ EXAMPLES, ROUNDS = 60, 7
 
 
 def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
-    """Rows for a profile; none where the engine cannot run."""
-    if not (torch.cuda.is_available() if kind == "gpu" else cpu.available()):
-        return ()
-    return tuple((float(width), float(2 * ends), *_line(kind, width, ends)) for width in WIDTHS[kind] for ends in ENDS)
+    """Rows for a profile; none of what the engine cannot hold here."""
+    networks = [Network(n_in=ends, n_rec=width, n_out=ends) for width in WIDTHS[kind] for ends in ENDS]
+    held = [each for each in networks if (not cuda.refusal(each, max(LENGTHS)) if kind == "gpu" else cpu.available())]
+    return tuple((float(each.n_rec), float(each.n_in + each.n_out), *_line(kind, each)) for each in held)
 
 
-def _line(kind: str, width: int, ends: int) -> tuple[float, float]:
+def _line(kind: str, network: Network) -> tuple[float, float]:
     """Seconds of a timestep and of an update: a straight line through two lengths, which is how the engine behaves."""
-    short, long = (_seconds(kind, Network(n_in=ends, n_rec=width, n_out=ends), n_steps) for n_steps in LENGTHS)
+    short, long = (_seconds(kind, network, n_steps) for n_steps in LENGTHS)
     step = max(long - short, 0.0) / (LENGTHS[1] - LENGTHS[0])
     return step, max(short - LENGTHS[0] * step, short / 10)
 

@@ -78,12 +78,12 @@ class Profile:
     epochs: tuple[tuple[float, float, float, float], ...] = ()
 
     def epoch_seconds(self, units: int, ends: int, timesteps: int) -> float | None:
-        """An update of the fused recurrent engine over so many timesteps of all its examples; nothing where it was never timed so wide.
+        """An update of the fused recurrent engine over so many timesteps of all its examples; nothing far beyond what was timed.
 
         Straight lines: over inputs and outputs in seconds, between widths in logarithms.
         """
         widths = sorted({row[0] for row in self.epochs})
-        if not widths or units > widths[-1]:
+        if not widths or units > widths[-1] or ends > _FACTOR * max(row[1] for row in self.epochs):
             return None
         found = []
         for width in widths:

@@ -40,7 +40,7 @@
 #endif
 
 // Unit u of a group is group + u * GROUPS; a lane ends up with the sum of the one its lowest bits name.
-#define TURN(lane) ((lane) & (UNITS - 1))
+#define OWN(lane) ((lane) & (UNITS - 1))
 // Place i of a lane's share is place PLACE(i) of the row.
 #define PLACE(i, lane) (((i) / VEC * LANES + (lane)) * VEC + (i) % VEC)
 
@@ -143,7 +143,7 @@ __device__ void load(Own& own, const float* p, int group, int lane) {
             own.out[u][k] = real && o < NO ? p[P_OUT + unit * NO + o] : 0.0f;
         }
     }
-    int mine = group + TURN(lane) * GROUPS;
+    int mine = group + OWN(lane) * GROUPS;
     own.bias = mine < R ? p[P_BIAS + mine] : 0.0f;
 #pragma unroll
     for (int k = 0; k < KO; k++) own.last[k] = k * LANES + lane < NO ? p[P_LAST + k * LANES + lane] : 0.0f;
@@ -164,7 +164,7 @@ __device__ void store(float (&v)[UNITS][NV], float (&out)[UNITS][KO], float bias
         for (int k = 0; k < KO; k++)
             if (k * LANES + lane < NO) p[P_OUT + unit * NO + k * LANES + lane] = out[u][k];
     }
-    int mine = group + TURN(lane) * GROUPS;
+    int mine = group + OWN(lane) * GROUPS;
     if (lane < UNITS && mine < R) p[P_BIAS + mine] = bias;
 #pragma unroll
     for (int k = 0; k < KO; k++)
@@ -186,7 +186,7 @@ __device__ void clear(Own& own) {
 
 // States of all timesteps into the rows z; `rates` keeps the activation where leaking hides it in the state.
 __device__ __forceinline__ void go_forward(Own& own, float* z, float* rates, const float* noise, float leak, int n_steps, int group, int lane) {
-    int mine = group + TURN(lane) * GROUPS;
+    int mine = group + OWN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
     const float* before = z + lane * VEC;
     float* after = z + ZP + mine;
@@ -240,7 +240,7 @@ __device__ __forceinline__ void add_outer(Own& own, const float (&row)[NV], cons
 // while that one waits for what the others send; its row is read before the barrier, so that no shuffle stands behind it.
 __device__ __forceinline__ void go_back(
     Own& own, const float* z, const float* rates, const float* slopes, float* sent, float* kept, float leak, int n_steps, int group, int lane) {
-    int mine = group + TURN(lane) * GROUPS;
+    int mine = group + OWN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
     float *later = sent, *now = sent + SENT, row[NV];
     const float *before = z + n_steps * ZP + lane * VEC, *after = z + n_steps * ZP + group;
@@ -256,7 +256,7 @@ __device__ __forceinline__ void go_back(
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             states[u] = group + u * GROUPS < R ? after[u * GROUPS] : 0.0f;
-            if (TURN(lane) == u) slope = slope_of(states[u]);
+            if (OWN(lane) == u) slope = slope_of(states[u]);
         }
 #if LEAKY
         slope = mine < R ? leak * slope_of(rates[t * ROWS + mine]) : 0.0f;

@@ -17,6 +17,7 @@ from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined
 from windtunnel.reports.text import TIMES, effect_words, ratio_words
 from windtunnel.study.rows import Row, Verdict
 
+_SLOWED = 1.02  # less is not worth a word
 _MOST_MAPS, _MOST_STRIPS, _MOST_CHARTS = 6, 3, 140
 _PLACE = "<!--chart {}-->"
 _MOST_FACTS = 8
@@ -213,8 +214,8 @@ def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
 def _interval(row: Row) -> str:
     if row.low_seconds is None or row.high_seconds is None:
         return ""
-    slowed = row.environment.get("slowed")
-    pace = f"; at the calm machine's pace, it was {slowed:.2f} times as slow then" if slowed else ""
+    slowed = row.environment.get("slowed", 1.0)
+    pace = f"; at the calm machine's pace, it was {slowed:.2f} times as slow then" if slowed > _SLOWED else ""
     return f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} a step{pace}"
 
 

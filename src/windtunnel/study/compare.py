@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,11 +106,22 @@ def _rule(middle: float, low: float, high: float, margin: float, freedom: int) -
 def _cautions(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
     """Two runs in different surroundings may differ because of these."""
     found = []
-    for name in sorted({key for row in (*rows_a, *rows_b) for key in row.environment} - {"load", "others", "ready", "stopped_by", "slowed"}):
+    for name in sorted({key for row in (*rows_a, *rows_b) for key in row.environment} - {"load", "others", "ready", "stopped_by", "slowed", "pulse"}):
         one, other = ({str(row.environment[name]) for row in rows if name in row.environment} for rows in (rows_a, rows_b))
         if one and other and one != other and max(len(one), len(other)) <= 8:
             found.append(f"{name} was {', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second")
-    return tuple(found)
+    return (*found, *_pulse_caution(rows_a, rows_b))
+
+
+def _pulse_caution(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
+    """Each run stands by its own calmest moments; if one had none, its times are too long."""
+    one, other = ([row.environment["pulse"] for row in rows if "pulse" in row.environment] for rows in (rows_a, rows_b))
+    if not one or not other:
+        return ()
+    ratio = statistics.median(other) / statistics.median(one)
+    if max(ratio, 1 / ratio) < 1 + MARGIN:
+        return ()
+    return (f"the machine itself, at its calmest, was {ratio:.2f} times as slow in the second as in the first: so much may be its neighbours'",)
 
 
 def _ratio_words(cell: Compared) -> str:

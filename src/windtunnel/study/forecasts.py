@@ -40,7 +40,7 @@ def timing_of(found: Forecast, machine: Machine, task: Task | None) -> Timing:
 
 def _whole_epochs(found: Forecast, machine: Machine, task: Task) -> Timing:
     """A step among many in one call. What is traced is FusedRNN under PyTorch's optimiser, whose step waits for the host to issue its
-    calls; the engine that trains whole epochs issues none. What it takes was timed by itself, for networks that it has code for."""
+    calls; the engine that trains whole epochs issues none, and was timed by itself where a probe knows its width."""
     from windtunnel.forecast.forecast import doubt_of
     from windtunnel.forecast.price import roof_of
     from windtunnel.measurement.frameworks import base
@@ -48,12 +48,18 @@ def _whole_epochs(found: Forecast, machine: Machine, task: Task) -> Timing:
 
     profile, job = profile_for(machine), base.settings_of(task)
     assert isinstance(job, base.RnnSettings)
-    doubt = doubt_of(machine, profile).unit
-    own = profile.epoch_seconds(job.n_rec, job.n_in + job.n_out, job.n_steps * task.batch)
-    if own is None:  # wider: PyTorch's products on a CPU, a captured graph on a GPU, which is busy with what is traced
-        own = found.families.get("fused", 0.0) if machine.unit.kind == "cpu" else found.unit_seconds or found.step_seconds
-    own = max(own, found.flop / roof_of(machine, profile, 1).flop_rates["fp32"])
-    return Timing(seconds=own, low_seconds=own / doubt / _EPOCH_DOUBT, high_seconds=own * doubt * _EPOCH_DOUBT)
+    doubt, least = doubt_of(machine, profile).unit, found.flop / roof_of(machine, profile, 1).flop_rates["fp32"]
+    timed = profile.epoch_seconds(job.n_rec, job.n_in + job.n_out, job.n_steps * task.batch)
+    if timed is not None:
+        own, doubt = max(timed, least), doubt * _EPOCH_DOUBT
+        return Timing(seconds=own, low_seconds=own / doubt, high_seconds=own * doubt)
+    if machine.unit.kind == "gpu":  # a captured graph is busy with what is traced
+        busy = found.unit_seconds or found.step_seconds
+        return Timing(seconds=busy, low_seconds=busy / doubt, high_seconds=busy * doubt)
+    # On a CPU a probe times the ops with the call from PyTorch, which is then taken off; of a small network nothing is left, so that
+    # no less counts than its arithmetic on one core at the specified rate, and no more with the call.
+    own = max(found.families.get("fused", 0.0), least)
+    return Timing(seconds=own, low_seconds=least, high_seconds=(own + (found.host_seconds or 0.0)) * doubt)
 
 
 def machine_for(task: Task, has_gpu: bool) -> str:

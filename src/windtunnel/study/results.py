@@ -79,8 +79,11 @@ def _measured(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]
 
 
 def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
-    """Cells whose processes felt the machine's pulse, at the pace of the calm machine; the pulse is told by one interpreter's loop."""
-    felt = defaultdict[tuple[str, str], list[float]](list)
+    """Cells whose processes felt the machine's pulse, at the pace of the calm machine.
+
+    Pulses are beside one another that one interpreter told with as many threads around it: waiting threads may keep cores busy.
+    """
+    felt = defaultdict[tuple[Any, ...], list[float]](list)
     for _, _, kept in cells:
         felt[_pulse_kind(kept)] += (kept.summary or {}).get("pulses", [])
     calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
@@ -92,8 +95,8 @@ def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
     return found
 
 
-def _pulse_kind(kept: Kept) -> tuple[str, str]:
-    return str(kept.surroundings.get("cpu")), str((kept.summary or {}).get("ready", {}).get("versions", {}).get("python"))
+def _pulse_kind(kept: Kept) -> tuple[Any, ...]:
+    return kept.surroundings.get("cpu"), (kept.summary or {}).get("ready", {}).get("versions", {}).get("python"), kept.task["threads"]
 
 
 def _spreads(cells: Iterable[Kept]) -> dict[tuple[str, str], float]:
@@ -119,7 +122,7 @@ def _row(study: Study, figure: str, case: str, kept: Kept, groups: list[tuple[fl
         eases = kept.summary.get("eases", [])
         if eases:
             groups = [tuple(second * ease for second in group) for group, ease in zip(groups, eases, strict=False)]
-            environment["slowed"] = round(1 / statistics.fmean(eases), 3)
+            environment |= {"slowed": round(1 / statistics.fmean(eases), 3), "pulse": kept.summary["pulse"]}
         told |= {"first_seconds": kept.summary["first"], "peak_bytes": kept.summary["peak"], "groups": tuple(groups)}
         ready = kept.summary["ready"]
         unit = unit or str(ready.get("unit", ""))

@@ -79,13 +79,14 @@ def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
     """The same cell as a calm machine would have it: each process's seconds as much shorter as its pulse was slower.
 
     A neighbour on the machine slows a process for its whole life, and plain work beside it by the same factor: without this, processes
-    of one cell differ by three times as much (docs/design.md). `eases` has the factor of each process.
+    of one cell differ by three times as much (docs/design.md). `eases` has the factor of each process, `pulse` that of the calm machine.
     """
     eases = [pulse / felt for felt in found["pulses"]]
     medians = [median * ease for median, ease in zip(found["medians"], eases, strict=True)]
     middle = statistics.median(medians)
     low, high = (found["low"] * eases[0], found["high"] * eases[0]) if len(medians) == 1 else numpy.quantile(medians, [0.1, 0.9])
-    return {**found, "medians": medians, "median": middle, "low": float(low), "high": float(high), "eases": eases}
+    first = found["first"] and found["first"] * statistics.median(eases)
+    return {**found, "medians": medians, "median": middle, "low": float(low), "high": float(high), "first": first, "eases": eases, "pulse": pulse}
 
 
 def between(cells: Iterable[Sequence[float]]) -> float:
