@@ -68,6 +68,7 @@ def _converse(
             if timed_out:
                 _end_group(child.pid)
             code = child.wait()
+            _end_group(child.pid)  # what it started and left behind would hold its turn, and disturb the next
         except BaseException:
             _end_group(child.pid)
             child.wait()

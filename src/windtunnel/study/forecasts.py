@@ -50,12 +50,11 @@ def _whole_epochs(found: Forecast, machine: Machine, task: Task) -> Timing:
     assert isinstance(job, base.RnnSettings)
     doubt, least = doubt_of(machine, profile).unit, found.flop / roof_of(machine, profile, 1).flop_rates["fp32"]
     timed = profile.epoch_seconds(job.n_rec, job.n_in + job.n_out, job.n_steps * task.batch)
+    if timed is None and machine.unit.kind == "gpu":  # a captured graph is busy with what is traced
+        timed = found.unit_seconds or found.step_seconds
     if timed is not None:
         own, doubt = max(timed, least), doubt * _EPOCH_DOUBT
         return Timing(seconds=own, low_seconds=own / doubt, high_seconds=own * doubt)
-    if machine.unit.kind == "gpu":  # a captured graph is busy with what is traced
-        busy = found.unit_seconds or found.step_seconds
-        return Timing(seconds=busy, low_seconds=busy / doubt, high_seconds=busy * doubt)
     # On a CPU a probe times the ops with the call from PyTorch, which is then taken off; of a small network nothing is left, so that
     # no less counts than its arithmetic on one core at the specified rate, and no more with the call.
     own = max(found.families.get("fused", 0.0), least)
