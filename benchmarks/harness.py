@@ -41,7 +41,7 @@ def bare(step: Callable[[], Any], group: int, samples: int) -> float:
 def ratio_of(task: Task) -> tuple[float, float, float, float]:
     """Seconds of a step in the child's loop over bare: the median of all turns with its interval, and a step's seconds."""
     built = catalogue.file_of(catalogue.named(task.framework)).build(base.problem_of(task), task)
-    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS["cpu"], lambda message: None)
+    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS["cpu"], lambda message: None, feels=True)
     sampler.first()
     sampler.warm_up(BLOCK.warm_seconds)
     ratios, alone = [], []

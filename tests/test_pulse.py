@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from study_fakes import FakeEngine, FakeMachine, report_of, write_study
 
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.sampler import Sampler
 from windtunnel.measurement.steady import Protocol
 from windtunnel.study import study as studies
 from windtunnel.study.compare import compare
@@ -110,5 +112,25 @@ def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: P
 
 def test_a_child_for_a_cpu_tells_its_pulse() -> None:
     task = Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 5, "n_steps": 3})
-    report = frameworks.run_task(task, Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.02))
-    assert 1e-6 < report["pulse"]["seconds"] < 0.1
+    protocol = Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.02, precision=1e-9)
+    assert 1e-6 < frameworks.run_task(task, protocol)["pulse"]["seconds"] < 0.1
+
+
+def sampler_of(step_seconds: float, *, feels: bool = True) -> Sampler:
+    return Sampler(lambda: time.sleep(step_seconds), lambda: None, 0.0005, lambda message: None, feels=feels)
+
+
+def test_the_pulse_is_felt_as_often_as_time_goes_by_and_told_only_where_it_was_felt_enough() -> None:
+    often, seldom, never = sampler_of(0.002), sampler_of(0.001), sampler_of(0.002, feels=False)
+    often.steady(Protocol(seconds=0.3, precision=1e-9))
+    seldom.steady(Protocol(seconds=0.02, precision=1e-9))
+    never.steady(Protocol(seconds=0.3, precision=1e-9))
+    assert 10 <= len(often.beats) <= 31 and often.pulse() is not None
+    assert 1 <= len(seldom.beats) < 10 and seldom.pulse() is None
+    assert not never.beats and never.pulse() is None
+
+
+def test_after_a_long_step_the_pulse_is_felt_several_times() -> None:
+    long = sampler_of(0.15)
+    long.steady(Protocol(seconds=0.3, precision=1e-9))
+    assert len(long.seconds) == 3 and len(long.beats) == 30

@@ -17,14 +17,15 @@ _ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
 _BEAT_SECONDS = 0.01
-_BEAT_TURNS = 3000
+_BEAT_SUMS = 3000
+_MOST_BEATS, _LEAST_BEATS = 10, 10  # after one sample; in all
 
 
 class Sampler:
     """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
 
-    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit) -> None:
-        self.step, self.sync, self.least, self.emit = step, sync, least_seconds, emit
+    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit, *, feels: bool = False) -> None:
+        self.step, self.sync, self.least, self.emit, self.feels = step, sync, least_seconds, emit, feels
         self.group = 1
         self.seconds: list[float] = []
         self.beats: list[float] = []
@@ -45,15 +46,14 @@ class Sampler:
         self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
 
     def steady(self, protocol: Protocol) -> str:
-        """Sample until the median is precise or the time is up; say which. Between samples the machine's pulse is felt."""
+        """Sample until the median is precise or the time is up; say which."""
         begin, told, due = time.perf_counter(), 0, float(_LEAST_STEADY)
-        stopped, beaten = "", 0.0
+        stopped = ""
         while not stopped:
             self.seconds.append(self._time(self.group) / self.group)
             elapsed = time.perf_counter() - begin
-            if elapsed >= beaten:
-                self.beats.append(beat())
-                beaten = elapsed + _BEAT_SECONDS
+            if self.feels:
+                self._feel(elapsed)
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
             elif elapsed > protocol.seconds / 4 and len(self.seconds) >= due:
@@ -63,6 +63,15 @@ class Sampler:
                 self._tell("steady", self.seconds[told:], self.group)
                 told = len(self.seconds)
         return stopped
+
+    def pulse(self) -> float | None:
+        """How fast the machine was among the samples; nothing where it was felt too seldom to tell."""
+        return statistics.median(self.beats) if len(self.beats) >= _LEAST_BEATS else None
+
+    def _feel(self, elapsed: float) -> None:
+        """As often as time has gone by; after a long step several times."""
+        missing = int(elapsed / _BEAT_SECONDS) + 1 - len(self.beats)
+        self.beats += [beat() for _ in range(min(missing, _MOST_BEATS))]
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
@@ -100,7 +109,7 @@ class Sampler:
 def beat() -> float:
     """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework."""
     start, total = time.perf_counter(), 0
-    for i in range(_BEAT_TURNS):
+    for i in range(_BEAT_SUMS):
         total += i * i
     return time.perf_counter() - start
 

@@ -88,11 +88,12 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, place: i
     turn.take()
     process.resident_bytes(reset_peak=True)  # what compiling took for a while is not what a step takes
     steps = 1 if built.settle is None else built.settle()
-    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit))
+    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit), feels=device == "cpu")
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
-    if device == "cpu":
-        emit({"kind": "pulse", "seconds": statistics.median(sampler.beats)})
+    pulse = sampler.pulse()
+    if pulse is not None:
+        emit({"kind": "pulse", "seconds": pulse})
     if place == 0:
         emit({"kind": "memory", **_peak(built, resident)})
     if built.compiles:
