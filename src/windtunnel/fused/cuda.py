@@ -264,16 +264,18 @@ class _Shape:
 
     def held(self, network: Network) -> int:
         """Floats in one thread's registers: weights, those of the recurrent matrix from both sides, and gradients."""
-        inward, outward = self.padded(network.n_rec + network.n_in) // self.lanes, self.padded(network.n_rec) // self.lanes
-        return self.units * (2 * inward + outward) + 2 * (self.units + 1) * self.outputs(network)
+        outward = self.padded(network.n_rec) // self.lanes
+        return self.units * (2 * self.inward(network) + outward) + 2 * (self.units + 1) * self.outputs(network)
+
+    def inward(self, network: Network) -> int:
+        return self.padded(network.n_rec + network.n_in) // self.lanes
 
     def outputs(self, network: Network) -> int:
         return _up(network.n_out, self.lanes) // self.lanes
 
     def slots(self, network: Network) -> int:
         """Floats of one state of an optimiser: every thread's weights."""
-        inward, outputs = self.padded(network.n_rec + network.n_in) // self.lanes, self.outputs(network)
-        return self.threads * (self.units * (inward + outputs) + 1 + outputs)
+        return self.threads * (self.units * (self.inward(network) + self.outputs(network)) + 1 + self.outputs(network))
 
 
 def _shape(network: Network) -> _Shape:

@@ -107,7 +107,8 @@ class Sampler:
 
 
 def beat() -> float:
-    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework."""
+    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework. A tenth of `here.interpreter_loop`,
+    since it stands between samples."""
     start, total = time.perf_counter(), 0
     for i in range(_BEAT_SUMS):
         total += i * i

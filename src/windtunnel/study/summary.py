@@ -79,7 +79,7 @@ def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
     """The same cell as a calm machine would have it: each process's seconds as much shorter as its pulse was slower.
 
     A neighbour on the machine slows a process for its whole life, and plain work beside it by the same factor: without this, processes
-    of one cell differ by three times as much (docs/design.md). `eases` has the factor of each process, `pulse` that of the calm machine.
+    of one cell differ about twice as much (docs/design.md). `eases` has the factor of each process, `pulse` that of the calm machine.
     """
     eases = [pulse / felt for felt in found["pulses"]]
     medians = [median * ease for median, ease in zip(found["medians"], eases, strict=True)]
