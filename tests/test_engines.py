@@ -181,6 +181,28 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a
     assert len(child) == 3 and all(ended[other] <= loaded[alone] or ended[alone] <= loaded[other] for other in child.values())
 
 
+@pytest.mark.parametrize("share", [1, 2])
+def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path: Path, share: int) -> None:
+    """The interrupt comes while one group is timed for two minutes and another waits for its turn."""
+    framework = own(tmp_path)
+
+    def pieces() -> Iterator[Work]:
+        for place in range(2 * share):
+            yield of_own(framework, "plain", str(place), protocol=LONG, device="cuda")
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "notes").exists() or len(notes(tmp_path, "loaded")) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        raise KeyboardInterrupt
+
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(Local(ahead=3, share=share).measure(pieces()))
+    assert time.monotonic() - begin < 60, "it did not wait for their two minutes"
+    assert len(notes(tmp_path, "loaded")) == 2
+    assert not any(psutil.pid_exists(child) for child in notes(tmp_path, "loaded"))
+
+
 @pytest.mark.parametrize(("way", "begins"), [("plain", "began"), ("compiles", "continued")])
 def test_two_children_of_one_turn_do_not_overlap_but_in_what_compiles(tmp_path: Path, way: str, begins: str) -> None:
     task, turn = of_own(own(tmp_path), way).task, str(tmp_path / "turn")

@@ -17,6 +17,8 @@ from typing import Any
 from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement import environment
 
+_LIVING = set[int]()
+
 
 def spawn(command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float) -> dict[str, Any]:
     """One order in a fresh interpreter, pinned to as many processors as it has threads; its last argument is where it shall speak."""
@@ -58,6 +60,7 @@ def _converse(
             env=dict(around),
             start_new_session=True,  # so that what the child itself starts can be ended with it
         )
+        _LIVING.add(child.pid)
         os.close(writer)
         try:
             assert child.stdin is not None
@@ -73,7 +76,15 @@ def _converse(
             _end_group(child.pid)
             child.wait()
             raise
+        finally:
+            _LIVING.discard(child.pid)
         return messages, code, timed_out, tail(errors)
+
+
+def end_all() -> None:
+    """End every child of this process, whichever thread waits for it: nobody wants their results any more."""
+    for leader in tuple(_LIVING):
+        _end_group(leader)
 
 
 def _end_group(leader: int) -> None:

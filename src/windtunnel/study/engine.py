@@ -7,11 +7,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
 from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol as Steps
+
+_BEAT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +57,19 @@ class Local:
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
         with tempfile.TemporaryDirectory(prefix="windtunnel-") as folder, ThreadPoolExecutor(self.ahead) as pool:
-            turn, flying = str(Path(folder) / "turn"), set[Future[list[Outcome]]]()
-            for group in _grouped(work, self.share):
-                alone = self.ahead == 1 or group[0].task.device == "cpu"
-                yield from _land(flying, 0 if alone else self.ahead - 1)
-                if alone:
-                    yield from carry_out_all(group)
-                else:
-                    flying.add(pool.submit(carry_out_all, group, turn))
-            yield from _land(flying, 0)
+            turn, flying, stop = str(Path(folder) / "turn"), set[Future[list[Outcome]]](), Event()
+            try:
+                for group in _grouped(work, self.share):
+                    alone = self.ahead == 1 or group[0].task.device == "cpu"
+                    yield from _land(flying, 0 if alone else self.ahead - 1)
+                    if alone:
+                        yield from carry_out_all(group)
+                    else:
+                        flying.add(pool.submit(carry_out_all, group, turn, stop))
+                yield from _land(flying, 0)
+            except BaseException:
+                _bring_down(flying, stop)
+                raise
 
 
 def _grouped(work: Iterable[Work], most: int) -> Iterator[list[Work]]:
@@ -86,8 +93,17 @@ def _land(flying: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome]:
             yield from done.result()
 
 
-def carry_out_all(group: Sequence[Work], turn: str = "") -> list[Outcome]:
-    """Run a group in one child; those it never came to have a child of their own."""
+def _bring_down(flying: set[Future[list[Outcome]]], stop: Event) -> None:
+    """End what is under way: an interrupt must not wait for children that still compile."""
+    from windtunnel.measurement import children
+
+    stop.set()
+    while wait(flying, timeout=_BEAT).not_done:  # again and again, for a thread may have been about to start one
+        children.end_all()
+
+
+def carry_out_all(group: Sequence[Work], turn: str = "", stop: Event | None = None) -> list[Outcome]:
+    """Run a group in one child; those it never came to have a child of their own, unless it is time to `stop`."""
     from windtunnel.measurement import frameworks
 
     if len(group) == 1:
@@ -96,6 +112,8 @@ def carry_out_all(group: Sequence[Work], turn: str = "") -> list[Outcome]:
         found = frameworks.run_shared([work.task for work in group], group[0].protocol, number=group[0].number, turn=turn)
     except MeasurementFailed:
         found = [None] * len(group)
+    if stop is not None and stop.is_set():
+        return []
     outcomes = []
     for work, each in zip(group, found, strict=True):
         if isinstance(each, dict):
