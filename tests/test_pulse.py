@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from study_fakes import FakeEngine, FakeMachine, report_of, write_study
 
-from windtunnel.measurement import frameworks
+from windtunnel.measurement import frameworks, sampler
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.sampler import Sampler
 from windtunnel.measurement.steady import Protocol
@@ -57,12 +58,12 @@ def by_chance(seed: int) -> Callable[[Work], float]:
 def test_what_slows_a_process_and_plain_work_alike_leaves_its_time_as_it_was(tmp_path: Path) -> None:
     disturbed, calm = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", lambda work: 1.0)
     for one, other in zip(disturbed, calm, strict=True):
-        assert one.step_seconds == pytest.approx(other.step_seconds)
-        assert one.groups == tuple(pytest.approx(group) for group in other.groups)
+        assert one.step_seconds == pytest.approx(other.step_seconds, rel=0.02)
+        assert all(second == pytest.approx(one.step_seconds, rel=0.1) for group in one.groups for second in group)
         assert one.low_seconds is not None and one.step_seconds is not None and one.high_seconds is not None
-        assert one.low_seconds <= one.step_seconds <= one.high_seconds < 1.1 * one.low_seconds
+        assert one.low_seconds <= one.step_seconds <= one.high_seconds < (1.1 if one.environment["slowed"] == 1.0 else 1.8) * one.low_seconds
     assert {row.environment["slowed"] for row in calm} == {1.0}
-    assert {1.0, 1.6} <= {row.environment["slowed"] for row in disturbed}
+    assert sum(row.environment["slowed"] == 1.6 for row in disturbed) < 10, "a third was disturbed; hardly one of them three times"
 
 
 def test_without_a_pulse_times_stay_as_they_were_measured(tmp_path: Path) -> None:
@@ -79,7 +80,10 @@ def test_a_run_compared_with_itself_on_a_disturbed_machine_says_same(tmp_path: P
 
 def test_a_step_that_itself_grew_slower_is_still_seen(tmp_path: Path) -> None:
     before, after = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", by_chance(2), step=1.4)
-    assert compare(by_interval(before), by_interval(after)).counts["slower"] == 60
+    seen = compare(by_interval(before), by_interval(after))
+    doubted = {cell.words for cell in seen.cells if cell.verdict != "slower"}
+    disturbed = sum(row.environment["slowed"] > 1 for row in (*before, *after))
+    assert len(doubted) <= disturbed < 10 and not seen.counts["faster"], "only of what was never calm it cannot be told"
 
 
 def test_a_run_that_had_no_calm_moment_is_told_of(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: P
             id=threads,
             key="",
             text="",
-            task={"threads": threads},
+            task={"threads": threads, "framework": "numpy"},
             level="quick",
             state="done",
             summary={"pulses": [CALM * threads], "medians": [1.0], "median": 1.0, "low": 0.9, "high": 1.1, "first": 4.0},
@@ -108,6 +112,44 @@ def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: P
     beside = ("figure", "case", dataclasses.replace(found[0][2], summary={**(found[0][2].summary or {}), "pulses": [2 * CALM]}))
     slowed = [kept.summary for _, _, kept in _eased([found[0]] * 9 + [beside]) if kept.summary][-1]
     assert slowed["median"] == pytest.approx(0.5) and slowed["first"] == pytest.approx(2.0), "a first step is slowed too"
+
+
+def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path: Path) -> None:
+    """Every fifth is disturbed once and every seventh always; the others are calm. A calm process counts and a disturbed one does not."""
+    ran = defaultdict[int, list[int]](list)
+
+    def slow(work: Work) -> float:
+        size = work.task.settings["n_rec"]
+        ran[size].append(work.number)
+        return 1.9 if size % 7 == 0 or (size % 5 == 0 and work.number == 0) else 1.0
+
+    rows = {row.settings["n_rec"]: row for row in rows_of(tmp_path, slow)}
+    for size, numbers in ran.items():
+        usual = len([number for number in numbers if number == 0]) and max(numbers) + 1 - (2 if size % 7 == 0 else 0)
+        assert numbers == list(range(len(numbers))) and usual in (1, 2)
+        calm = sum(not (size % 7 == 0 or (size % 5 == 0 and number == 0)) for number in numbers)
+        assert len(rows[size].groups) == (calm or len(numbers))
+        assert rows[size].environment["slowed"] == pytest.approx(1.9 if size % 7 == 0 else 1.0)
+    assert len(ran[5]) == 2 and len(ran[7]) >= 3
+    doubted = rows[7]
+    assert doubted.step_seconds and doubted.high_seconds and doubted.high_seconds > 1.8 * doubted.step_seconds, "how much met the step is not known"
+    again = defaultdict[int, list[int]](list)
+    rows_of(tmp_path, lambda work: again[work.task.settings["n_rec"]].append(work.number) or 1.0)
+    assert not again, "the same command has nothing left to do"
+
+
+def test_a_further_process_that_fails_leaves_the_cell_as_it_was(tmp_path: Path) -> None:
+    study = studies.load(write_study(tmp_path / "study", range(1, 21)))
+
+    def answer(work: Work) -> Outcome:
+        if work.number > 1:
+            return Outcome(work=work, state="crashed", error="it fell over")
+        return Outcome(work=work, report=slowed_report(work, 2.0 if work.task.settings["n_rec"] == 3 else 1.0))
+
+    with contextlib.closing(StudyStore(tmp_path / "store.sqlite")) as store:
+        tally = run(study, store, FakeEngine(answer), FakeMachine(), Order(level="quick", whole=True))
+        assert tally.states == {"done": 20} and not tally.failures
+        assert all(row.state == "done" and row.step_seconds for row in results(study, store) if row.origin == "measured")
 
 
 def test_a_child_for_a_cpu_tells_its_pulse() -> None:
@@ -120,17 +162,28 @@ def sampler_of(step_seconds: float, *, feels: bool = True) -> Sampler:
     return Sampler(lambda: time.sleep(step_seconds), lambda: None, 0.0005, lambda message: None, feels=feels)
 
 
-def test_the_pulse_is_felt_as_often_as_time_goes_by_and_told_only_where_it_was_felt_enough() -> None:
+def test_the_pulse_is_felt_as_time_goes_by_and_told_only_where_it_was_felt_enough() -> None:
     often, seldom, never = sampler_of(0.002), sampler_of(0.001), sampler_of(0.002, feels=False)
     often.steady(Protocol(seconds=0.3, precision=1e-9))
     seldom.steady(Protocol(seconds=0.02, precision=1e-9))
     never.steady(Protocol(seconds=0.3, precision=1e-9))
-    assert 10 <= len(often.beats) <= 61 and often.pulse() is not None
-    assert 1 <= len(seldom.beats) < 10 and seldom.pulse() is None
+    assert 12 <= len(often.beats) <= 4 * 13 and often.pulse() is not None
+    assert len(seldom.beats) == 4 and seldom.pulse() is None
     assert not never.beats and never.pulse() is None
 
 
-def test_after_a_long_step_the_pulse_is_felt_several_times() -> None:
-    long = sampler_of(0.15)
-    long.steady(Protocol(seconds=0.3, precision=1e-9))
-    assert len(long.seconds) == 3 and len(long.beats) == 30
+def test_plain_work_comes_before_a_beat_so_that_what_a_step_did_to_its_core_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = [0.0], list[float]()
+
+    def beat() -> float:
+        clock[0] += 1e-4
+        told.append(clock[0])
+        return 2e-4 if clock[0] < 1e-3 else 1e-4  # a core that vector code left slow for a millisecond
+
+    monkeypatch.setattr(sampler, "beat", beat)
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
+    one = sampler_of(0.002)
+    one._feel(0.0)
+    assert one.beats == [1e-4] * 4 and told[-4] > 1e-3
+    one._feel(0.02)
+    assert len(one.beats) == 4, "not again so soon"

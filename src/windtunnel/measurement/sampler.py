@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -16,9 +17,10 @@ _LEAST_STEADY = 3
 _ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-_BEAT_SECONDS = 0.005  # a precise quick cell is done in 75 ms
+_FELT_SECONDS = 0.025  # a precise quick cell is done in 75 ms
+_REST_SECONDS = 0.0015
+_BEATS, _LEAST_BEATS = 4, 10  # each time it is felt; in all
 _BEAT_SUMS = 3000
-_MOST_BEATS, _LEAST_BEATS = 10, 10  # after one sample; in all
 
 
 class Sampler:
@@ -69,9 +71,14 @@ class Sampler:
         return statistics.median(self.beats) if len(self.beats) >= _LEAST_BEATS else None
 
     def _feel(self, elapsed: float) -> None:
-        """As often as time has gone by; after a long step several times."""
-        missing = int(elapsed / _BEAT_SECONDS) + 1 - len(self.beats)
-        self.beats += [beat() for _ in range(min(missing, _MOST_BEATS))]
+        """Some beats, where the last are long enough ago. A core that ran wide vector code is a fifth slower for a millisecond after it:
+        that belongs to the step and is not the machine's doing, so plain work comes first until it is over."""
+        if elapsed < _FELT_SECONDS * len(self.beats) / _BEATS:
+            return
+        rested = time.perf_counter() + _REST_SECONDS
+        while time.perf_counter() < rested:
+            beat()
+        self.beats += [beat() for _ in range(_BEATS)]
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
@@ -107,11 +114,11 @@ class Sampler:
 
 
 def beat() -> float:
-    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework. A tenth of `here.interpreter_loop`,
-    since it stands between samples."""
+    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework. Its numbers are small ones, which
+    Python keeps ready: how the process's memory lies must not matter."""
     start, total = time.perf_counter(), 0
-    for i in range(_BEAT_SUMS):
-        total += i * i
+    for _ in itertools.repeat(None, _BEAT_SUMS):
+        total = (total + 3) & 127
     return time.perf_counter() - start
 
 

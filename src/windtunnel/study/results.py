@@ -81,7 +81,7 @@ def _measured(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]
 def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
     """Cells whose processes felt the machine's pulse, at the pace of the calm machine.
 
-    Pulses are beside one another that one interpreter told with as many threads around it: waiting threads may keep cores busy.
+    Pulses are beside one another that one framework's processes told with as many threads: those that wait may keep cores busy.
     """
     felt = defaultdict[tuple[Any, ...], list[float]](list)
     for _, _, kept in cells:
@@ -96,7 +96,8 @@ def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
 
 
 def _pulse_kind(kept: Kept) -> tuple[Any, ...]:
-    return kept.surroundings.get("cpu"), (kept.summary or {}).get("ready", {}).get("versions", {}).get("python"), kept.task["threads"]
+    python = (kept.summary or {}).get("ready", {}).get("versions", {}).get("python")
+    return kept.surroundings.get("cpu"), python, kept.task["framework"], kept.task["threads"]
 
 
 def _spreads(cells: Iterable[Kept]) -> dict[tuple[str, str], float]:
@@ -121,7 +122,8 @@ def _row(study: Study, figure: str, case: str, kept: Kept, groups: list[tuple[fl
         told |= {"step_seconds": kept.summary["median"], "low_seconds": low, "high_seconds": high}
         eases = kept.summary.get("eases", [])
         if eases:
-            groups = [tuple(second * ease for second in group) for group, ease in zip(groups, eases, strict=False)]
+            chosen = [groups[place] for place in kept.summary["chosen"] if place < len(groups)]
+            groups = [tuple(second * ease for second in group) for group, ease in zip(chosen, eases, strict=False)]
             environment |= {"slowed": round(1 / statistics.fmean(eases), 3), "pulse": kept.summary["pulse"]}
         told |= {"first_seconds": kept.summary["first"], "peak_bytes": kept.summary["peak"], "groups": tuple(groups)}
         ready = kept.summary["ready"]

@@ -1,15 +1,15 @@
 """Runs a study: cells interleaved in a shuffled order, each process stored as it comes back, a failure a result with a name.
 
 Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not fall on one cell
-alone. What is in the store already is not run again.
+alone; at the end those that felt a slow machine in all their processes are given another. What is in the store already is not run again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,8 +31,9 @@ LEVELS: dict[str, Protocol] = {
     "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
     "rigorous": Protocol(processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200),
 }
-_CODE = 1  # raise when a change of this code makes old samples incomparable with new ones
+_CODE = 2  # raise when a change of this code makes old samples incomparable with new ones
 _TWICE = 5  # a quick run measures one cell in so many twice, to learn how far processes differ
+_AGAIN = 2  # further processes, at most, for a cell that met no calm moment
 _BAD_REPORT, _FAULT = "no result", "fault"
 Watch = Callable[[Outcome | None, Standing], None]
 
@@ -111,6 +112,11 @@ class _Open:
     state: str
     error: str = ""
     numbers: set[int] = field(default_factory=set)
+    pulses: list[float] = field(default_factory=list)
+
+    @property
+    def pulse_kind(self) -> Hashable:
+        return self.task.framework, self.task.threads
 
     @property
     def wanted(self) -> int:
@@ -141,7 +147,31 @@ class _Run:
             random.Random(f"{seed} {number}").shuffle(waiting)
             for outcome in self._outcomes(engine, waiting, number):
                 self._keep(outcome)
+        for _ in range(_AGAIN):
+            self._measure_again(engine, seed)
         return self.tally()
+
+    def _measure_again(self, engine: Engine, seed: int) -> None:
+        """What was disturbed each time is given another process, at another moment."""
+        by_number = defaultdict[int, list[_Open]](list)
+        for cell in self._disturbed():
+            by_number[max(cell.numbers) + 1].append(cell)
+            self.pace.add(cell.task, 1)
+        for number, cells in sorted(by_number.items()):
+            random.Random(f"{seed} {number} again").shuffle(cells)
+            for outcome in self._outcomes(engine, cells, number):
+                self._keep_further(outcome)
+
+    def _disturbed(self) -> list[_Open]:
+        felt = defaultdict[Hashable, list[float]](list)
+        for cell in self.cells:
+            felt[cell.pulse_kind] += cell.pulses
+        calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
+        return [
+            cell
+            for cell in self.cells
+            if cell.state == DONE and cell.pulses and len(cell.numbers) < cell.most + _AGAIN and not summary.is_calm(min(cell.pulses), calm[cell.pulse_kind])
+        ]
 
     def standing(self) -> Standing:
         return Standing(done=self.ran, wanted=self.ran + self.pace.pieces, failed=self.failed, left_seconds=self.pace.left_seconds())
@@ -176,6 +206,7 @@ class _Run:
                     state=one.state,
                     error=one.error,
                     numbers=numbers.get(one.id, set()),
+                    pulses=(one.summary or {}).get("pulses", []),
                 )
             )
         return found
@@ -203,7 +234,7 @@ class _Run:
         for cell in (cell for cell in self.cells if cell.state == WAITING and len(cell.numbers) >= cell.least):
             found = _summary(cell, self.store.reports(cell.id))
             if found:
-                cell.state = DONE
+                cell.state, cell.pulses = DONE, found["pulses"]
                 self.store.settle([(cell.id, DONE, "", found)])
 
     def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Iterator[Outcome]:
@@ -236,6 +267,7 @@ class _Run:
         if outcome.state == DONE and len(cell.numbers) + 1 >= cell.least:
             found = _summary(cell, [*self.store.reports(cell.id), outcome.report])
         self.store.add(cell.id, number, outcome.report, state=outcome.state, error=outcome.error, summary=found)
+        cell.pulses = (found or {}).get("pulses", [])
         before = cell.wanted
         cell.numbers.add(number)
         cell.error = outcome.error
@@ -243,6 +275,19 @@ class _Run:
         self.ran += 1
         self.failed += is_failure(cell.state)
         self.pace.add(cell.task, (cell.wanted if cell.state == WAITING else 0) - before)
+        self.pace.see(cell.task)
+        self.watch(outcome, self.standing())
+
+    def _keep_further(self, outcome: Outcome) -> None:
+        """One process more of a cell that is done. If it fails, the cell stands by those it has."""
+        cell, number = self.by_key[outcome.work.key], outcome.work.number
+        if outcome.state == DONE and summary.steady(outcome.report) and number not in cell.numbers:
+            found = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
+            self.store.add(cell.id, number, outcome.report, summary=found)
+            cell.numbers.add(number)
+            cell.pulses = (found or {}).get("pulses", [])
+        self.ran += 1
+        self.pace.add(cell.task, -1)
         self.pace.see(cell.task)
         self.watch(outcome, self.standing())
 
@@ -265,10 +310,10 @@ def _processes(key: str, level: str, protocol: Protocol) -> tuple[int, int]:
     return protocol.processes, protocol.most_processes
 
 
-def _summary(cell: _Open, reports: Sequence[Any]) -> dict[str, Any] | None:
+def _summary(cell: _Open, reports: Sequence[Any], *, enough: bool = False) -> dict[str, Any] | None:
     """The cell in few numbers, where its processes agree or are enough."""
     found = summary.interval([summary.steady(report) for report in reports])
     precise = found.spread <= cell.protocol.precision
-    if not precise and len(reports) < cell.most:
+    if not precise and not enough and len(reports) < cell.most:
         return None
     return summary.summarise(reports, found, "precision" if precise else "the cap on processes")

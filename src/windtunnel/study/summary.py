@@ -14,6 +14,7 @@ from windtunnel.measurement.steady import Interval
 _RESAMPLES = 500
 _UNKNOWN_SPREAD = 0.15  # between processes, where no cell has two of them: what a busy desktop was seen to do
 _ENOUGH = 20
+_CALM = 1.15
 
 
 def interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
@@ -75,18 +76,31 @@ def calm(pulses: Sequence[float]) -> float:
     return float(numpy.quantile(pulses, 0.1))
 
 
-def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
-    """The same cell as a calm machine would have it: each process's seconds as much shorter as its pulse was slower.
+def is_calm(pulse: float, calmest: float) -> bool:
+    """Whether a process that felt this pulse may stand for the calm machine."""
+    return pulse <= _CALM * calmest
 
-    A neighbour on the machine slows a process for its whole life, and plain work beside it by the same factor: without this, processes
-    of one cell differ about twice as much (docs/design.md). `eases` has the factor of each process, `pulse` that of the calm machine.
+
+def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
+    """The same cell as a calm machine would have it: by its processes that were calm, else by its calmest ones, each one's seconds as much
+    shorter as its pulse was slower.
+
+    A neighbour on the machine slows a process and plain work beside it about alike (docs/design.md). Where no process was calm, how much
+    of it met this step is not known: the interval reaches from none of it to all. `chosen` has the places of the processes that count,
+    `eases` their factors and `pulse` that of the calm machine.
     """
-    eases = [pulse / felt for felt in found["pulses"]]
-    medians = [median * ease for median, ease in zip(found["medians"], eases, strict=True)]
-    middle = statistics.median(medians)
-    low, high = (found["low"] * eases[0], found["high"] * eases[0]) if len(medians) == 1 else numpy.quantile(medians, [0.1, 0.9])
+    calmest = min(found["pulses"])
+    chosen = [place for place, felt in enumerate(found["pulses"]) if is_calm(felt, max(pulse, calmest))]
+    eases = [min(1.0, pulse / found["pulses"][place]) for place in chosen]
+    medians = [found["medians"][place] * ease for place, ease in zip(chosen, eases, strict=True)]
+    low, high = min(medians), max(medians)
+    if len(found["medians"]) == 1:
+        low, high = found["low"] * eases[0], found["high"] * eases[0]
+    if not is_calm(calmest, pulse):
+        high = max(high, *(found["medians"][place] for place in chosen))
     first = found["first"] and found["first"] * statistics.median(eases)
-    return {**found, "medians": medians, "median": middle, "low": float(low), "high": float(high), "first": first, "eases": eases, "pulse": pulse}
+    middle = statistics.median(medians)
+    return {**found, "medians": medians, "median": middle, "low": low, "high": high, "first": first, "chosen": chosen, "eases": eases, "pulse": pulse}
 
 
 def between(cells: Iterable[Sequence[float]]) -> float:
