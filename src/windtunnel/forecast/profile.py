@@ -80,19 +80,23 @@ class Profile:
     def epoch_seconds(self, units: int, ends: int, timesteps: int) -> float | None:
         """An update of the fused recurrent engine over so many timesteps of all its examples; nothing far beyond what was timed.
 
-        Straight lines: over inputs and outputs in seconds, between widths in logarithms.
+        Straight lines: over inputs and outputs in seconds, between widths in logarithms. A width that was timed with few inputs alone
+        grows with them as the widths around it do.
         """
-        widths = sorted({row[0] for row in self.epochs})
-        if not widths or units > widths[-1] or ends > _FACTOR * max(row[1] for row in self.epochs):
+        timed = defaultdict[float, list[tuple[float, ...]]](list)
+        for width, *row in sorted(self.epochs):
+            timed[math.log(width)].append(tuple(row))
+        if not timed or math.log(units) > max(timed) or ends > _FACTOR * max(row[1] for row in self.epochs):
             return None
-        found = []
-        for width in widths:
-            timed = sorted(row[1:] for row in self.epochs if row[0] == width)
-            (least, *low), (most, *high) = timed[0], timed[-1]
-            share = (ends - least) / (most - least) if most > least else 0.0
-            step, update = (max(a + share * (b - a), min(a, b) / 2) for a, b in zip(low, high, strict=True))
-            found.append(math.log(step * timesteps + update))
-        return math.exp(float(np.interp(math.log(units), np.log(widths), found)))
+        grown = {width: (rows[0], rows[-1]) for width, rows in timed.items() if len(rows) > 1}
+
+        def figure(width: float, rows: Sequence[tuple[float, ...]], place: int) -> float:
+            slopes = [(high[place] - low[place]) / (high[0] - low[0]) for low, high in grown.values()]
+            slope = float(np.interp(width, list(grown), slopes)) if grown else 0.0
+            return max(rows[0][place] + (ends - rows[0][0]) * slope, min(row[place] for row in rows) / 2)
+
+        found = [math.log(figure(width, rows, 1) * timesteps + figure(width, rows, 2)) for width, rows in timed.items()]
+        return math.exp(float(np.interp(math.log(units), list(timed), found)))
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
         """What copying so many bytes to the unit takes, on a line between the sizes that were timed; nothing where none was."""
