@@ -63,6 +63,7 @@ def main() -> None:
     print(f"{len(pairs)} cells in both; medians differ by {math.expm1(apart[len(apart) // 2]):.1%} at the median, {math.expm1(apart[-1]):.1%} at most")
     print(f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, bar {BAR:.0%}{'' if within >= BAR else '  NOT MET'}")
     compared = compare(by_interval(first), by_interval(second))
+    print(compared)
     same = compared.counts["same"] / len(compared.cells)
     print(f'A/A comparison says "same" in {same:.1%}, bar {BAR:.0%}{"" if same >= BAR else "  NOT MET"}: {compared.counts}')
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.sampler import Sampler
 from windtunnel.measurement.steady import Protocol
 from windtunnel.study import study as studies
+from windtunnel.study import summary
 from windtunnel.study.compare import compare
 from windtunnel.study.engine import Outcome, Work
 from windtunnel.study.results import _eased, by_interval, results
@@ -30,10 +31,11 @@ CALM = 2e-4
 
 
 def slowed_report(work: Work, factor: float, *, felt: bool = True) -> dict[str, Any]:
+    """A step as much slower as the factor says, beside plain work that is slowed more."""
     report = report_of(work)
     steady = report["samples"]["steady"]
     steady["seconds"] = [second * factor for second in steady["seconds"]]
-    return {**report, "pulse": {"kind": "pulse", "seconds": CALM * factor}} if felt else report
+    return {**report, "pulse": {"kind": "pulse", "seconds": CALM * factor ** (1 / summary.SHARE)}} if felt else report
 
 
 def rows_of(folder: Path, slow: Callable[[Work], float], *, felt: bool = True, count: int = 60, step: float = 1.0) -> list[Row]:
@@ -61,7 +63,7 @@ def test_what_slows_a_process_and_plain_work_alike_leaves_its_time_as_it_was(tmp
         assert one.step_seconds == pytest.approx(other.step_seconds, rel=0.02)
         assert all(second == pytest.approx(one.step_seconds, rel=0.1) for group in one.groups for second in group)
         assert one.low_seconds is not None and one.step_seconds is not None and one.high_seconds is not None
-        assert one.low_seconds <= one.step_seconds <= one.high_seconds < (1.1 if one.environment["slowed"] == 1.0 else 1.8) * one.low_seconds
+        assert one.low_seconds <= one.step_seconds <= one.high_seconds < (1.1 if one.environment["slowed"] == 1.0 else 2.1) * one.low_seconds
     assert {row.environment["slowed"] for row in calm} == {1.0}
     assert sum(row.environment["slowed"] == 1.6 for row in disturbed) < 10, "a third was disturbed; hardly one of them three times"
 
@@ -74,7 +76,7 @@ def test_without_a_pulse_times_stay_as_they_were_measured(tmp_path: Path) -> Non
 def test_a_run_compared_with_itself_on_a_disturbed_machine_says_same(tmp_path: Path) -> None:
     pair = [by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2))]
     raw = [by_interval(rows_of(tmp_path / name, by_chance(seed), felt=False)) for name, seed in (("c", 1), ("d", 2))]
-    assert compare(*pair).counts["same"] == 60
+    assert compare(*pair).counts["same"] >= 57
     assert compare(*raw).counts["same"] < 30, "what is taken out is what hid it"
 
 
@@ -91,7 +93,7 @@ def test_a_run_that_had_no_calm_moment_is_told_of(tmp_path: Path) -> None:
     slow = by_interval(rows_of(tmp_path / "c", lambda work: 1.6))
     assert not compare(calm, hasty).cautions
     (caution,) = compare(calm, slow).cautions
-    assert "1.60 times as slow in the second" in caution
+    assert "1.96 times as slow in the second" in caution, "plain work is slowed more than a step"
 
 
 def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: Path) -> None:
@@ -105,13 +107,16 @@ def test_pulses_among_many_threads_are_not_held_against_those_of_one(tmp_path: P
             task={"threads": threads, "framework": "numpy"},
             level="quick",
             state="done",
-            summary={"pulses": [CALM * threads], "medians": [1.0], "median": 1.0, "low": 0.9, "high": 1.1, "first": 4.0},
+            summary={"felt": [CALM * threads], "medians": [1.0], "median": 1.0, "low": 0.9, "high": 1.1, "first": 4.0, "firsts": [4.0]},
         )
         found.append(("figure", "case", kept))
     assert [kept.summary["median"] for _, _, kept in _eased(found) if kept.summary] == [1.0, 1.0]
-    beside = ("figure", "case", dataclasses.replace(found[0][2], summary={**(found[0][2].summary or {}), "pulses": [2 * CALM]}))
-    slowed = [kept.summary for _, _, kept in _eased([found[0]] * 9 + [beside]) if kept.summary][-1]
-    assert slowed["median"] == pytest.approx(0.5) and slowed["first"] == pytest.approx(2.0), "a first step is slowed too"
+    beside = ("figure", "case", dataclasses.replace(found[0][2], summary={**(found[0][2].summary or {}), "felt": [2 * CALM]}))
+    nine = [("figure", "case", dataclasses.replace(found[0][2], id=10 + place)) for place in range(9)]
+    slowed = [kept.summary for _, _, kept in _eased([*nine, beside]) if kept.summary][-1]
+    ease = 0.5**summary.SHARE
+    assert slowed["median"] == pytest.approx(ease) and slowed["first"] == pytest.approx(4 * ease), "a first step is slowed too"
+    assert slowed["disturbed"] and slowed["low"] < 0.8 * slowed["median"] and slowed["high"] > 1.2 * slowed["median"]
 
 
 def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path: Path) -> None:
@@ -132,10 +137,23 @@ def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path
         assert rows[size].environment["slowed"] == pytest.approx(1.9 if size % 7 == 0 else 1.0)
     assert len(ran[5]) == 2 and len(ran[7]) >= 3
     doubted = rows[7]
-    assert doubted.step_seconds and doubted.high_seconds and doubted.high_seconds > 1.8 * doubted.step_seconds, "how much met the step is not known"
+    assert doubted.step_seconds and doubted.high_seconds and doubted.high_seconds > 1.3 * doubted.step_seconds, "how much met the step is not known"
+    assert [size for size, row in rows.items() if row.environment.get("disturbed")] == list(range(7, 61, 7))
     again = defaultdict[int, list[int]](list)
     rows_of(tmp_path, lambda work: again[work.task.settings["n_rec"]].append(work.number) or 1.0)
     assert not again, "the same command has nothing left to do"
+
+
+@pytest.mark.parametrize("level", ["default", "rigorous"])
+def test_a_cell_that_needs_fewer_processes_than_it_may_have_is_still_given_two_further_at_most(tmp_path: Path, level: Any) -> None:
+    study = studies.load(write_study(tmp_path / "study", range(1, 21)))
+    answer = lambda work: Outcome(work=work, report=slowed_report(work, 2.0 if work.task.settings["n_rec"] == 3 else 1.0))  # noqa: E731
+    with contextlib.closing(StudyStore(tmp_path / "store.sqlite")) as store:
+        runs = [FakeEngine(answer), FakeEngine(answer)]
+        for engine in runs:
+            run(study, store, engine, FakeMachine(), Order(level=level))
+    counts = [Counter(work.task.settings["n_rec"] for work in engine.seen) for engine in runs]
+    assert counts[0][3] == counts[0][2] + 2 and not counts[1]
 
 
 def test_a_further_process_that_fails_leaves_the_cell_as_it_was(tmp_path: Path) -> None:
@@ -147,8 +165,13 @@ def test_a_further_process_that_fails_leaves_the_cell_as_it_was(tmp_path: Path) 
         return Outcome(work=work, report=slowed_report(work, 2.0 if work.task.settings["n_rec"] == 3 else 1.0))
 
     with contextlib.closing(StudyStore(tmp_path / "store.sqlite")) as store:
-        tally = run(study, store, FakeEngine(answer), FakeMachine(), Order(level="quick", whole=True))
+        engine = FakeEngine(answer)
+        tally = run(study, store, engine, FakeMachine(), Order(level="quick", whole=True))
         assert tally.states == {"done": 20} and not tally.failures
+        assert any(number > 1 for number in (work.number for work in engine.seen)), "the disturbed one was tried again"
+        again = FakeEngine(answer)
+        run(study, store, again, FakeMachine(), Order(level="quick", whole=True))
+        assert not again.seen, "what failed twice is not tried for ever"
         assert all(row.state == "done" and row.step_seconds for row in results(study, store) if row.origin == "measured")
 
 

@@ -88,7 +88,7 @@ class Profile:
             timed[math.log(width)].append(tuple(row))
         if not timed or math.log(units) > max(timed) or ends > _FACTOR * max(row[1] for row in self.epochs):
             return None
-        grown = {width: (rows[0], rows[-1]) for width, rows in timed.items() if len(rows) > 1}
+        grown = {width: (rows[0], rows[-1]) for width, rows in timed.items() if rows[-1][0] > rows[0][0]}
 
         def figure(width: float, rows: Sequence[tuple[float, ...]], place: int) -> float:
             slopes = [(high[place] - low[place]) / (high[0] - low[0]) for low, high in grown.values()]

@@ -106,7 +106,9 @@ def _rule(middle: float, low: float, high: float, margin: float, freedom: int) -
 def _cautions(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
     """Two runs in different surroundings may differ because of these."""
     found = []
-    for name in sorted({key for row in (*rows_a, *rows_b) for key in row.environment} - {"load", "others", "ready", "stopped_by", "slowed", "pulse"}):
+    for name in sorted(
+        {key for row in (*rows_a, *rows_b) for key in row.environment} - {"load", "others", "ready", "stopped_by", "slowed", "pulse", "disturbed"}
+    ):
         one, other = ({str(row.environment[name]) for row in rows if name in row.environment} for rows in (rows_a, rows_b))
         if one and other and one != other and max(len(one), len(other)) <= 8:
             found.append(f"{name} was {', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second")

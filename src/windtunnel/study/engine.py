@@ -14,7 +14,7 @@ from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol as Steps
 
-_BEAT = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _bring_down(flying: set[Future[list[Outcome]]], stop: Event) -> None:
     from windtunnel.measurement import children
 
     stop.set()
-    while wait(flying, timeout=_BEAT).not_done:  # again and again, for a thread may have been about to start one
+    while wait(flying, timeout=_POLL_SECONDS).not_done:  # again and again, for a thread may have been about to start one
         children.end_all()
 
 

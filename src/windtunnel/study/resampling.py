@@ -52,8 +52,9 @@ def draw(row: Row, seed: str) -> Drawn:
         found = numpy.median(rng.choice(kept, (DRAWS, len(kept))), axis=1)
         return Drawn(middle=middle, draws=middle + found - numpy.median(kept), freedom=0)
     if row.low_seconds and row.high_seconds and row.high_seconds > row.low_seconds:
-        spread = math.log(row.high_seconds / row.low_seconds) / 2 / _NORMAL
-        return Drawn(middle=middle, draws=middle + spread * rng.standard_normal(DRAWS), freedom=_SURE)
+        chance = rng.standard_normal(DRAWS)
+        reach = numpy.where(chance < 0, middle - math.log(row.low_seconds), math.log(row.high_seconds) - middle)
+        return Drawn(middle=middle, draws=middle + reach / _NORMAL * chance, freedom=_SURE)
     return Drawn(middle=middle, draws=numpy.full(DRAWS, middle), freedom=_SURE)
 
 

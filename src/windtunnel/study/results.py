@@ -50,8 +50,9 @@ def in_papers_unit(figure: Figure, row: Row) -> float | None:
 
 
 def by_interval(rows: Iterable[Row]) -> list[Row]:
-    """Rows of few processes stand by their interval, which knows how far processes of the whole study differ; a few cannot tell."""
-    return [row if len(row.groups) >= _MANY else dataclasses.replace(row, groups=()) for row in rows]
+    """Rows of few processes stand by their interval, which knows how far processes of the whole study differ; a few cannot tell. So do
+    those that were disturbed throughout, whose samples do not show by how much."""
+    return [row if len(row.groups) >= _MANY and not row.environment.get("disturbed") else dataclasses.replace(row, groups=()) for row in rows]
 
 
 def _chosen(study: Study, cells: Iterable[tuple[str, str, Kept]], level: str | None) -> list[tuple[str, str, Kept]]:
@@ -84,12 +85,12 @@ def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
     Pulses are beside one another that one framework's processes told with as many threads: those that wait may keep cores busy.
     """
     felt = defaultdict[tuple[Any, ...], list[float]](list)
-    for _, _, kept in cells:
-        felt[_pulse_kind(kept)] += (kept.summary or {}).get("pulses", [])
+    for kept in {kept.id: kept for _, _, kept in cells}.values():  # two figures may show the same one
+        felt[_pulse_kind(kept)] += (kept.summary or {}).get("felt", [])
     calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
     found = []
     for figure, case, kept in cells:
-        if kept.summary and kept.summary.get("pulses"):
+        if kept.summary and kept.summary.get("felt"):
             kept = dataclasses.replace(kept, summary=summary.eased(kept.summary, calm[_pulse_kind(kept)]))
         found.append((figure, case, kept))
     return found
@@ -101,11 +102,11 @@ def _pulse_kind(kept: Kept) -> tuple[Any, ...]:
 
 
 def _spreads(cells: Iterable[Kept]) -> dict[tuple[str, str], float]:
-    """How far processes differ, by device and level: from all cells that have two."""
+    """How far processes differ, by device and level: from all cells that have two and were not disturbed."""
     medians = defaultdict[tuple[str, str], dict[int, list[float]]](dict)
     for kept in cells:
         if kept.summary:
-            medians[_kind(kept)][kept.id] = kept.summary["medians"]
+            medians[_kind(kept)][kept.id] = [] if kept.summary.get("disturbed") else kept.summary["medians"]
     return {kind: summary.between(found.values()) for kind, found in medians.items()}
 
 
@@ -122,9 +123,10 @@ def _row(study: Study, figure: str, case: str, kept: Kept, groups: list[tuple[fl
         told |= {"step_seconds": kept.summary["median"], "low_seconds": low, "high_seconds": high}
         eases = kept.summary.get("eases", [])
         if eases:
-            chosen = [groups[place] for place in kept.summary["chosen"] if place < len(groups)]
-            groups = [tuple(second * ease for second in group) for group, ease in zip(chosen, eases, strict=False)]
+            chosen = [groups[place] for place in kept.summary["chosen"]] if groups else []
+            groups = [tuple(second * ease for second in group) for group, ease in zip(chosen, eases, strict=bool(groups))]
             environment |= {"slowed": round(1 / statistics.fmean(eases), 3), "pulse": kept.summary["pulse"]}
+            environment |= {"disturbed": True} if kept.summary["disturbed"] else {}
         told |= {"first_seconds": kept.summary["first"], "peak_bytes": kept.summary["peak"], "groups": tuple(groups)}
         ready = kept.summary["ready"]
         unit = unit or str(ready.get("unit", ""))

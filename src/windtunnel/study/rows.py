@@ -14,7 +14,7 @@ class Row:
     """One cell. `label` is framework:way; `case` names the line of a figure it belongs to; `settings` has the job's settings, the
     swept ones among them. `state` is "done", "waiting", or how it failed by name; a failed row has no seconds, never a zero.
 
-    Seconds are of one step; `groups` has the raw steady samples of each process.
+    Seconds are of one step; `groups` has the steady samples of each process that counts, at the pace the row is given at.
     """
 
     study: str

@@ -6,10 +6,11 @@ alone; at the end those that felt a slow machine in all their processes are give
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -145,8 +146,7 @@ class _Run:
         for number in range(max((cell.most for cell in self.cells), default=0)):
             waiting = [cell for cell in self.cells if cell.state == WAITING and number not in cell.numbers and number < cell.most]
             random.Random(f"{seed} {number}").shuffle(waiting)
-            for outcome in self._outcomes(engine, waiting, number):
-                self._keep(outcome)
+            self._take(engine, waiting, number, self._keep)
         for _ in range(_AGAIN):
             self._measure_again(engine, seed)
         return self.tally()
@@ -155,23 +155,26 @@ class _Run:
         """What was disturbed each time is given another process, at another moment."""
         by_number = defaultdict[int, list[_Open]](list)
         for cell in self._disturbed():
-            by_number[max(cell.numbers) + 1].append(cell)
+            by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
             self.pace.add(cell.task, 1)
+        if by_number:
+            self.watch(None, self.standing())
         for number, cells in sorted(by_number.items()):
             random.Random(f"{seed} {number} again").shuffle(cells)
-            for outcome in self._outcomes(engine, cells, number):
-                self._keep_further(outcome)
+            self._take(engine, cells, number, self._keep_further)
+
+    def _take(self, engine: Engine, cells: Sequence[_Open], number: int, keep: Callable[[Outcome], None]) -> None:
+        with contextlib.closing(self._outcomes(engine, cells, number)) as outcomes:  # an interrupt ends what the engine has under way
+            for outcome in outcomes:
+                keep(outcome)
 
     def _disturbed(self) -> list[_Open]:
         felt = defaultdict[Hashable, list[float]](list)
         for cell in self.cells:
             felt[cell.pulse_kind] += cell.pulses
         calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
-        return [
-            cell
-            for cell in self.cells
-            if cell.state == DONE and cell.pulses and len(cell.numbers) < cell.most + _AGAIN and not summary.is_calm(min(cell.pulses), calm[cell.pulse_kind])
-        ]
+        slow = [cell for cell in self.cells if cell.state == DONE and cell.pulses and not summary.is_calm(min(cell.pulses), calm[cell.pulse_kind])]
+        return [cell for cell in slow if sum(number >= cell.most for number in cell.numbers) < _AGAIN]
 
     def standing(self) -> Standing:
         return Standing(done=self.ran, wanted=self.ran + self.pace.pieces, failed=self.failed, left_seconds=self.pace.left_seconds())
@@ -206,7 +209,7 @@ class _Run:
                     state=one.state,
                     error=one.error,
                     numbers=numbers.get(one.id, set()),
-                    pulses=(one.summary or {}).get("pulses", []),
+                    pulses=(one.summary or {}).get("felt", []),
                 )
             )
         return found
@@ -234,16 +237,17 @@ class _Run:
         for cell in (cell for cell in self.cells if cell.state == WAITING and len(cell.numbers) >= cell.least):
             found = _summary(cell, self.store.reports(cell.id))
             if found:
-                cell.state, cell.pulses = DONE, found["pulses"]
+                cell.state, cell.pulses = DONE, found["felt"]
                 self.store.settle([(cell.id, DONE, "", found)])
 
-    def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Iterator[Outcome]:
+    def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
         """What the engine brings. One that breaks over a piece has that piece named and is given the others."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
+            coming = engine.measure(_noting(left, handed))
             try:
-                for outcome in engine.measure(_noting(left, handed)):
+                for outcome in coming:
                     back.add(outcome.work.key)
                     yield outcome
                 return
@@ -255,6 +259,9 @@ class _Run:
                     raise
                 yield Outcome(work=lost[0], state=_FAULT, error=f"The engine broke over it: {type(error).__name__}: {error}")
                 left = left[len(handed) :]
+            finally:
+                if isinstance(coming, Generator):
+                    coming.close()
 
     def _keep(self, outcome: Outcome) -> None:
         """Store what came back at once; what is no result is named so."""
@@ -267,7 +274,7 @@ class _Run:
         if outcome.state == DONE and len(cell.numbers) + 1 >= cell.least:
             found = _summary(cell, [*self.store.reports(cell.id), outcome.report])
         self.store.add(cell.id, number, outcome.report, state=outcome.state, error=outcome.error, summary=found)
-        cell.pulses = (found or {}).get("pulses", [])
+        cell.pulses = found["felt"] if found else []
         before = cell.wanted
         cell.numbers.add(number)
         cell.error = outcome.error
@@ -279,13 +286,19 @@ class _Run:
         self.watch(outcome, self.standing())
 
     def _keep_further(self, outcome: Outcome) -> None:
-        """One process more of a cell that is done. If it fails, the cell stands by those it has."""
+        """One process more of a cell that is done. If it fails, that is noted, and the cell stands by those it has."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
-        if outcome.state == DONE and summary.steady(outcome.report) and number not in cell.numbers:
+        if number in cell.numbers:
+            return
+        if outcome.state == DONE and summary.steady(outcome.report) and summary.pulse_of(outcome.report):
             found = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
+            assert found is not None
             self.store.add(cell.id, number, outcome.report, summary=found)
-            cell.numbers.add(number)
-            cell.pulses = (found or {}).get("pulses", [])
+            cell.pulses = found["felt"]
+        else:
+            state = _BAD_REPORT if outcome.state == DONE else outcome.state
+            self.store.add(cell.id, number, {}, state=state, error=outcome.error, settles=False)
+        cell.numbers.add(number)
         self.ran += 1
         self.pace.add(cell.task, -1)
         self.pace.see(cell.task)

@@ -149,14 +149,24 @@ class StudyStore(Database):
             wanted = {entry.key for entry in entries}
             return {kept.key: kept for _, _, kept in self._cells(study) if kept.key in wanted}
 
-    def add(self, cell: int, number: int, report: Mapping[str, Any], *, state: str = DONE, error: str = "", summary: Mapping[str, Any] | None = None) -> None:
+    def add(
+        self,
+        cell: int,
+        number: int,
+        report: Mapping[str, Any],
+        *,
+        state: str = DONE,
+        error: str = "",
+        summary: Mapping[str, Any] | None = None,
+        settles: bool = True,
+    ) -> None:
         """One process with all its samples, in one transaction; one that failed settles its cell, and so does the last, with a summary."""
         slim = {key: value for key, value in report.items() if key != "samples"}
         with self._writing() as db:
             row = db.execute("INSERT INTO process (cell, number, state, error, report) VALUES (?, ?, ?, ?, ?)", (cell, number, state, error, json.dumps(slim)))
             for phase, entry in report.get("samples", {}).items():
                 db.execute("INSERT INTO sample VALUES (?, ?, ?, ?)", (row.lastrowid, phase, entry["steps"], array("d", entry["seconds"]).tobytes()))
-            if state != DONE or summary is not None:
+            if settles and (state != DONE or summary is not None):
                 self._settle(db, cell, state, error, summary)
 
     def settle(self, cells: Iterable[tuple[int, str, str, Mapping[str, Any] | None]]) -> None:

@@ -15,6 +15,9 @@ _RESAMPLES = 500
 _UNKNOWN_SPREAD = 0.15  # between processes, where no cell has two of them: what a busy desktop was seen to do
 _ENOUGH = 20
 _CALM = 1.15
+# How much of what slows plain work slows a step, in logarithms: measured by 31 disturbed processes of 40 cells of which others were calm
+# (docs/design.md); in 90 of 100 no further from it than the second figure.
+SHARE, _SHARE_REACH = 0.7, 0.45
 
 
 def interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
@@ -42,20 +45,20 @@ def _medians(ordered: Any, rng: numpy.random.Generator, count: int) -> Any:
 def summarise(reports: Sequence[Mapping[str, Any]], found: Interval, stopped_by: str) -> dict[str, Any]:
     """A cell that is done, in few numbers."""
     groups = [steady(report) for report in reports]
-    firsts = [report["samples"]["first"]["seconds"][0] for report in reports if report["samples"].get("first", {}).get("seconds")]
+    firsts = [(report["samples"].get("first", {}).get("seconds") or [None])[0] for report in reports]
     peaks = [
         report["memory"]["peak_bytes"] for report in reports if isinstance(report.get("memory"), Mapping) and report["memory"].get("peak_bytes") is not None
     ]
     ready = reports[0].get("ready")
-    pulses = [report["pulse"].get("seconds") for report in reports if isinstance(report.get("pulse"), Mapping)]
     return {
         "medians": [statistics.median(group) for group in groups],
         "median": found.median,
         "low": found.low,
         "high": found.high,
-        "pulses": pulses if len(pulses) == len(groups) and all(isinstance(p, float) and p > 0 for p in pulses) else [],
+        "felt": felt if all(felt := [pulse_of(report) for report in reports]) else [],
         "samples": sum(len(group) for group in groups),
-        "first": statistics.median(firsts) if firsts else None,
+        "firsts": firsts,
+        "first": _middle(firsts),
         "peak": max(peaks) if peaks else None,
         "stopped_by": stopped_by,
         "ready": {key: value for key, value in ready.items() if key not in ("kind", "pid")} if isinstance(ready, Mapping) else {},
@@ -71,36 +74,49 @@ def steady(report: Mapping[str, Any]) -> list[float]:
     return seconds if good and seconds else []
 
 
+def pulse_of(report: Mapping[str, Any]) -> float | None:
+    """The pulse a process felt; nothing where it told of none."""
+    told = report.get("pulse")
+    seconds = told.get("seconds") if isinstance(told, Mapping) else None
+    return seconds if isinstance(seconds, float) and 0 < seconds < math.inf else None
+
+
+def _middle(firsts: Sequence[float | None]) -> float | None:
+    known = [first for first in firsts if first is not None]
+    return statistics.median(known) if known else None
+
+
 def calm(pulses: Sequence[float]) -> float:
     """The pulse of an undisturbed machine, among those that were felt: as quick as one in ten."""
     return float(numpy.quantile(pulses, 0.1))
 
 
-def is_calm(pulse: float, calmest: float) -> bool:
-    """Whether a process that felt this pulse may stand for the calm machine."""
-    return pulse <= _CALM * calmest
+def is_calm(pulse: float, beside: float) -> bool:
+    """Whether a process with this pulse was about as little disturbed as one with that."""
+    return pulse <= _CALM * beside
 
 
 def eased(found: Mapping[str, Any], pulse: float) -> dict[str, Any]:
-    """The same cell as a calm machine would have it: by its processes that were calm, else by its calmest ones, each one's seconds as much
-    shorter as its pulse was slower.
+    """The same cell as a calm machine would have it: by its processes that were calm, else by its calmest ones, and each one's seconds the
+    shorter the slower its pulse was.
 
-    A neighbour on the machine slows a process and plain work beside it about alike (docs/design.md). Where no process was calm, how much
-    of it met this step is not known: the interval reaches from none of it to all. `chosen` has the places of the processes that count,
-    `eases` their factors and `pulse` that of the calm machine.
+    A neighbour on the machine slows a process and plain work beside it, though not quite alike: where no process was calm, the cell is
+    `disturbed` and its interval as much wider. `chosen` has the places of the processes that count, `eases` their factors, and `pulse`
+    is that of the calm machine.
     """
-    calmest = min(found["pulses"])
-    chosen = [place for place, felt in enumerate(found["pulses"]) if is_calm(felt, max(pulse, calmest))]
-    eases = [min(1.0, pulse / found["pulses"][place]) for place in chosen]
-    medians = [found["medians"][place] * ease for place, ease in zip(chosen, eases, strict=True)]
-    low, high = min(medians), max(medians)
-    if len(found["medians"]) == 1:
-        low, high = found["low"] * eases[0], found["high"] * eases[0]
-    if not is_calm(calmest, pulse):
-        high = max(high, *(found["medians"][place] for place in chosen))
-    first = found["first"] and found["first"] * statistics.median(eases)
-    middle = statistics.median(medians)
-    return {**found, "medians": medians, "median": middle, "low": low, "high": high, "first": first, "chosen": chosen, "eases": eases, "pulse": pulse}
+    felt, medians = found["felt"], found["medians"]
+    calmest = min(felt)
+    chosen = [place for place, each in enumerate(felt) if is_calm(each, max(pulse, calmest))]
+    eases = [min(1.0, pulse / felt[place]) ** SHARE for place in chosen]
+    paced = [medians[place] * ease for place, ease in zip(chosen, eases, strict=True)]
+    low, high = (found["low"] * eases[0], found["high"] * eases[0]) if len(medians) == 1 else (min(paced), max(paced))
+    disturbed = not is_calm(calmest, pulse)
+    if disturbed:
+        reach = (calmest / pulse) ** _SHARE_REACH
+        low, high = low / reach, high * reach
+    firsts = [first and first * ease for first, ease in zip((found["firsts"][place] for place in chosen), eases, strict=True)]
+    told = {"medians": paced, "median": statistics.median(paced), "low": low, "high": high, "first": _middle(firsts)}
+    return {**found, **told, "chosen": chosen, "eases": eases, "pulse": pulse, "disturbed": disturbed}
 
 
 def between(cells: Iterable[Sequence[float]]) -> float:
