@@ -71,7 +71,7 @@ class Sampler:
         return statistics.median(self.beats) if len(self.beats) >= _LEAST_BEATS else None
 
     def _feel(self, elapsed: float) -> None:
-        """Some beats, where the last are long enough ago. A core that ran wide vector code is a fifth slower for a millisecond after it:
+        """Some beats, as often as time has gone by. A core that ran wide vector code is a fifth slower for a millisecond after it:
         that belongs to the step and is not the machine's doing, so plain work comes first until it is over."""
         if elapsed < _FELT_SECONDS * len(self.beats) / _BEATS:
             return

@@ -13,7 +13,7 @@ from windtunnel.measurement.steady import Interval
 
 _RESAMPLES = 500
 _USUAL_SPREAD = 0.15  # between processes, before any has been seen: that of 233 calm ones of a whole study was 0.144
-_USUAL_WEIGHT = 20  # it counts as much as so many processes
+_USUAL_WEIGHT = 20  # it counts as much as so many processes: a choice
 _ENOUGH = 20
 _CALM = 1.15
 # How much of what slows plain work slows a step, in logarithms: measured by 31 disturbed processes of 40 cells of which others were calm
