@@ -18,8 +18,8 @@ from windtunnel.measurement import frameworks, sampler
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.sampler import Sampler
 from windtunnel.measurement.steady import Protocol
+from windtunnel.study import stretches, summary
 from windtunnel.study import study as studies
-from windtunnel.study import summary
 from windtunnel.study.compare import compare
 from windtunnel.study.engine import Outcome, Work
 from windtunnel.study.results import _eased, by_interval, results
@@ -175,24 +175,32 @@ def test_a_further_process_that_fails_leaves_the_cell_as_it_was(tmp_path: Path) 
         assert all(row.state == "done" and row.step_seconds for row in results(study, store) if row.origin == "measured")
 
 
-def test_a_child_for_a_cpu_tells_its_pulse() -> None:
+def test_a_child_for_a_cpu_tells_its_pulse_before_and_after_all_its_samples() -> None:
     task = Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 5, "n_steps": 3})
     protocol = Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.02, precision=1e-9)
-    assert 1e-6 < frameworks.run_task(task, protocol)["pulse"]["seconds"] < 0.1
+    report = frameworks.run_task(task, protocol)
+    felt = report["pulse"]["felt"]
+    assert felt[0][0] == 0 and felt[-1][0] == len(report["samples"]["steady"]["seconds"]) and all(1e-6 < beat < 0.1 for _, beat in felt)
+    assert 1e-6 < stretches.part(report)["pulse"]["seconds"] < 0.1
 
 
 def sampler_of(step_seconds: float, *, feels: bool = True) -> Sampler:
     return Sampler(lambda: time.sleep(step_seconds), lambda: None, 0.0005, lambda message: None, feels=feels)
 
 
-def test_the_pulse_is_felt_as_time_goes_by_and_told_only_where_it_was_felt_enough() -> None:
-    often, seldom, never = sampler_of(0.002), sampler_of(0.001), sampler_of(0.002, feels=False)
-    often.steady(Protocol(seconds=0.3, precision=1e-9))
-    seldom.steady(Protocol(seconds=0.02, precision=1e-9))
-    never.steady(Protocol(seconds=0.3, precision=1e-9))
-    assert 12 <= len(often.beats) <= 4 * 13 and often.pulse() is not None
-    assert len(seldom.beats) == 4 and seldom.pulse() is None
-    assert not never.beats and never.pulse() is None
+def test_the_pulse_is_felt_as_time_goes_by() -> None:
+    often, slow, never = sampler_of(0.002), sampler_of(0.06), sampler_of(0.002, feels=False)
+    for one in (often, slow, never):
+        one.steady(Protocol(seconds=0.3, precision=1e-9))
+    assert 5 <= len(often.pulse) <= 14 and [after for after, _ in often.pulse] == sorted(after for after, _ in often.pulse)
+    assert [after for after, _ in slow.pulse][: len(slow.seconds)] == list(range(len(slow.seconds))), "between any two samples"
+    assert not never.pulse
+
+
+def test_samples_that_agree_at_once_are_still_watched_for_as_long_as_a_neighbour_stays() -> None:
+    one = sampler_of(0.002)
+    begin = time.perf_counter()
+    assert one.steady(Protocol(seconds=2.0, precision=0.9)) == "precision" and time.perf_counter() - begin >= 0.3
 
 
 def test_plain_work_comes_before_a_beat_so_that_what_a_step_did_to_its_core_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +214,48 @@ def test_plain_work_comes_before_a_beat_so_that_what_a_step_did_to_its_core_is_o
     monkeypatch.setattr(sampler, "beat", beat)
     monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
     one = sampler_of(0.002)
-    one._feel(0.0)
-    assert one.beats == [1e-4] * 4 and told[-4] > 1e-3
-    one._feel(0.02)
-    assert len(one.beats) == 4, "not again so soon"
+    one._feel()
+    assert one.pulse == [(0, 1e-4)] and told[-4] > 1e-3
+
+
+def told(seconds: list[float], felt: list[Any]) -> dict[str, Any]:
+    return {"samples": {"steady": {"steps": 2, "seconds": seconds}}, "pulse": {"felt": felt}}
+
+
+def test_a_neighbour_who_stays_for_most_of_a_process_leaves_its_time_as_it_was() -> None:
+    """Half as slow again for seven of ten samples, and the machine's pulse with it."""
+    seconds = [1.5] * 4 + [1.0, 1.01, 0.99] + [1.5] * 3
+    report = stretches.part(told(seconds, [(0, 2e-4), (4, 1e-4), (7, 1e-4), (8, 2e-4), (10, 2e-4)]))
+    assert summary.steady(report) == [1.0, 1.01, 0.99] and summary.pulse_of(report) == 1e-4
+    assert report["samples"]["disturbed"]["seconds"] == [1.5] * 7, "no sample is lost"
+
+
+def test_samples_count_by_the_pulse_and_never_by_their_own_time() -> None:
+    calm = told([1.0, 9.0, 1.0, 1.0], [(0, 1e-4), (2, 1.05e-4), (4, 1e-4)])
+    assert summary.steady(stretches.part(calm)) == [1.0, 9.0, 1.0, 1.0]
+    assert "disturbed" not in stretches.part(calm)["samples"]
+
+
+def test_one_calm_sample_is_not_enough_to_go_by() -> None:
+    report = stretches.part(told([1.0, 1.2, 1.4, 2.0, 2.0], [(0, 1e-4), (1, 1e-4), (2, 1.2e-4), (3, 1.4e-4), (5, 2e-4)]))
+    assert summary.steady(report) == [1.0, 1.2, 1.4] and summary.pulse_of(report) == pytest.approx(1.2e-4)
+
+
+@pytest.mark.parametrize(
+    "felt",
+    [
+        None,
+        "slow",
+        [],
+        [(0, 1e-4)],
+        [(0, 1e-4), (1, 1e-4)],
+        [(0, 1e-4), (2, 0.0)],
+        [(0, 1e-4), (2, float("nan"))],
+        [(0, 1e-4), (3, 1e-4), (2, 1e-4)],
+        [[0], [2]],
+        [(0, "a"), (2, "b")],
+    ],
+)
+def test_a_pulse_that_cannot_be_is_no_pulse(felt: Any) -> None:
+    report = stretches.part(told([1.0, 2.0], felt))
+    assert summary.steady(report) == [1.0, 2.0] and summary.pulse_of(report) is None

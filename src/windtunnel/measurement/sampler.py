@@ -17,9 +17,10 @@ _LEAST_STEADY = 3
 _ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-_FELT_SECONDS = 0.025  # a precise quick cell is done in 75 ms
+_UNDECIDED_SECONDS = 0.3  # a neighbour stays for a tenth of a second and more: samples that agree for less may all be his
+_FELT_SECONDS = 0.025
 _REST_SECONDS = 0.0015
-_BEATS, _LEAST_BEATS = 4, 10  # each time it is felt; in all
+_BEATS = 4  # each time it is felt
 _BEAT_SUMS = 3000
 
 
@@ -30,7 +31,7 @@ class Sampler:
         self.step, self.sync, self.least, self.emit, self.feels = step, sync, least_seconds, emit, feels
         self.group = 1
         self.seconds: list[float] = []
-        self.beats: list[float] = []
+        self.pulse: list[tuple[int, float]] = []  # after how many samples it was felt, and the seconds of a beat then
 
     def first(self) -> float:
         seconds = self._time(1)
@@ -49,36 +50,34 @@ class Sampler:
 
     def steady(self, protocol: Protocol) -> str:
         """Sample until the median is precise or the time is up; say which."""
+        self._feel()
         begin, told, due = time.perf_counter(), 0, float(_LEAST_STEADY)
-        stopped = ""
+        least, stopped = max(protocol.seconds / 4, _UNDECIDED_SECONDS), ""
         while not stopped:
             self.seconds.append(self._time(self.group) / self.group)
             elapsed = time.perf_counter() - begin
-            if self.feels:
-                self._feel(elapsed)
+            if elapsed > _FELT_SECONDS * len(self.pulse):
+                self._feel()
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
-            elif elapsed > protocol.seconds / 4 and len(self.seconds) >= due:
+            elif elapsed > least and len(self.seconds) >= due:
                 due = len(self.seconds) * _ASKED_AGAIN  # seldom: what the question leaves in the caches slows the next sample
                 stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
             if stopped or len(self.seconds) - told >= 1000:
                 self._tell("steady", self.seconds[told:], self.group)
                 told = len(self.seconds)
+        self._feel()
         return stopped
 
-    def pulse(self) -> float | None:
-        """How fast the machine was among the samples; nothing where it was felt too seldom to tell."""
-        return statistics.median(self.beats) if len(self.beats) >= _LEAST_BEATS else None
-
-    def _feel(self, elapsed: float) -> None:
-        """Some beats, as often as time has gone by. A core that ran wide vector code is a fifth slower for a millisecond after it:
-        that belongs to the step and is not the machine's doing, so plain work comes first until it is over."""
-        if elapsed < _FELT_SECONDS * len(self.beats) / _BEATS:
+    def _feel(self) -> None:
+        """How fast the machine is, before and after every few samples. A core that ran wide vector code is a fifth slower for a millisecond
+        after it: that belongs to the step and is not the machine's doing, so plain work comes first until it is over."""
+        if not self.feels:
             return
         rested = time.perf_counter() + _REST_SECONDS
         while time.perf_counter() < rested:
             beat()
-        self.beats += [beat() for _ in range(_BEATS)]
+        self.pulse.append((len(self.seconds), statistics.median(beat() for _ in range(_BEATS))))
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.

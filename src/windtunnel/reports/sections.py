@@ -14,7 +14,7 @@ from windtunnel.errors import Unavailable
 from windtunnel.reports import charts, drawing, maps
 from windtunnel.reports.lines import Cell, Line, Sheet, in_order
 from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined, table
-from windtunnel.reports.text import TIMES, effect_words, ratio_words
+from windtunnel.reports.text import DISTURBED, TIMES, effect_words, ratio_words
 from windtunnel.study.rows import Row, Verdict
 
 _SLOWED = 1.02  # less is not worth a word
@@ -205,10 +205,11 @@ def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
     if seconds is None:
         return cell(row.state, kind="waiting" if row.state == "waiting" else "failed", title=row.error)
     ratio = sheet.ratio(line, place) if line.origin != "published" else None
+    kind, mark = f"n {line.origin}", DISTURBED * row.disturbed
     if sheet.in_own_unit:
         small = [units.show(seconds, "s")] + ([ratio_words(ratio)] if ratio is not None else [])
-        return cell(units.digits(charts.in_paper(sheet, seconds)), element("small", " · ".join(small)), kind=f"n {line.origin}", title=_interval(row))
-    return cell(units.show(seconds, "s"), *([element("small", ratio_words(ratio))] if ratio is not None else []), kind=f"n {line.origin}", title=_interval(row))
+        return cell(mark + units.digits(charts.in_paper(sheet, seconds)), element("small", " · ".join(small)), kind=kind, title=_interval(row))
+    return cell(mark + units.show(seconds, "s"), *([element("small", ratio_words(ratio))] if ratio is not None else []), kind=kind, title=_interval(row))
 
 
 def _interval(row: Row) -> str:
@@ -216,7 +217,8 @@ def _interval(row: Row) -> str:
         return ""
     slowed = row.environment.get("slowed", 1.0)
     pace = f"; at the calm machine's pace, it was {slowed:.2f} times as slow then" if slowed > _SLOWED else ""
-    return f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} a step{pace}"
+    calm = "; no process of it was calm" if row.disturbed else ""
+    return f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} a step{pace}{calm}"
 
 
 def _maps(sheet: Sheet, album: Album) -> Markup:

@@ -13,6 +13,7 @@ from windtunnel.study.rows import Row, Verdict
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 _WIDTH = 110
+DISTURBED = "~"
 _MOST_CELLS = 200  # beyond which a line is told in brief
 
 
@@ -21,7 +22,7 @@ def report(study: Any, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
     by_figure: dict[str, list[Row]] = {}
     for row in rows:
         by_figure.setdefault(row.figure, []).append(row)
-    lines = [str(getattr(study, "title", "") or getattr(study, "name", "study")), counted(rows), ""]
+    lines = [str(getattr(study, "title", "") or getattr(study, "name", "study")), *textwrap.wrap(counted(rows), _WIDTH), ""]
     lines += claim_lines(verdicts)
     for figure in sorted(getattr(study, "figures", ()) or (), key=lambda each: by_number(each.name)):
         if figure.name in by_figure:
@@ -68,7 +69,7 @@ def _line_lines(drawn: Sheet, line: Line) -> list[str]:
     beside = f", {ratio_words(ratio)} the published at the median" if ratio is not None else ""
     lines = [f"  {line.name} ({line.origin}{beside})"]
     if len(line.rows) > _MOST_CELLS:
-        return [*lines, f"    {counted(list(line.rows.values()))}", ""]
+        return [*lines, *textwrap.wrap(counted(list(line.rows.values())), _WIDTH, initial_indent="    ", subsequent_indent="    "), ""]
     return [*lines, *(f"    {words}" for words in _grid(drawn, line)), ""]
 
 
@@ -96,7 +97,7 @@ def _word(drawn: Sheet, row: Row | None) -> str:
         return "not asked"
     if row.state != "done" or row.example_seconds is None:
         return row.state
-    return units.digits(row.example_seconds * drawn.scale)
+    return DISTURBED * row.disturbed + units.digits(row.example_seconds * drawn.scale)
 
 
 def counted(rows: Sequence[Row]) -> str:
@@ -108,7 +109,11 @@ def counted(rows: Sequence[Row]) -> str:
     done = sum(row.state == "done" for row in measured)
     more = [f"{failed:,} failed"] * bool(failed) + [f"{apart:,} not possible here"] * bool(apart) + [f"{waiting:,} waiting"] * bool(waiting)
     more += [f"{n:,} {origin}" for origin in ("forecast", "published") if (n := sum(row.origin == origin for row in rows))]
-    return ", ".join([f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured", *more]) + "."
+    told = ", ".join([f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured", *more]) + "."
+    slowed = sum(row.disturbed for row in measured)
+    return told + (
+        f" {slowed:,} met no calm moment ({DISTURBED}): their pace is reckoned from the machine's pulse, their intervals are wider." if slowed else ""
+    )
 
 
 def by_number(name: str) -> list[tuple[bool, int, str]]:

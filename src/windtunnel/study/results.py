@@ -52,7 +52,7 @@ def in_papers_unit(figure: Figure, row: Row) -> float | None:
 def by_interval(rows: Iterable[Row]) -> list[Row]:
     """Rows of few processes stand by their interval, which knows how far processes of the whole study differ; a few cannot tell. So do
     those that were disturbed throughout, whose samples do not show by how much."""
-    return [row if len(row.groups) >= _MANY and not row.environment.get("disturbed") else dataclasses.replace(row, groups=()) for row in rows]
+    return [row if len(row.groups) >= _MANY and not row.disturbed else dataclasses.replace(row, groups=()) for row in rows]
 
 
 def _chosen(study: Study, cells: Iterable[tuple[str, str, Kept]], level: str | None) -> list[tuple[str, str, Kept]]:

@@ -46,6 +46,11 @@ class Row:
     def example_seconds(self) -> float | None:
         return None if self.step_seconds is None else self.step_seconds / self.batch
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether neighbours slowed every process of it: its pace is then reckoned from the machine's pulse, and its interval wider."""
+        return bool(self.environment.get("disturbed"))
+
 
 Ruling = Literal["holds", "does not hold", "can't tell"]
 

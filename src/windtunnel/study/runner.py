@@ -18,7 +18,7 @@ from windtunnel import records
 from windtunnel.errors import Interrupted, WindtunnelError
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
-from windtunnel.study import summary
+from windtunnel.study import stretches, summary
 from windtunnel.study.cells import Cell, Choice, cells_of
 from windtunnel.study.engine import Engine, Outcome, Work
 from windtunnel.study.progress import Pace, Standing
@@ -32,7 +32,7 @@ LEVELS: dict[str, Protocol] = {
     "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
     "rigorous": Protocol(processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200),
 }
-_CODE = 2  # raise when a change of this code makes old samples incomparable with new ones
+_CODE = 3  # raise when a change of this code makes old samples incomparable with new ones
 _TWICE = 5  # a quick run measures one cell in so many twice, to learn how far processes differ
 _AGAIN = 2  # further processes, at most, for a cell that met no calm moment
 _BAD_REPORT, _FAULT = "no result", "fault"
@@ -268,8 +268,7 @@ class _Run:
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         if number in cell.numbers:  # an engine that tries again may bring the same twice
             return
-        if outcome.state == DONE and not summary.steady(outcome.report):
-            outcome = dataclasses.replace(outcome, state=_BAD_REPORT, error="The process ended without steady samples.", report={})
+        outcome = _checked(outcome)
         found = None
         if outcome.state == DONE and len(cell.numbers) + 1 >= cell.least:
             found = _summary(cell, [*self.store.reports(cell.id), outcome.report])
@@ -290,7 +289,8 @@ class _Run:
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         if number in cell.numbers:
             return
-        if outcome.state == DONE and summary.steady(outcome.report) and summary.pulse_of(outcome.report):
+        outcome = _checked(outcome)
+        if outcome.state == DONE and summary.pulse_of(outcome.report):
             found = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
             assert found is not None
             self.store.add(cell.id, number, outcome.report, summary=found)
@@ -303,6 +303,15 @@ class _Run:
         self.pace.add(cell.task, -1)
         self.pace.see(cell.task)
         self.watch(outcome, self.standing())
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    """What was done, with the samples that count told apart; what has none is named so."""
+    if outcome.state != DONE:
+        return outcome
+    if not summary.steady(outcome.report):
+        return dataclasses.replace(outcome, state=_BAD_REPORT, error="The process ended without steady samples.", report={})
+    return dataclasses.replace(outcome, report=stretches.part(outcome.report))
 
 
 def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:

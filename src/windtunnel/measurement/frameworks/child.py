@@ -91,9 +91,8 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, place: i
     sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit), feels=device == "cpu")
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
-    pulse = sampler.pulse()
-    if pulse is not None:
-        emit({"kind": "pulse", "seconds": pulse})
+    if sampler.pulse:
+        emit({"kind": "pulse", "felt": sampler.pulse})
     if place == 0:
         emit({"kind": "memory", **_peak(built, resident)})
     if built.compiles:
