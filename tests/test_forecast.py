@@ -132,6 +132,12 @@ def test_a_streamed_batch_is_a_copy_over_the_link() -> None:
     assert result.parts["copy"] == pytest.approx((256 * 2048 * 4 + 256 * 8) / 1e6)
 
 
+@pytest.mark.parametrize(("machine", "way"), [("h200", "module"), ("ice-lake-2-cores", "fused")])
+def test_a_sequence_longer_than_any_probed_takes_as_much_longer(machine: str, way: str) -> None:
+    short, long = (fly("rnn", machine, way=way, n_rec=50, n_steps=n).unit_seconds for n in (250, 2000))
+    assert short and long and 6 < long / short < 9
+
+
 def test_low_precision_pays_on_matrix_units() -> None:
     seconds = [fly("fcn5", "h200", wt.Strategy(batch=8192, precision=p), **SMALL).step_seconds for p in ("fp32", "tf32", "bf16")]  # type: ignore[arg-type]
     assert seconds[0] > seconds[1] and seconds[0] > seconds[2]

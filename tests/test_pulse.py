@@ -130,12 +130,10 @@ def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path
 
     rows = {row.settings["n_rec"]: row for row in rows_of(tmp_path, slow)}
     for size, numbers in ran.items():
-        usual = len([number for number in numbers if number == 0]) and max(numbers) + 1 - (2 if size % 7 == 0 else 0)
-        assert numbers == list(range(len(numbers))) and usual in (1, 2)
+        assert numbers == list(range(4 if size % 7 == 0 else 3 if size % 5 == 0 else 2)), "two calm ones, two further ones at most"
         calm = sum(not (size % 7 == 0 or (size % 5 == 0 and number == 0)) for number in numbers)
         assert len(rows[size].groups) == (calm or len(numbers))
         assert rows[size].environment["slowed"] == pytest.approx(1.9 if size % 7 == 0 else 1.0)
-    assert len(ran[5]) == 2 and len(ran[7]) >= 3
     doubted = rows[7]
     assert doubted.step_seconds and doubted.high_seconds and doubted.high_seconds > 1.3 * doubted.step_seconds, "how much met the step is not known"
     assert [size for size, row in rows.items() if row.environment.get("disturbed")] == list(range(7, 61, 7))

@@ -56,7 +56,7 @@ def show(
 @app.command()
 def run(
     study: Name,
-    quick: Annotated[bool, typer.Option("--quick", help="The corners of each grid, one short process a cell.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The corners of each grid, two short processes a cell.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --quick: every cell of each grid, not its corners alone.")] = False,
     rigorous: Annotated[bool, typer.Option("--rigorous", help="Five processes a cell or more, each timed for longer.")] = False,
     only: Annotated[str, typer.Option("--only", help="Figures, with commas between: figure-02,figure-05.")] = "",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_MOST_TIMESTEPS = 256  # of a probe's recurrent calls
 _HEAVY = ("gelu", "tanh", "sigmoid", "exp", "log", "pow", "erf", "silu", "softplus", "sin", "cos", "rsqrt")
 
 
@@ -72,10 +73,8 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
         ]
     if family == "attention" and len(shape) == 7:
         return [Piece(f"attention{_way(name)}", (*map(_lg, shape[:5]), *shape[5:], _lg(flop), _code(dtype)), flop, moved, dtype)]
-    if family == "recurrent" and len(shape) == 7:
-        return [Piece(f"recurrent{_way(name)}", (*map(_lg, shape), _lg(flop / max(shape[0], 1)), _code(dtype)), flop, moved, dtype)]
-    if family == "fused" and len(shape) == 6:
-        return [Piece(f"fused{_way(name)}", (*map(_lg, shape[:5]), float(shape[5]), _lg(flop / max(shape[0], 1)), _code(dtype)), flop, moved, dtype)]
+    if (family == "recurrent" and len(shape) == 7) or (family == "fused" and len(shape) == 6):
+        return _sequence(f"{family}{_way(name)}", dtype, shape, flop, moved)
     if family == "normalisation" and len(shape) == 4:
         kind = f"normalisation {'batch' if 'batch_norm' in name else 'group' if 'group_norm' in name else 'layer'}{_way(name)}"
         return [Piece(kind, (*map(_lg, shape), _lg(moved), _width(dtype), _evenness(shape[1]), _evenness(shape[2])), flop, moved, dtype)]
@@ -93,6 +92,14 @@ def pieces_of(name: str, family: str, dtype: str, shape: Sequence[int], flop: fl
         slow = next((1.0 + i for i, word in enumerate(("sqrt", "div", "norm", "sgd")) if word in name), 0.0)
         return [Piece(family, (_lg(calls), _lg(moved / max(calls, 1)), _lg(moved), _lg(read / max(written, 1)), slow), flop, moved, dtype)]
     return [_streaming(name, family, dtype, shape, flop, read, written)]
+
+
+def _sequence(kind: str, dtype: str, shape: Sequence[int], flop: float, moved: float) -> list[Piece]:
+    """Timesteps follow one another, so that a sequence longer than any probed one takes as long as equal parts of it do together."""
+    parts = max(1, math.ceil(shape[0] / _MOST_TIMESTEPS))
+    sizes = (shape[0] / parts, *shape[1:])
+    told = tuple(map(_lg, sizes)) if kind.startswith("recurrent") else (*map(_lg, sizes[:5]), float(sizes[5]))
+    return parts * [Piece(kind, (*told, _lg(flop / max(shape[0], 1)), _code(dtype)), flop / parts, moved / parts, dtype)]
 
 
 def _indexing(name: str, dtype: str, shape: Sequence[int], flop: float, read: float, written: float) -> Piece:

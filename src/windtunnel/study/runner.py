@@ -28,13 +28,12 @@ from windtunnel.study.surroundings import APART, Surroundings
 
 Level = Literal["quick", "default", "rigorous"]
 LEVELS: dict[str, Protocol] = {
-    "quick": Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.1, precision=0.05),
+    "quick": Protocol(processes=2, most_processes=2, seconds=0.3, warm_seconds=0.1, precision=0.05),
     "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
     "rigorous": Protocol(processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200),
 }
 _CODE = 3  # raise when a change of this code makes old samples incomparable with new ones
-_TWICE = 5  # a quick run measures one cell in so many twice, to learn how far processes differ
-_AGAIN = 2  # further processes, at most, for a cell that met no calm moment
+_CALM, _AGAIN = 2, 2  # a cell with fewer calm processes is given further ones, so many at most
 _BAD_REPORT, _FAULT = "no result", "fault"
 Watch = Callable[[Outcome | None, Standing], None]
 
@@ -108,12 +107,18 @@ class _Open:
     key: str
     task: Task
     protocol: Protocol
-    least: int
-    most: int
     state: str
     error: str = ""
     numbers: set[int] = field(default_factory=set)
     pulses: list[float] = field(default_factory=list)
+
+    @property
+    def least(self) -> int:
+        return self.protocol.processes
+
+    @property
+    def most(self) -> int:
+        return self.protocol.most_processes
 
     @property
     def pulse_kind(self) -> Hashable:
@@ -152,7 +157,7 @@ class _Run:
         return self.tally()
 
     def _measure_again(self, engine: Engine, seed: int) -> None:
-        """What was disturbed each time is given another process, at another moment."""
+        """What has met too few calm moments is given another process, at another one."""
         by_number = defaultdict[int, list[_Open]](list)
         for cell in self._disturbed():
             by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
@@ -173,8 +178,12 @@ class _Run:
         for cell in self.cells:
             felt[cell.pulse_kind] += cell.pulses
         calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
-        slow = [cell for cell in self.cells if cell.state == DONE and cell.pulses and not summary.is_calm(min(cell.pulses), calm[cell.pulse_kind])]
-        return [cell for cell in slow if sum(number >= cell.most for number in cell.numbers) < _AGAIN]
+
+        def is_disturbed(cell: _Open) -> bool:
+            held = sum(summary.is_calm(pulse, calm[cell.pulse_kind]) for pulse in cell.pulses)
+            return cell.state == DONE and bool(cell.pulses) and held < min(_CALM, cell.least)
+
+        return [cell for cell in self.cells if is_disturbed(cell) and sum(number >= cell.most for number in cell.numbers) < _AGAIN]
 
     def standing(self) -> Standing:
         return Standing(done=self.ran, wanted=self.ran + self.pace.pieces, failed=self.failed, left_seconds=self.pace.left_seconds())
@@ -196,7 +205,6 @@ class _Run:
         numbers = self.store.numbers(one.id for one in kept.values())
         found = []
         for key, (task, protocol) in plans.items():
-            least, most = _processes(key, self.order.level, protocol)
             one = kept[key]
             found.append(
                 _Open(
@@ -204,8 +212,6 @@ class _Run:
                     key=key,
                     task=task,
                     protocol=protocol,
-                    least=least,
-                    most=most,
                     state=one.state,
                     error=one.error,
                     numbers=numbers.get(one.id, set()),
@@ -324,12 +330,6 @@ def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
     if cell.longer is None:
         return usual
     return dataclasses.replace(usual, seconds=usual.seconds * cell.longer, precision=1e-9)  # no median is so precise: all the time is used
-
-
-def _processes(key: str, level: str, protocol: Protocol) -> tuple[int, int]:
-    if level == "quick" and int(key, 16) % _TWICE == 0:
-        return protocol.processes + 1, protocol.most_processes + 1
-    return protocol.processes, protocol.most_processes
 
 
 def _summary(cell: _Open, reports: Sequence[Any], *, enough: bool = False) -> dict[str, Any] | None:
