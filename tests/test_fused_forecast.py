@@ -216,16 +216,16 @@ def test_whole_epochs_by_hand(units: int, ends: int, timesteps: int, seconds: fl
     assert dataclasses.replace(profile, epochs=()).epoch_seconds(units, ends, timesteps) is None
 
 
-def test_a_width_timed_with_few_inputs_alone_grows_with_them_as_its_neighbours_do() -> None:
-    """A timestep grows by 1 us an end at 10 units and by 3 us at 1,000: at 100, half way in logarithms, by 2 us."""
-    timed = ((10.0, 4.0, 1e-6, 1e-6), (10.0, 14.0, 11e-6, 1e-6), (100.0, 4.0, 5e-6, 2e-6), (1000.0, 4.0, 9e-6, 3e-6), (1000.0, 14.0, 39e-6, 3e-6))
+def test_inputs_that_no_longer_fit_cost_more_from_there_on_and_not_before() -> None:
+    """A timestep grows by 0.1 us an end up to 14, and by 1 us beyond."""
+    timed = ((10.0, 4.0, 1e-6, 1e-6), (10.0, 14.0, 2e-6, 1e-6), (10.0, 24.0, 12e-6, 1e-6))
     profile = dataclasses.replace(profiles.load("h200"), epochs=timed)
-    assert profile.epoch_seconds(100, 9, 50) == pytest.approx(50 * 15e-6 + 2e-6)
+    assert [profile.epoch_seconds(10, ends, 100) for ends in (2, 9, 19, 34)] == pytest.approx([101e-6, 151e-6, 701e-6, 2201e-6])
 
 
 def test_whole_epochs_are_timed_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "WIDTHS", {"cpu": (8, 64)})
     found = {(units, ends): (step, update) for units, ends, step, update in epochs.measure_epochs("cpu")}
-    assert set(found) == {(8.0, 4.0), (8.0, 64.0), (64.0, 4.0), (64.0, 64.0)}
+    assert set(found) == {(units, 2.0 * ends) for units in (8.0, 64.0) for ends in epochs.ENDS}
     assert all(step > 0 and update > 0 for step, update in found.values())
     assert found[64.0, 4.0][0] > found[8.0, 4.0][0], "fifty times the products take longer on any machine"

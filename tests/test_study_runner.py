@@ -248,12 +248,11 @@ def test_an_interval_of_few_processes_is_no_narrower_than_processes_differ() -> 
     assert inside / 400 >= 0.9
 
 
-def test_a_quick_run_measures_some_cells_twice_to_learn_how_processes_differ(tmp_path: Path, store: StudyStore) -> None:
+def test_a_quick_run_gives_every_cell_two_processes_all_the_first_before_any_second(tmp_path: Path, store: StudyStore) -> None:
     folder = write_study(tmp_path / "mine", (10, 20), [f"torch{i}:loop" for i in range(50)])
     engine = FakeEngine()
     run(studies.find(str(folder)), store, engine, FakeMachine(), QUICK)
-    twice = sum(w.number == 1 for w in engine.seen)
-    assert 8 <= twice <= 35 and sum(w.number == 0 for w in engine.seen) == 100
+    assert [work.number for work in engine.seen] == [0] * 100 + [1] * 100
 
 
 def test_a_quick_run_of_the_whole_grid_is_as_short_as_a_quick_one(tmp_path: Path, store: StudyStore) -> None:

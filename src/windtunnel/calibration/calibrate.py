@@ -15,6 +15,7 @@ from windtunnel import here, profiles, records
 from windtunnel.calibration import epochs, fit, host, issue, probe, transfers
 from windtunnel.calibration.drills import draw
 from windtunnel.calibration.probe import Row
+from windtunnel.calibration.sums import fit_sums
 from windtunnel.forecast.price import roof_of
 from windtunnel.forecast.profile import Kind, Profile
 from windtunnel.machine import Issue, Machine, Unit
@@ -88,6 +89,7 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
         blank,
         kinds={**fitted, **_reference_kinds(kind), **own},
         rooms=fit.find_rooms(rows, own, machine.unit.cores or 1) if kind == "gpu" else {},
+        sums={**profiles.load(profiles.REFERENCE[kind]).sums, **fit_sums(rows)},
         unit_spread=blank.unit_spread * wider,
         host_spread=blank.host_spread * wider,
     )

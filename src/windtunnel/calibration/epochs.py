@@ -14,7 +14,7 @@ from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
 from windtunnel.fused.train import engine_for
 
 WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
-ENDS = (2, 32)  # inputs, and as many outputs
+ENDS = (2, 32, 128)  # inputs, and as many outputs
 LENGTHS = (10, 60)
 EXAMPLES = {"cpu": 60, "gpu": 1000}  # in one call, which a GPU takes tens of microseconds to begin
 ROUNDS = 7

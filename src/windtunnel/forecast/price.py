@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from windtunnel.forecast import recurrent
 from windtunnel.forecast.features import TENSOR_FAMILIES, Piece, Roof, pieces_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.machine import Issue, Machine, need
@@ -107,7 +108,7 @@ class Pricer:
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
         room = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
-        work = [[0.0, 0.0, self._known_room(op)] for op in ops]
+        work = [[0.0, 0.0, 0.0] for op in ops]
         for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, room, strict=True):
             entry = work[owner]
             entry[0] += spent
@@ -117,11 +118,17 @@ class Pricer:
                 self._notes.add(f"{piece.kind} was never probed for {self.machine.name}: it is bounded by rates of the whole unit, of which it uses a part")
             if self.profile.is_outside(piece):
                 self.outside[ops[owner].name] += spent
-        return [(entry[0], entry[1], entry[2]) for entry in work]
+        return [(spent, kernels, max(room, self._known_room(op, kernels))) for op, (spent, kernels, room) in zip(ops, work, strict=True)]
 
-    def _known_room(self, op: Op) -> float:
-        """Workspace that follows from how a library works, beside what was learned."""
-        return float(_BIASED_WORKSPACE) if op.name == "aten.addmm" and self.unit.kind == "gpu" else 0.0
+    def _known_room(self, op: Op, kernels: float) -> float:
+        """Workspace that follows from how a library works, beside what was learned op by op."""
+        if self.unit.kind != "gpu":
+            return 0.0
+        if op.family == "recurrent" and len(op.shape) == 7:
+            return recurrent.library_bytes(self.profile.sums, op.shape, op.dtype, backward="backward" in op.name, kernels=kernels)
+        if op.family == "fused" and len(op.shape) == 6:
+            return recurrent.fused_bytes(op.shape, backward="backward" in op.name)
+        return float(_BIASED_WORKSPACE) if op.name == "aten.addmm" else 0.0
 
     def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
         if self.unit.kind == "gpu":

@@ -18,7 +18,6 @@ import numpy as np
 from windtunnel.errors import BadRecord
 from windtunnel.forecast.features import Piece, Roof
 from windtunnel.forecast.trees import Numbers, Trees
-from windtunnel.units import MIB
 
 FORMAT = 1
 _FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
@@ -53,7 +52,8 @@ class Profile:
 
     `launch_seconds` is what the host pays for a kernel that a library starts within one call. `copies` has the seconds of copying
     so many bytes to the unit, from `pinned` and from `pageable` memory; `rounding` the sizes in which its allocator takes memory.
-    `rooms` has the workspace of pieces for which a library's choice of algorithm follows no rule that could be learned, by their key.
+    `rooms` has the workspace of pieces for which a library's choice of algorithm follows no rule that could be learned, by their key;
+    `sums` how many times over the parts of a recurrent call make up its own, by the sort of call (see `recurrent`).
     `epochs` says what the fused recurrent engine takes for whole epochs: units, inputs and outputs together, seconds of a timestep of one
     example, seconds of an update beside its timesteps.
     """
@@ -75,27 +75,26 @@ class Profile:
     copies: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     rounding: Mapping[str, int] = field(default_factory=dict)
     rooms: Mapping[str, float] = field(default_factory=dict)
+    sums: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     epochs: tuple[tuple[float, float, float, float], ...] = ()
 
     def epoch_seconds(self, units: int, ends: int, timesteps: int) -> float | None:
         """An update of the fused recurrent engine over so many timesteps of all its examples; nothing far beyond what was timed.
 
-        Straight lines: over inputs and outputs in seconds, between widths in logarithms. A width that was timed with few inputs alone
-        grows with them as the widths around it do.
+        Straight lines: from one number of inputs and outputs to the next in seconds, between widths in logarithms.
         """
         timed = defaultdict[float, list[tuple[float, ...]]](list)
         for width, *row in sorted(self.epochs):
             timed[math.log(width)].append(tuple(row))
         if not timed or math.log(units) > max(timed) or ends > _FACTOR * max(row[1] for row in self.epochs):
             return None
-        grown = {width: (rows[0], rows[-1]) for width, rows in timed.items() if rows[-1][0] > rows[0][0]}
 
-        def figure(width: float, rows: Sequence[tuple[float, ...]], place: int) -> float:
-            slopes = [(high[place] - low[place]) / (high[0] - low[0]) for low, high in grown.values()]
-            slope = float(np.interp(width, list(grown), slopes)) if grown else 0.0
-            return max(rows[0][place] + (ends - rows[0][0]) * slope, min(row[place] for row in rows) / 2)
+        def figure(rows: Sequence[tuple[float, ...]], place: int) -> float:
+            many, seconds = [row[0] for row in rows], [row[place] for row in rows]
+            beyond = (seconds[-1] - seconds[-2]) / (many[-1] - many[-2]) * max(ends - many[-1], 0.0) if len(rows) > 1 else 0.0
+            return max(float(np.interp(ends, many, seconds)) + beyond, min(seconds) / 2)
 
-        found = [math.log(figure(width, rows, 1) * timesteps + figure(width, rows, 2)) for width, rows in timed.items()]
+        found = [math.log(figure(rows, 1) * timesteps + figure(rows, 2)) for rows in timed.values()]
         return math.exp(float(np.interp(math.log(units), list(timed), found)))
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
@@ -127,7 +126,7 @@ class Profile:
         for name, places in _by_kind(pieces).items():
             kind = self.kinds.get(name)
             if kind is None or kind.room is None:
-                continue
+                continue  # recurrent calls among them: their room is a sum of their parts
             for place, number in zip(places, kind.room.predict(_table(pieces, places, 1)).tolist(), strict=True):
                 found[place] = room_bytes(pieces[place], number)
             if kind.apart is not None:
@@ -168,16 +167,12 @@ def room_key(piece: Piece) -> str:
 
 
 def room_number(piece: Piece, workspace: float) -> float:
-    """How workspace is learned: as a share of what the piece moves; that of recurrent calls by its own size."""
-    if piece.kind.startswith("recurrent"):
-        return math.log2(1.0 + workspace / MIB)
+    """How workspace is learned: as a share of what the piece moves."""
     return min(_MOST_ROOM, workspace / max(piece.bytes, 1.0))
 
 
 def room_bytes(piece: Piece, number: float) -> float:
     """`room_number` turned round."""
-    if piece.kind.startswith("recurrent"):
-        return float((2.0**number - 1.0) * MIB) if number > 0 else 0.0
     return max(0.0, number) * piece.bytes
 
 
@@ -200,6 +195,7 @@ def plain(profile: Profile) -> dict[str, Any]:
         "copies": {name: [list(pair) for pair in timed] for name, timed in profile.copies.items()},
         "rounding": dict(profile.rounding),
         "rooms": dict(profile.rooms),
+        "sums": {name: list(times) for name, times in profile.sums.items()},
         "epochs": [list(row) for row in profile.epochs],
     }
     return {"format": FORMAT, **data, "versions": dict(profile.versions), **more, "kinds": kinds}
@@ -219,6 +215,7 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
             copies={name: tuple((float(size), float(spent)) for size, spent in timed) for name, timed in data.get("copies", {}).items()},
             rounding={name: int(size) for name, size in data.get("rounding", {}).items()},
             rooms={name: float(size) for name, size in data.get("rooms", {}).items()},
+            sums={name: tuple(map(float, times)) for name, times in data.get("sums", {}).items()},
             epochs=tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in data.get("epochs", [])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -237,7 +234,7 @@ _SCALARS = (
 
 def _refuse_nan(profile: Profile, where: str) -> None:
     numbers = [getattr(profile, name) for name in _SCALARS if isinstance(getattr(profile, name), (int, float))]
-    numbers += [figure for timed in (*profile.copies.values(), profile.epochs) for row in timed for figure in row]
+    numbers += [figure for timed in (*profile.copies.values(), profile.epochs, profile.sums.values()) for row in timed for figure in row]
     wrong = ["its own figures"] if not np.isfinite(numbers).all() else []
     for name, kind in profile.kinds.items():
         trees = [t for t in (kind.excess, kind.room, kind.launches, kind.apart) if t is not None]

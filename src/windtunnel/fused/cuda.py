@@ -96,17 +96,17 @@ def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, nois
     return outputs, (flat, inputs, states, rates, dict(weights))
 
 
-def backward(network: Network, kept: Any, slopes: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Gradients of the inputs and of the raw weights."""
+def backward(network: Network, kept: Any, slopes: Tensor, *, to_inputs: bool) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Gradients of the inputs where they are wanted, and of the raw weights."""
     flat, inputs, states, rates, weights = kept
     n_steps, batch = inputs.shape[:2]
     gradients = slopes.new_empty(batch, flat.numel() - 1)
     drives = slopes.new_empty(batch, n_steps, network.n_rec)
     arguments = [flat, inputs, states, slopes, states, rates, slopes, gradients, drives, n_steps, batch, 0]
     _launch(network, 2, batch, n_steps, arguments)
-    found = _unpack(gradients.sum(0), network)
-    w_in = _effective(network, "w_in", weights["w_in"])
-    return (drives @ w_in.T).transpose(0, 1), {name: _raw_gradient(network, name, weights[name], found[name]) for name in NAMES}
+    found = _unpack(gradients[0] if batch == 1 else gradients.sum(0), network)
+    inward = (drives @ _effective(network, "w_in", weights["w_in"]).T).transpose(0, 1) if to_inputs else None
+    return inward, {name: _raw_gradient(network, name, weights[name], found[name]) for name in NAMES}
 
 
 class Batch:

@@ -216,7 +216,7 @@ class _OnCUDA(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> Any:
-        inputs, found = ctx.cuda.backward(ctx.module.network, ctx.kept, slopes.contiguous())
+        inputs, found = ctx.cuda.backward(ctx.module.network, ctx.kept, slopes.contiguous(), to_inputs=ctx.needs_input_grad[2])
         return None, None, inputs, None, *(found[name] for name in NAMES)
 
 

@@ -240,12 +240,13 @@ def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sizes: tuple[int, int, int, int], source: Tensor, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, sizes: tuple[int, int, int, int], scattered: bool, source: Tensor, *tensors: Tensor) -> Any:
         gates, layers, ways, states = sizes
         state, weights = tensors[:states], tensors[states:]
         ctx.sizes = gates, layers, ways, state[0].shape[-1]
         output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), *ctx.sizes)
         ctx.states = states
+        ctx.joined = torch.cat([weight.reshape(-1) for weight in weights]) if scattered else None  # kept for backward
         ctx.save_for_backward(source, reserve, *tensors)
         return (output, last, *(torch.empty_like(s) for s in state[1:]))
 
@@ -254,17 +255,20 @@ class _Recurrent(torch.autograd.Function):
         source, reserve, *tensors = ctx.saved_tensors
         state, weights = tensors[: ctx.states], tensors[ctx.states :]
         to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve, *ctx.sizes)
-        return None, to_source, *(torch.empty_like(s) for s in state), *to_weights
+        return None, None, to_source, *(torch.empty_like(s) for s in state), *to_weights
 
 
 def _recurrent(name: str, *args: Any) -> Any:
-    """cuDNN's one call for all layers and timesteps, from the arguments of torch.rnn_relu, rnn_tanh, gru and lstm."""
+    """cuDNN's one call for all layers and timesteps, from the arguments of torch.rnn_relu, rnn_tanh, gru and lstm. It wants its weights in
+    one piece, as modules keep their parameters and autocast its casts; others are copied into one."""
     source, state, weights, _, layers, _, _, two_ways, batch_first = args
     states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
+    scattered = not all(weight.is_leaf for weight in weights)
     if torch.is_autocast_enabled("cpu"):
         low = torch.get_autocast_dtype("cpu")
         source, states, weights = source.to(low), tuple(s.to(low) for s in states), [w.to(low) for w in weights]
+        scattered = False
     sequence = source.transpose(0, 1) if batch_first else source
     call: Callable[..., Any] = _Recurrent.apply
-    output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), sequence, *states, *weights)
+    output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), scattered, sequence, *states, *weights)
     return (output.transpose(0, 1) if batch_first else output, *last)
