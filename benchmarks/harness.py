@@ -50,6 +50,7 @@ def ratio_of(task: Task) -> tuple[float, float, float, float]:
         for which in ("loop", "bare") if turn % 2 else ("bare", "loop"):
             if which == "loop":
                 sampler.seconds.clear()
+                sampler.pulse.clear()
                 sampler.steady(BLOCK)
                 pair[which] = statistics.median(sampler.seconds)
             else:

@@ -28,8 +28,8 @@ def main(name: str) -> None:
     begin = time.perf_counter()
     kinds = fit.fit_kinds(seen, {count: roof_of(machine, old, count) for count in {row.threads for row in seen}}, EFFORT[machine.unit.kind])
     rooms = fit.find_rooms(seen, kinds, machine.unit.cores or 1) if machine.unit.kind == "gpu" else {}
-    found = dataclasses.replace(old, kinds=kinds, rooms=rooms, sums=fit_sums(seen))
-    profiles.save(CATALOG / "profiles" / f"{name}.json", found, {})
+    fitted = dataclasses.replace(old, kinds=kinds, rooms=rooms, sums=fit_sums(seen))
+    profiles.save(CATALOG / "profiles" / f"{name}.json", fitted, {})
     print(f"{len(seen):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
     for kind, found in sorted(kinds.items()):
         print(f"  {kind:<32}{found.rows:>7,} rows, four of five within {found.spread - 1:.0%}")

@@ -198,7 +198,7 @@ def test_the_pulse_is_felt_as_time_goes_by() -> None:
 def test_samples_that_agree_at_once_are_still_watched_for_as_long_as_a_neighbour_stays() -> None:
     one = sampler_of(0.002)
     begin = time.perf_counter()
-    assert one.steady(Protocol(seconds=2.0, precision=0.9)) == "precision" and time.perf_counter() - begin >= 0.3
+    assert one.steady(Protocol(seconds=0.8, precision=0.9)) == "precision" and time.perf_counter() - begin >= 0.3
 
 
 def test_plain_work_comes_before_a_beat_so_that_what_a_step_did_to_its_core_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +237,18 @@ def test_samples_count_by_the_pulse_and_never_by_their_own_time() -> None:
 def test_one_calm_sample_is_not_enough_to_go_by() -> None:
     report = stretches.part(told([1.0, 1.2, 1.4, 2.0, 2.0], [(0, 1e-4), (1, 1e-4), (2, 1.2e-4), (3, 1.4e-4), (5, 2e-4)]))
     assert summary.steady(report) == [1.0, 1.2, 1.4] and summary.pulse_of(report) == pytest.approx(1.2e-4)
+
+
+def test_a_run_counts_the_calm_part_of_every_process_and_keeps_the_rest(tmp_path: Path) -> None:
+    study = studies.load(write_study(tmp_path / "study", (10,)))
+    seconds = [0.015] * 4 + [0.010] * 3
+    report = {**told(seconds, [(0, 2e-4), (4, 1e-4), (7, 1e-4)]), "memory": {"peak_bytes": 1.0}, "ready": {"threads": 1}}
+    with contextlib.closing(StudyStore(tmp_path / "store.sqlite")) as store:
+        run(study, store, FakeEngine(lambda work: Outcome(work=work, report=report)), FakeMachine(), Order(level="quick"))
+        (row,) = (row for row in results(study, store) if row.origin == "measured")
+        (cell,) = (kept.id for _, _, kept in store.cells(study.name))
+        assert [len(each["samples"]["disturbed"]["seconds"]) for each in store.reports(cell)] == [4, 4]
+    assert row.step_seconds == 0.010 and row.groups == ((0.010,) * 3,) * 2
 
 
 @pytest.mark.parametrize(

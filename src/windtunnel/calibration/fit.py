@@ -93,7 +93,7 @@ def _fit_launches(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Ef
 def _fit_room(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:
     """Workspace, aiming above most of what was seen: whether a step fits must not hang on a lucky choice of algorithm."""
     if pairs[0][0].kind.startswith(("recurrent", "fused")):
-        return None  # a sum of its parts: see `sums`
+        return None  # a sum of its parts: see `forecast.recurrent`
     if sum(row.workspace_bytes > _ROOMY_BYTES for _, row in pairs) < _ROOMY_SHARE * len(pairs):
         return None
     taken = np.array([room_number(piece, row.workspace_bytes) for piece, row in pairs])

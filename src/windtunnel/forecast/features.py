@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 TENSOR_FAMILIES = ("matmul", "convolution", "attention", "recurrent")
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-_MOST_TIMESTEPS = 256  # of a probe's recurrent calls
+_MOST_TIMESTEPS = 256  # of a probe's recurrent calls; those of the fused engine have 200
 _HEAVY = ("gelu", "tanh", "sigmoid", "exp", "log", "pow", "erf", "silu", "softplus", "sin", "cos", "rsqrt")
 
 

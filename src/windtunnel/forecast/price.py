@@ -107,9 +107,9 @@ class Pricer:
             pieces += own
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
-        room = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
+        held = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
         work = [[0.0, 0.0, 0.0] for op in ops]
-        for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, room, strict=True):
+        for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, held, strict=True):
             entry = work[owner]
             entry[0] += spent
             entry[1] += self.profile.kernels(piece)

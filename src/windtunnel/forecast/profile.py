@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from windtunnel.errors import BadRecord
+from windtunnel.forecast import recurrent
 from windtunnel.forecast.features import Piece, Roof
 from windtunnel.forecast.trees import Numbers, Trees
 
-FORMAT = 1
+FORMAT = 2
 _FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 # Winograd's way of convolving by 3 x 3 needs fewer products than the definition: up to this many times.
 _WINOGRAD = 4.0
@@ -223,6 +224,9 @@ def read(data: Mapping[str, Any], where: str) -> Profile:
     if not kinds:
         raise BadRecord(f"{where} is an empty profile: no kind of op was timed.", hint="Probe again: windtunnel machine probe")
     _refuse_nan(profile, where)
+    wrong = [name for name, times in profile.sums.items() if len(times) != recurrent.TERMS]
+    if wrong:
+        raise BadRecord(f"{where}: {wrong[0]!r} has not {recurrent.TERMS} figures.", hint="Probe again: windtunnel machine probe")
     return profile
 
 

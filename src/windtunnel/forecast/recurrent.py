@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+TERMS = 8
 _LAYER_BYTES = 8 * 2**20
 _WIDTHS = {"bf16": 2, "fp16": 2}
 

@@ -1,7 +1,7 @@
 """Runs a study: cells interleaved in a shuffled order, each process stored as it comes back, a failure a result with a name.
 
 Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not fall on one cell
-alone; at the end those that felt a slow machine in all their processes are given another. What is in the store already is not run again.
+alone; at the end those with too few calm processes are given others. What is in the store already is not run again.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _Run:
 
         def is_disturbed(cell: _Open) -> bool:
             held = sum(summary.is_calm(pulse, calm[cell.pulse_kind]) for pulse in cell.pulses)
-            return cell.state == DONE and bool(cell.pulses) and held < min(_CALM, cell.least)
+            return cell.state == DONE and bool(cell.pulses) and held < _CALM
 
         return [cell for cell in self.cells if is_disturbed(cell) and sum(number >= cell.most for number in cell.numbers) < _AGAIN]
 

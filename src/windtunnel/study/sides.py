@@ -21,6 +21,8 @@ from windtunnel.measurement.store import Store
 from windtunnel.strategy import Strategy
 from windtunnel.study.crossing import Timing
 from windtunnel.study.forecasts import timing_of
+from windtunnel.study.stretches import part
+from windtunnel.study.summary import steady
 from windtunnel.workload import Workload
 
 STAND_IN = "h200"
@@ -125,7 +127,7 @@ class Sides:
         groups = []
         for number in range(self.protocol.processes):
             report = frameworks.run_task(self._task(side, value), self.protocol, number=again * self.protocol.processes + number)
-            groups.append(report["samples"]["steady"]["seconds"])
+            groups.append(steady(part(report)))
         found = interval(groups, self.protocol.seed)
         return Timing(seconds=found.median, low_seconds=found.low, high_seconds=found.high, origin="measured")
 

@@ -17,7 +17,7 @@ _USUAL_WEIGHT = 20  # it counts as much as so many processes: a choice
 _ENOUGH = 20
 _CALM = 1.15
 # How much of what slows plain work slows a step, in logarithms: measured by 31 disturbed processes of 40 cells of which others were calm
-# (docs/design.md); in 90 of 100 no further from it than the second figure.
+# (docs/design.md); in 90 of 100 no further from it than the second figure. It was found by pulses of whole processes.
 SHARE, _SHARE_REACH = 0.7, 0.45
 
 
