@@ -17,7 +17,7 @@ from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
 from windtunnel.measurement.steady import Protocol
 
 BAR = 0.01
-ROUNDS = 120
+ROUNDS = 300
 BLOCK = Protocol(seconds=0.04, warm_seconds=0.05, precision=1e-9)
 TASKS = (
     Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 10, "n_steps": 10}),

@@ -29,7 +29,7 @@ class Sampler:
 
     def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit, *, feels: bool = False) -> None:
         self.step, self.sync, self.least, self.emit, self.feels = step, sync, least_seconds, emit, feels
-        self.group = 1
+        self.group, self.one = 1, 0.0  # steps to a sample, and what one takes
         self.seconds: list[float] = []
         self.pulse: list[tuple[int, float]] = []  # after how many samples it was felt, and the seconds of a beat then
 
@@ -46,7 +46,8 @@ class Sampler:
             if len(seen) >= 8 and alike(seen[-8:-4], seen[-4:]) and time.perf_counter() - begin > cap / 4:
                 break
         self._tell("warm", seen, 1)
-        self.group = max(1, round(self.least / max(statistics.median(seen[-4:]), 1e-9) + 0.5))
+        self.one = statistics.median(seen[-4:])
+        self.group = max(1, round(self.least / max(self.one, 1e-9) + 0.5))
 
     def steady(self, protocol: Protocol) -> str:
         """Sample until the median is precise or the time is up; say which."""
@@ -78,6 +79,8 @@ class Sampler:
         while time.perf_counter() < rested:
             beat()
         self.pulse.append((len(self.seconds), statistics.median(beat() for _ in range(_BEATS))))
+        if self.one < _FELT_SECONDS:
+            self._time(1)  # what the beats left in the caches would slow the next sample
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
