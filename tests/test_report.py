@@ -361,11 +361,11 @@ def test_a_cell_that_met_no_calm_moment_is_marked_and_counted() -> None:
     rows = measured("torch:loop", failing=False)
     rows[3] = replace(rows[3], environment={**rows[3].environment, "disturbed": True, "slowed": 1.4})
     said = str(study.Report(study=Study(), rows=tuple(rows)))
-    assert said.count(text.DISTURBED) == 2 and "1 met no calm moment (~)" in said and max(map(len, said.splitlines())) <= 120
+    assert said.count(text.MARK) == 2 and "1 met no calm moment (~)" in said and max(map(len, said.splitlines())) <= 120
     words = study.build(Study(), rows, ())
-    marked = [cell for line in beside(words) for cell in line if cell.startswith(text.DISTURBED)]
+    marked = [cell for line in beside(words) for cell in line if cell.startswith(text.MARK)]
     assert len(marked) == 1 and words.count("no process of it was calm") >= 1 and "1 met no calm moment" in words
-    assert text.DISTURBED not in str(study.Report(study=Study(), rows=tuple(measured("torch:loop")))), "the others are not"
+    assert text.MARK not in str(study.Report(study=Study(), rows=tuple(measured("torch:loop")))), "the others are not"
 
 
 # The charts

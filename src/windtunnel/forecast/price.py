@@ -108,7 +108,7 @@ class Pricer:
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
         held = self.profile.room(pieces) if self.unit.kind == "gpu" else [0.0] * len(pieces)
-        work = [[0.0, 0.0, 0.0] for op in ops]
+        work = [[0.0, 0.0, 0.0] for _ in ops]
         for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, held, strict=True):
             entry = work[owner]
             entry[0] += spent

@@ -14,7 +14,7 @@ from windtunnel.errors import Unavailable
 from windtunnel.reports import charts, drawing, maps
 from windtunnel.reports.lines import Cell, Line, Sheet, in_order
 from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined, table
-from windtunnel.reports.text import DISTURBED, TIMES, effect_words, ratio_words
+from windtunnel.reports.text import MARK, TIMES, effect_words, ratio_words
 from windtunnel.study.rows import Row, Verdict
 
 _SLOWED = 1.02  # less is not worth a word
@@ -205,7 +205,7 @@ def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
     if seconds is None:
         return cell(row.state, kind="waiting" if row.state == "waiting" else "failed", title=row.error)
     ratio = sheet.ratio(line, place) if line.origin != "published" else None
-    kind, mark = f"n {line.origin}", DISTURBED * row.disturbed
+    kind, mark = f"n {line.origin}", MARK * row.disturbed
     if sheet.in_own_unit:
         small = [units.show(seconds, "s")] + ([ratio_words(ratio)] if ratio is not None else [])
         return cell(mark + units.digits(charts.in_paper(sheet, seconds)), element("small", " · ".join(small)), kind=kind, title=_interval(row))

@@ -13,7 +13,7 @@ from windtunnel.study.rows import Row, Verdict
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 _WIDTH = 110
-DISTURBED = "~"
+MARK = "~"  # of a cell that met no calm moment
 _MOST_CELLS = 200  # beyond which a line is told in brief
 
 
@@ -97,7 +97,7 @@ def _word(drawn: Sheet, row: Row | None) -> str:
         return "not asked"
     if row.state != "done" or row.example_seconds is None:
         return row.state
-    return DISTURBED * row.disturbed + units.digits(row.example_seconds * drawn.scale)
+    return MARK * row.disturbed + units.digits(row.example_seconds * drawn.scale)
 
 
 def counted(rows: Sequence[Row]) -> str:
@@ -111,9 +111,7 @@ def counted(rows: Sequence[Row]) -> str:
     more += [f"{n:,} {origin}" for origin in ("forecast", "published") if (n := sum(row.origin == origin for row in rows))]
     told = ", ".join([f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured", *more]) + "."
     slowed = sum(row.disturbed for row in measured)
-    return told + (
-        f" {slowed:,} met no calm moment ({DISTURBED}): their pace is reckoned from the machine's pulse, their intervals are wider." if slowed else ""
-    )
+    return told + (f" {slowed:,} met no calm moment ({MARK}): their pace is reckoned from the machine's pulse, their intervals are wider." if slowed else "")
 
 
 def by_number(name: str) -> list[tuple[bool, int, str]]:

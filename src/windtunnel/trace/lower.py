@@ -263,11 +263,10 @@ def _recurrent(name: str, *args: Any) -> Any:
     one piece, as modules keep their parameters and autocast its casts; others are copied into one."""
     source, state, weights, _, layers, _, _, two_ways, batch_first = args
     states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-    scattered = not all(weight.is_leaf for weight in weights)
+    scattered = not torch.is_autocast_enabled("cpu") and not all(weight.is_leaf for weight in weights)
     if torch.is_autocast_enabled("cpu"):
         low = torch.get_autocast_dtype("cpu")
         source, states, weights = source.to(low), tuple(s.to(low) for s in states), [w.to(low) for w in weights]
-        scattered = False
     sequence = source.transpose(0, 1) if batch_first else source
     call: Callable[..., Any] = _Recurrent.apply
     output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), scattered, sequence, *states, *weights)
