@@ -13,15 +13,15 @@ import tempfile
 from pathlib import Path
 
 from windtunnel.study import study as studies
-from windtunnel.study.cells import Choice
-from windtunnel.study.compare import compare
-from windtunnel.study.engine import Local
 from windtunnel.study.results import by_interval, results
 from windtunnel.study.rows import Row
-from windtunnel.study.runner import Order, run
+from windtunnel.study.run.cells import Choice
+from windtunnel.study.run.engine import Local
+from windtunnel.study.run.runner import Order, run
+from windtunnel.study.run.store import StudyStore
+from windtunnel.study.run.surroundings import Here
 from windtunnel.study.selection import key_of
-from windtunnel.study.store import StudyStore
-from windtunnel.study.surroundings import Here
+from windtunnel.study.statistics.compare import compare
 
 BAR = 0.95
 
@@ -35,11 +35,20 @@ def rows_of(study: studies.Study, order: Order, path: Path) -> list[Row]:
 
 def agree(a: Row, b: Row) -> tuple[bool, bool, float]:
     """Whether the intervals meet, whether the medians differ by no more than both intervals together allow, and by how much they differ."""
-    assert a.step_seconds and b.step_seconds and a.low_seconds and b.low_seconds and a.high_seconds and b.high_seconds
+    assert (
+        a.step_seconds
+        and b.step_seconds
+        and a.low_seconds
+        and b.low_seconds
+        and a.high_seconds
+        and b.high_seconds
+    )
     apart = abs(math.log(a.step_seconds / b.step_seconds))
     upper, lower = (a, b) if a.step_seconds >= b.step_seconds else (b, a)
     assert upper.step_seconds and lower.step_seconds and upper.low_seconds and lower.high_seconds
-    both = math.hypot(math.log(upper.step_seconds / upper.low_seconds), math.log(lower.high_seconds / lower.step_seconds))
+    both = math.hypot(
+        math.log(upper.step_seconds / upper.low_seconds), math.log(lower.high_seconds / lower.step_seconds)
+    )
     return upper.low_seconds <= lower.high_seconds, apart <= both, apart
 
 
@@ -55,17 +64,26 @@ def main() -> None:
     order = Order(level=asked.level, choice=choice)
     print(f"{study.name}, {asked.level}: {asked.only}; {asked.frameworks}")
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (rows_of(study, dataclasses.replace(order, seed=i), Path(folder) / f"run-{i}.sqlite") for i in (1, 2))
+        first, second = (
+            rows_of(study, dataclasses.replace(order, seed=i), Path(folder) / f"run-{i}.sqlite")
+            for i in (1, 2)
+        )
     one, other = ({key_of(row): row for row in rows} for rows in (first, second))
     pairs = [agree(one[key], other[key]) for key in one if key in other]
     meet, within = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
     apart = sorted(pair[2] for pair in pairs)
-    print(f"{len(pairs)} cells in both; medians differ by {math.expm1(apart[len(apart) // 2]):.1%} at the median, {math.expm1(apart[-1]):.1%} at most")
-    print(f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, bar {BAR:.0%}{'' if within >= BAR else '  NOT MET'}")
+    print(
+        f"{len(pairs)} cells in both; medians differ by {math.expm1(apart[len(apart) // 2]):.1%} at the median, {math.expm1(apart[-1]):.1%} at most"
+    )
+    print(
+        f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, bar {BAR:.0%}{'' if within >= BAR else '  NOT MET'}"
+    )
     compared = compare(by_interval(first), by_interval(second))
     print(compared)
     same = compared.counts["same"] / len(compared.cells)
-    print(f'A/A comparison says "same" in {same:.1%}, bar {BAR:.0%}{"" if same >= BAR else "  NOT MET"}: {compared.counts}')
+    print(
+        f'A/A comparison says "same" in {same:.1%}, bar {BAR:.0%}{"" if same >= BAR else "  NOT MET"}: {compared.counts}'
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python benchmarks/first_flight.py cpu|cuda|networks [results.json]
 
-`networks` flies every named network at its default settings on the unit of this machine.
+`networks` flies every named network at its default settings on the device of this machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from pathlib import Path
 import windtunnel as wt
 from windtunnel import networks
 
-RNN = [{"n_rec": r, "n_steps": t, "way": w} for w in ("loop", "module") for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))]
+RNN = [
+    {"n_rec": r, "n_steps": t, "variant": w}
+    for w in ("loop", "module")
+    for r, t in ((50, 20), (50, 100), (200, 100), (1000, 20))
+]
 PROCESSES = {"cpu": 2, "cuda": 2, "networks": 1}
 ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
-    "cpu": [("rnn", s, wt.Strategy(threads=1)) for s in RNN] + [("fcn5", {}, wt.Strategy(threads=t)) for t in (1, 2)],
+    "cpu": [("rnn", s, wt.Strategy(threads=1)) for s in RNN]
+    + [("fcn5", {}, wt.Strategy(threads=t)) for t in (1, 2)],
     "cuda": [("rnn", s, wt.Strategy()) for s in RNN]
     + [("rnn", {"n_rec": 50, "n_steps": t}, wt.Strategy(execution="graph")) for t in (20, 100)]
     + [("rnn", {"n_rec": 5000, "n_steps": 20}, wt.Strategy(batch=b)) for b in (1, 64)]
@@ -38,20 +43,34 @@ def main(device: str, target: str | None) -> None:
         job = wt.Workload.named(name, **settings)
         forecast = wt.predict(job, machine, strategy)
         measured = wt.measure(
-            job, machine, strategy, store=store, protocol=wt.Protocol(processes=PROCESSES[device], most_processes=PROCESSES[device], seconds=1.0)
+            job,
+            machine,
+            strategy,
+            store=store,
+            protocol=wt.Protocol(processes=PROCESSES[device], most_processes=PROCESSES[device], seconds=1.0),
         )
-        ratio, memory = forecast.step_seconds / measured.step_seconds, forecast.memory.peak_bytes / measured.memory.peak_bytes
-        rows.append({"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio})
-        unit = f"unit {forecast.unit_seconds * 1e3:9.3f} / {(measured.unit_seconds or 0) * 1e3:9.3f}"
+        ratio, memory = (
+            forecast.step_seconds / measured.step_seconds,
+            forecast.memory.peak_bytes / measured.memory.peak_bytes,
+        )
+        rows.append(
+            {"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio}
+        )
+        device = f"device {forecast.device_seconds * 1e3:9.3f} / {(measured.device_seconds or 0) * 1e3:9.3f}"
         words = " ".join(f"{k}={v}" for k, v in settings.items())
         print(f"{name:5} {words:34} {forecast.strategy} b{forecast.batch}")
         print(
-            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = {ratio:5.2f}  {unit}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
+            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = {ratio:5.2f}  {device}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
             flush=True,
         )
     errors = sorted(abs(row["ratio"] - 1) for row in rows)
-    inside = sum(r["forecast"]["low_seconds"] <= r["measured"]["step_seconds"] <= r["forecast"]["high_seconds"] for r in rows)
-    print(f"{len(rows)} rows: median error {statistics.median(errors):.0%}, worst {errors[-1]:.0%}, {inside} inside the interval")
+    inside = sum(
+        r["forecast"]["low_seconds"] <= r["measured"]["step_seconds"] <= r["forecast"]["high_seconds"]
+        for r in rows
+    )
+    print(
+        f"{len(rows)} rows: median error {statistics.median(errors):.0%}, worst {errors[-1]:.0%}, {inside} inside the interval"
+    )
     if target:
         Path(target).write_text(json.dumps(rows, indent=1))
 

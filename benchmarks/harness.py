@@ -20,10 +20,10 @@ BAR = 0.01
 ROUNDS = 300
 BLOCK = Protocol(seconds=0.04, warm_seconds=0.05, precision=1e-9)
 TASKS = (
-    Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 10, "n_steps": 10}),
-    Task(framework="numpy", way="hand", job="rnn", settings={"n_rec": 200, "n_steps": 20}),
-    Task(framework="torch", way="loop", job="rnn", settings={"n_rec": 50, "n_steps": 20}),
-    Task(framework="torch", way="module", job="ffn", settings={"hidden": 128}, batch=32),
+    Task(framework="numpy", variant="hand", job="rnn", settings={"n_rec": 10, "n_steps": 10}),
+    Task(framework="numpy", variant="hand", job="rnn", settings={"n_rec": 200, "n_steps": 20}),
+    Task(framework="torch", variant="loop", job="rnn", settings={"n_rec": 50, "n_steps": 20}),
+    Task(framework="torch", variant="module", job="ffn", settings={"hidden": 128}, batch=32),
 )
 
 
@@ -59,7 +59,12 @@ def ratio_of(task: Task) -> tuple[float, float, float, float]:
         alone.append(pair["bare"])
     ordered, reach = sorted(ratios), round(math.sqrt(len(ratios)))
     middle = len(ordered) // 2
-    return statistics.median(ordered), ordered[middle - reach], ordered[middle + reach], statistics.median(alone)
+    return (
+        statistics.median(ordered),
+        ordered[middle - reach],
+        ordered[middle + reach],
+        statistics.median(alone),
+    )
 
 
 def main() -> None:
@@ -67,7 +72,9 @@ def main() -> None:
     for task in TASKS:
         ratio, low, high, step = ratio_of(task)
         worst = max(worst, abs(ratio - 1))
-        print(f"{task.label:<14}{task.job:<5}{dict(task.settings)!s:<34}{1e6 * step:9.1f} us a step   loop over bare {ratio:.4f} ({low:.4f} to {high:.4f})")
+        print(
+            f"{task.label:<14}{task.job:<5}{dict(task.settings)!s:<34}{1e6 * step:9.1f} us a step   loop over bare {ratio:.4f} ({low:.4f} to {high:.4f})"
+        )
     print(f"furthest from bare {worst:.2%}, bar {BAR:.0%}{'' if worst <= BAR else '  NOT MET'}")
 
 

@@ -7,7 +7,7 @@ GPU.
     python benchmarks/recurrent.py --two                    two networks on two cores against one on one
     python benchmarks/recurrent.py --many 128               so many networks on a GPU against one
 
-All ways start from the same weights, see the same examples and must show the same losses. Each way lives in a process of its own, all
+All variants start from the same weights, see the same examples and must show the same losses. Each way lives in a process of its own, all
 on one core; they take turns, round after round, and a ratio is the median over the rounds, so that a machine's moods meet all of them.
 `--clock cpu` counts the core's seconds rather than the wall's, for a machine that others use too.
 """
@@ -34,10 +34,10 @@ ROUND_SECONDS = 0.05
 TRACE = 5
 
 
-# the side of a way: one process, told what to do on its standard input
+# the side of a variant: one process, told what to do on its standard input
 
 
-def serve(way: str) -> None:
+def serve(variant: str) -> None:
     """Build and time as told, until the input ends."""
     if "windtunnel" not in sys.modules:
         sys.path.insert(0, str(SOURCE / "measurement" / "frameworks"))
@@ -46,13 +46,16 @@ def serve(way: str) -> None:
         start._bring_in(SOURCE)
         sys.path.pop(0)
     told, sys.stdout = sys.stdout, sys.stderr
-    call: Callable[[int], float] = lambda steps: 0.0  # noqa: E731
+    call: Callable[[int], float] = lambda steps: 0.0
     for line in sys.stdin:
         order = json.loads(line)
         try:
             if "settings" in order:
-                call = build(way, order["settings"], order["device"])
-                answer: dict[str, Any] = {"losses": [call(1) for _ in range(TRACE)], "per": getattr(call, "per", 1)}
+                call = build(variant, order["settings"], order["device"])
+                answer: dict[str, Any] = {
+                    "losses": [call(1) for _ in range(TRACE)],
+                    "per": getattr(call, "per", 1),
+                }
             else:
                 wall, cpu = time.perf_counter(), time.process_time()
                 call(order["steps"])
@@ -62,17 +65,17 @@ def serve(way: str) -> None:
         print(json.dumps(answer), file=told, flush=True)
 
 
-def build(way: str, settings: dict[str, Any], device: Any) -> Callable[[int], float]:
+def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int], float]:
     """A function that does so many steps and gives the last loss."""
     from windtunnel.measurement.frameworks import base, catalogue
     from windtunnel.measurement.frameworks.task import Task
 
-    name, _, how = way.partition(":")
+    name, _, how = variant.partition(":")
     own = {"fused": fused, "numba": by_hand_in_numba, "jax:epoch": whole_epoch_in_jax}
-    task = Task(framework=name, way=how or "epoch", job="rnn", settings=settings, device=device)
+    task = Task(framework=name, variant=how or "epoch", job="rnn", settings=settings, device=device)
     problem = base.problem_of(task)
-    if way in own and device == "cpu":
-        return own[way](problem)
+    if variant in own and device == "cpu":
+        return own[variant](problem)
     built = catalogue.file_of(catalogue.named(name)).build(problem, task)
 
     per = 1 if built.settle is None else built.settle()  # steps that one call does
@@ -111,14 +114,16 @@ def fused(problem: Any) -> Callable[[int], float]:
 
 
 def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
-    """What a careful programmer writes: loops over contiguous rows, dead units skipped, all buffers given, an epoch in one call."""
+    """What a careful programmer writes: loops over contiguous rows, dead devices skipped, all buffers given, an epoch in one call."""
     import numba
     import numpy as np
 
     zero = np.float32(0)
 
     @numba.njit(fastmath=True, error_model="numpy")
-    def step(x, y, w_in, w_rec, b_rec, w_out, b_out, h, da, dout, g_in, g_rec, g_b, g_out, g_bout, dh, rate, clip):  # type: ignore[no-untyped-def]
+    def step(
+        x, y, w_in, w_rec, b_rec, w_out, b_out, h, da, dout, g_in, g_rec, g_b, g_out, g_bout, dh, rate, clip
+    ):  # type: ignore[no-untyped-def]
         n_steps, n_in = x.shape
         n, n_out = w_out.shape
         loss = zero
@@ -169,7 +174,13 @@ def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
             for k in range(g.size):
                 squares += g[k] * g[k]
         change = np.float32(rate * min(1.0, clip / (np.sqrt(squares) + 1e-6)))
-        for p, g in ((w_in.ravel(), g_in.ravel()), (w_rec.ravel(), g_rec.ravel()), (b_rec, g_b), (w_out.ravel(), g_out.ravel()), (b_out, g_bout)):
+        for p, g in (
+            (w_in.ravel(), g_in.ravel()),
+            (w_rec.ravel(), g_rec.ravel()),
+            (b_rec, g_b),
+            (w_out.ravel(), g_out.ravel()),
+            (b_out, g_bout),
+        ):
             for k in range(p.size):
                 p[k] -= change * g[k]
         return loss / (n_steps * n_out)
@@ -191,13 +202,24 @@ def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
     def call(steps: int) -> float:
         nonlocal done
         done += steps
-        return float(epoch(xs, ys, done - steps, steps, *weights, *buffers, np.float32(problem.rate), np.float32(problem.clip_norm)))
+        return float(
+            epoch(
+                xs,
+                ys,
+                done - steps,
+                steps,
+                *weights,
+                *buffers,
+                np.float32(problem.rate),
+                np.float32(problem.clip_norm),
+            )
+        )
 
     return call
 
 
 def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
-    """JAX at its best: a scan over the examples too, so that nothing is issued from Python. In chunks of the number of steps asked for."""
+    """JAX at its best: a scan over the examples too, so that nothing is launched from Python. In chunks of the number of steps asked for."""
     import functools
 
     import jax
@@ -223,7 +245,10 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
         nonlocal weights, done
         if steps not in cut:  # each length compiles anew; the parent asks for few
             rows = (jax.numpy.arange(steps) + (done if steps == 1 else 0)) % problem.batches
-            cut[steps] = (jax.numpy.asarray(problem.inputs)[rows], jax.numpy.asarray(problem.targets, "float32")[rows])
+            cut[steps] = (
+                jax.numpy.asarray(problem.inputs)[rows],
+                jax.numpy.asarray(problem.targets, "float32")[rows],
+            )
         inputs, targets = cut.pop(1) if steps == 1 else cut[steps]
         done += steps
         weights, losses = several(weights, inputs, targets)
@@ -236,25 +261,35 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
 
 
 class Side:
-    """A way's process, as the parent sees it."""
+    """A variant's process, as the parent sees it."""
 
-    def __init__(self, way: str, core: int, device: Any) -> None:
+    def __init__(self, variant: str, core: int, device: Any) -> None:
         from windtunnel.measurement import environment
         from windtunnel.measurement.frameworks import catalogue
         from windtunnel.measurement.frameworks.task import Task
 
-        self.way, self.device, self.steps = way, device, 1
-        name, _, how = way.partition(":")
+        self.variant, self.device, self.steps = variant, device, 1
+        name, _, how = variant.partition(":")
         own = name in ("fused", "numba")
         python = Path(sys.executable) if own else catalogue.python_for(name)
         if python is None:
             raise FileNotFoundError(f"{name} is not installed")
         around = environment.for_child(1)
         if not own:
-            around |= catalogue.file_of(catalogue.named(name)).environment(Task(framework=name, way=how, job="rnn", device=device))
-        command = [str(python), "-P", __file__, "--serve", way]
+            around |= catalogue.file_of(catalogue.named(name)).environment(
+                Task(framework=name, variant=how, job="rnn", device=device)
+            )
+        command = [str(python), "-P", __file__, "--serve", variant]
         pin = (lambda: os.sched_setaffinity(0, {core})) if device == "cpu" else None
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=around, preexec_fn=pin)
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=around,
+            preexec_fn=pin,
+        )
 
     def ask(self, **order: Any) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
@@ -269,24 +304,26 @@ class Side:
 
 
 def cell(sides: list[Side], settings: dict[str, Any], rounds: int, clock: str) -> dict[str, list[float]]:
-    """Seconds a step of each way, round by round; a way that fails or shows other losses says so and is left out."""
+    """Seconds a step of each variant, round by round; a way that fails or shows other losses says so and is left out."""
     ready, right = [], None
     for side in sides:
         found = side.ask(settings=settings, device=side.device)
         losses = found.get("losses")
         right = right or losses
         if losses is None or any(abs(a - b) > 1e-3 * abs(b) for a, b in zip(losses, right, strict=True)):
-            print(f"    {side.way}: {found.get('failed', f'losses {losses} rather than {right}')}", flush=True)
+            print(
+                f"    {side.way}: {found.get('failed', f'losses {losses} rather than {right}')}", flush=True
+            )
             continue
         ready.append(side)
         few = max(2, found["per"])
         wanted = int(ROUND_SECONDS / max(min(side.ask(steps=few)["wall"] / few for _ in range(3)), 1e-7))
         side.steps = max(few, min(5000, wanted) // found["per"] * found["per"])
         side.ask(steps=side.steps)
-    seconds: dict[str, list[float]] = {side.way: [] for side in ready}
+    seconds: dict[str, list[float]] = {side.variant: [] for side in ready}
     for _ in range(rounds):
         for side in ready:
-            seconds[side.way].append(side.ask(steps=side.steps)[clock] / side.steps)
+            seconds[side.variant].append(side.ask(steps=side.steps)[clock] / side.steps)
     return seconds
 
 
@@ -310,7 +347,10 @@ def peak_flop_rate() -> float:
                 e.set(part, e.fma(e.get(part), e.same(0.999), e.same(0.5)))
         e.vstore(e.sum([e.get(part) for part in parts]), e.slot("out"), e.i(0))
     code, out = Compiled(e.module), (ctypes.c_float * 64)()
-    table, call = (ctypes.c_void_p * 1)(ctypes.addressof(out)), ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("turn"))
+    table, call = (
+        (ctypes.c_void_p * 1)(ctypes.addressof(out)),
+        ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("turn")),
+    )
     seconds = []
     for _ in range(20):
         begin = time.thread_time()
@@ -323,16 +363,18 @@ def block_flop_rate() -> float:
     """Of one multiprocessor, which is all that one network has: 128 lanes that multiply and add (Volta to Hopper), at the highest clock."""
     import torch
 
-    clock = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) * 1e3  # kHz; an H200 where PyTorch does not tell
+    clock = (
+        getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) * 1e3
+    )  # kHz; an H200 where PyTorch does not tell
     return 2.0 * 128 * clock
 
 
 def compare(options: argparse.Namespace) -> None:
     peak = peak_flop_rate() if options.device == "cpu" else block_flop_rate()
     sides = []
-    for way in (options.ways or WAYS[options.device]).split(","):
+    for variant in (options.variants or WAYS[options.device]).split(","):
         try:
-            sides.append(Side(way, options.core, options.device))
+            sides.append(Side(variant, options.core, options.device))
         except FileNotFoundError as error:
             print(f"left out: {error}")
     place = "one core" if options.device == "cpu" else "one GPU"
@@ -345,7 +387,13 @@ def compare(options: argparse.Namespace) -> None:
             settings = {"n_in": 2, "n_rec": n_rec, "n_out": 2, "n_steps": n_steps}
             seconds = cell(sides, settings, options.rounds, options.clock)
             where = f"n_rec {n_rec} n_steps {n_steps}"
-            print(f"{where}: " + "  ".join(f"{way} {statistics.median(found) * 1e6:.1f}" for way, found in seconds.items()), flush=True)
+            print(
+                f"{where}: "
+                + "  ".join(
+                    f"{variant} {statistics.median(found) * 1e6:.1f}" for variant, found in seconds.items()
+                ),
+                flush=True,
+            )
             worst = min(worst, (verdict(seconds, flop_of(settings) / peak), where))
     print(f"least ratio to the best other: {worst[0]:.2f} at {worst[1]}")
     for side in sides:
@@ -354,9 +402,14 @@ def compare(options: argparse.Namespace) -> None:
 
 def verdict(seconds: dict[str, list[float]], limit: float) -> float:
     ours = seconds.pop("fused")
-    ratios = {way: statistics.median(a / b for a, b in zip(found, ours, strict=True)) for way, found in seconds.items()}
+    ratios = {
+        variant: statistics.median(a / b for a, b in zip(found, ours, strict=True))
+        for variant, found in seconds.items()
+    }
     best = min(ratios, key=ratios.__getitem__)
-    words = ", ".join(f"{ratios[way]:.1f}x {way}" for way in sorted(ratios, key=ratios.__getitem__))
+    words = ", ".join(
+        f"{ratios[variant]:.1f}x {variant}" for variant in sorted(ratios, key=ratios.__getitem__)
+    )
     print(
         f"    fused is {ratios[best]:.2f}x the best other ({best}); {statistics.median(ours) / limit:.1f} times the arithmetic limit; {words}",
         flush=True,
@@ -398,7 +451,10 @@ def many(count: int, rounds: int) -> None:
 
     network, g = Network(n_rec=50), np.random.default_rng(0)
     examples = Examples(inputs=g.uniform(-5, 5, (500, 100, 2)), targets=g.uniform(-5, 5, (500, 100, 2)))
-    batches = [cuda.Batch([Job(network=network, examples=examples, seed=seed) for seed in range(some)]) for some in (1, count)]
+    batches = [
+        cuda.Batch([Job(network=network, examples=examples, seed=seed) for seed in range(some)])
+        for some in (1, count)
+    ]
     placed = [batch.place([np.arange(500)[:, None]] * len(batch.jobs)) for batch in batches]
     taken: list[list[float]] = [[], []]
     for _ in range(rounds + 1):
@@ -408,16 +464,22 @@ def many(count: int, rounds: int) -> None:
             batch.run(*order)
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begin)
-    ratio = statistics.median(all_ / one for one, all_ in zip(taken[0][1:], taken[1][1:], strict=True))  # the first of each loads its code
+    ratio = statistics.median(
+        all_ / one for one, all_ in zip(taken[0][1:], taken[1][1:], strict=True)
+    )  # the first of each loads its code
     one = statistics.median(taken[0][1:]) / 500
-    print(f"{count} networks of 50 units at once take {ratio:.2f}x one (median of {rounds} rounds; one takes {one * 1e6:.1f} us an example of 100 timesteps)")
+    print(
+        f"{count} networks of 50 devices at once take {ratio:.2f}x one (median of {rounds} rounds; one takes {one * 1e6:.1f} us an example of 100 timesteps)"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The fused recurrent engine beside all other ways.")
+    parser = argparse.ArgumentParser(description="The fused recurrent engine beside all other variants.")
     parser.add_argument("--n-rec", default="10,20,50,100,200")
     parser.add_argument("--n-steps", default="10,20,50,100")
-    parser.add_argument("--ways", default="", help="with commas between; all that there are for the device else")
+    parser.add_argument(
+        "--ways", default="", help="with commas between; all that there are for the device else"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")

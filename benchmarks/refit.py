@@ -12,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from windtunnel import profiles
 from windtunnel.calibration import fit, rows
 from windtunnel.calibration.sums import fit_sums
-from windtunnel.forecast.price import roof_of
-from windtunnel.machine import CATALOG, Machine
+from windtunnel.forecast.price import roofline_of
+from windtunnel.machine import profiles
+from windtunnel.machine.machine import CATALOG, Machine
 
 # A CPU's rows are few and noisy: shallow trees, which did better on its tuning rows.
 EFFORT = {"cpu": fit.Effort(few=120, many=240, depth=4), "gpu": fit.Effort()}
@@ -26,9 +26,15 @@ def main(name: str) -> None:
     machine, old = Machine.named(name), profiles.load(name)
     seen = rows.load(Path(__file__).parent / "probes" / f"{name}.csv")
     begin = time.perf_counter()
-    kinds = fit.fit_kinds(seen, {count: roof_of(machine, old, count) for count in {row.threads for row in seen}}, EFFORT[machine.unit.kind])
-    rooms = fit.find_rooms(seen, kinds, machine.unit.cores or 1) if machine.unit.kind == "gpu" else {}
-    fitted = dataclasses.replace(old, kinds=kinds, rooms=rooms, sums=fit_sums(seen))
+    kinds = fit.fit_kinds(
+        seen,
+        {count: roofline_of(machine, old, count) for count in {row.threads for row in seen}},
+        EFFORT[machine.device.kind],
+    )
+    workspaces = (
+        fit.find_workspaces(seen, kinds, machine.device.cores or 1) if machine.device.kind == "gpu" else {}
+    )
+    fitted = dataclasses.replace(old, kinds=kinds, workspaces=workspaces, sums=fit_sums(seen))
     profiles.save(CATALOG / "profiles" / f"{name}.json", fitted, {})
     print(f"{len(seen):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
     for kind, found in sorted(kinds.items()):

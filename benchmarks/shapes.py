@@ -18,7 +18,7 @@ from windtunnel.fused import cuda
 from windtunnel.fused.many import Job
 from windtunnel.fused.settings import Examples, Network, Optimizer
 
-SHAPES = [(lanes, units) for lanes in (1, 2, 4, 8) for units in (1, 2, 4, 8) if units <= lanes]
+SHAPES = [(lanes, devices) for lanes in (1, 2, 4, 8) for devices in (1, 2, 4, 8) if devices <= lanes]
 EXAMPLES, ROUNDS = 200, 7
 REGISTERS = 255
 
@@ -26,7 +26,10 @@ REGISTERS = 255
 def measure(n_rec: int, n_steps: int) -> float:
     """Microseconds an example."""
     draw = np.random.default_rng(0)
-    examples = Examples(inputs=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)), targets=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)))
+    examples = Examples(
+        inputs=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
+        targets=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
+    )
     batch = cuda.Batch([Job(network=Network(n_rec=n_rec), examples=examples, optimizer=Optimizer(rate=1e-4))])
     placed, seconds = batch.place([np.arange(EXAMPLES)[:, None]]), []
     for _ in range(ROUNDS):

@@ -15,7 +15,12 @@ def main() -> None:
         files.append((text.count("\n"), path))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.append(((node.end_lineno or 0) - node.lineno + 1, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"))
+                functions.append(
+                    (
+                        (node.end_lineno or 0) - node.lineno + 1,
+                        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}",
+                    )
+                )
     for lines, path in sorted(files, reverse=True):
         print(f"{lines:5} {path.relative_to(ROOT)}")
     print(f"{sum(lines for lines, _ in files):5} lines in {len(files)} files; longest functions:")

@@ -40,7 +40,11 @@ def main() -> None:
     for name, settings, batch, bar in JOBS:
         job, strategy = wt.Workload.named(name, **settings), wt.Strategy(batch=batch)
         kept = trace(job, strategy, "gpu")
-        tell(f"predict {name}", seconds(lambda job=job, strategy=strategy: wt.predict(job, h200, strategy)), bar)
+        tell(
+            f"predict {name}",
+            seconds(lambda job=job, strategy=strategy: wt.predict(job, h200, strategy)),
+            bar,
+        )
         tell(
             f"  the same, trace kept, another machine ({len(kept.ops)} ops)",
             seconds(lambda kept=kept, job=job, s=strategy: price(kept, job, a100, s)),

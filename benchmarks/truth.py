@@ -28,9 +28,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from windtunnel import here, records, truth
+from windtunnel import records
+from windtunnel.accuracy import truth
+from windtunnel.accuracy.truth import Case, read_cases
+from windtunnel.machine import here
 from windtunnel.measurement import compilation, environment, sampler, worker
-from windtunnel.truth import Case, read_cases
 
 LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 LEAST_GROUPS = {"cuda": 5, "cpu": 7}
@@ -46,26 +48,49 @@ LIBRARIES = ("torch", "torchvision", "timm", "transformers", "numpy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("collect")
     verb.add_argument("cases", type=Path)
     verb.add_argument("out", type=Path)
-    verb.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    verb.add_argument("--seconds-per-row", type=float, default=2.5, help="for warming up and timing a row, not for building it")
-    verb.add_argument("--budget", type=float, default=400.0, help="seconds after which no further row is begun")
+    verb.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    verb.add_argument(
+        "--seconds-per-row",
+        type=float,
+        default=2.5,
+        help="for warming up and timing a row, not for building it",
+    )
+    verb.add_argument(
+        "--budget", type=float, default=400.0, help="seconds after which no further row is begun"
+    )
     verb.add_argument("--again", action="store_true", help="try rows that failed once more")
     verb = verbs.add_parser("table")
     verb.add_argument("out", type=Path)
     verb.add_argument("table", type=Path)
     verb.add_argument("--machine", help="the machine's name, where the table's file is not called by it")
-    verb.add_argument("--host-factor", type=float, help="how slow the host was against the machine's description, by a probe of the same hour")
-    verb.add_argument("--pace", type=float, help="seconds plain Python took when the machine was probed: each row gets a factor of its own by its pace")
+    verb.add_argument(
+        "--host-factor",
+        type=float,
+        help="how slow the host was against the machine's description, by a probe of the same hour",
+    )
+    verb.add_argument(
+        "--pace",
+        type=float,
+        help="seconds plain Python took when the machine was probed: each row gets a factor of its own by its pace",
+    )
     asked = parser.parse_args()
     if asked.verb == "table":
-        write_table(asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor}, asked.pace)
+        write_table(
+            asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor}, asked.pace
+        )
     else:
-        collect(read_cases(asked.cases), asked.out, asked.device, asked.seconds_per_row, asked.budget, asked.again)
+        collect(
+            read_cases(asked.cases), asked.out, asked.device, asked.seconds_per_row, asked.budget, asked.again
+        )
 
 
 def collect(cases: list[Case], out: Path, device: str, seconds: float, budget: float, again: bool) -> None:
@@ -73,7 +98,9 @@ def collect(cases: list[Case], out: Path, device: str, seconds: float, budget: f
     begin = time.perf_counter()
     before = truth.whole_lines(out) if out.exists() else []
     if out.exists():
-        records.write_whole(out, "".join(json.dumps(line) + "\n" for line in before))  # without the half line that a kill may have left
+        records.write_whole(
+            out, "".join(json.dumps(line) + "\n" for line in before)
+        )  # without the half line that a kill may have left
     failed = {line["key"] for line in before if "error" in line and not again}
     done = {(line["key"], line["pass"]) for line in before if "key" in line and "error" not in line}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,13 +119,20 @@ def collect(cases: list[Case], out: Path, device: str, seconds: float, budget: f
                 if time.perf_counter() - begin > budget:
                     left += 1
                     continue
-                line = {"key": case.key, "pass": name, **records.plain(case), **attempt(measure, case, device)}
+                line = {
+                    "key": case.key,
+                    "pass": name,
+                    **records.plain(case),
+                    **attempt(measure, case, device),
+                }
                 write(line)
                 tell(line, case, time.perf_counter() - begin)
                 if "error" in line:
                     failed.add(case.key)
                 if "CUDA error" in line.get("error", ""):
-                    raise SystemExit("The unit is in no state to go on; start again to go on with the next row.")
+                    raise SystemExit(
+                        "The device is in no state to go on; start again to go on with the next row."
+                    )
     print(f"{time.perf_counter() - begin:.0f} s; {left} passes left, {len(failed)} rows failed.")
 
 
@@ -163,7 +197,10 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
         "pace": pace,
     }
     if device == "cuda":
-        peaks = {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+        peaks = {
+            "peak_bytes": torch.cuda.max_memory_allocated(),
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+        }
         return told | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
     return told | {"pace_after": interpreter_pace()}
 
@@ -174,11 +211,15 @@ def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> l
     while True:
         seen.append(time_steps(step, sync, 1))
         over = time.perf_counter() - begin > most
-        if len(seen) >= LEAST_WARM_STEPS and (over or (len(seen) >= 9 and sampler.alike(seen[-8:-4], seen[-4:]))):
+        if len(seen) >= LEAST_WARM_STEPS and (
+            over or (len(seen) >= 9 and sampler.alike(seen[-8:-4], seen[-4:]))
+        ):
             return seen
 
 
-def time_groups(step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float) -> tuple[list[float], int]:
+def time_groups(
+    step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float
+) -> tuple[list[float], int]:
     """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
     steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
     begin, groups, calm = time.perf_counter(), list[float](), environment.Calm() if device == "cpu" else None
@@ -201,7 +242,7 @@ def time_steps(step: Callable[[], Any], sync: Callable[[], None], steps: int) ->
 
 
 def host_seconds(step: Callable[[], Any], sync: Callable[[], None]) -> float:
-    """Until the call returns, the unit still working; a full queue of launches makes the host wait, which is then in it."""
+    """Until the call returns, the device still working; a full queue of launches makes the host wait, which is then in it."""
     seen = []
     for _ in range(HOST_STEPS):
         sync()
@@ -223,31 +264,39 @@ def interpreter_pace() -> float:
 
 
 def profile_case(case: Case, device: str) -> dict[str, Any]:
-    """What the unit did in a step, by op: seconds and calls. On a CPU an op's own seconds, the host's part included."""
+    """What the device did in a step, by op: seconds and calls. On a CPU an op's own seconds, the host's part included."""
     step, sync = build(case, device)
     for _ in range(LEAST_WARM_STEPS):
         step()
     sync()
     activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
-    if case.detail:  # the host's record is only needed to say which op a kernel belongs to, and takes the most time
+    if (
+        case.detail
+    ):  # the host's record is only needed to say which op a kernel belongs to, and takes the most time
         activities = list({ProfilerActivity.CPU, *activities})
     with profile(activities=activities, record_shapes=case.detail) as recorded:
         for _ in range(PROFILED_STEPS):
             step()
         sync()
     if device == "cuda":
-        return unit_work(recorded.profiler.kineto_results.events(), case.detail)
+        return device_work(recorded.profiler.kineto_results.events(), case.detail)
     return host_work(recorded, case.detail)
 
 
-def unit_work(raw: list[Any], detail: bool) -> dict[str, Any]:
-    """Kernels, copies and fills on the unit, each credited to the innermost op that launched it.
+def device_work(raw: list[Any], detail: bool) -> dict[str, Any]:
+    """Kernels, copies and fills on the device, each credited to the innermost op that launched it.
 
-    The raw events are used: the profiler's own summary counts a range that is marked on the unit beside the kernels in it.
+    The raw events are used: the profiler's own summary counts a range that is marked on the device beside the kernels in it.
     """
     cuda = torch.autograd.DeviceType.CUDA
-    own = [e for e in raw if e.device_type() != cuda and not e.linked_correlation_id() and not e.is_user_annotation()]
-    launchers = {e.correlation_id(): e for e in own if not DRIVER_CALL.match(e.name())}  # the driver numbers its calls in a series of its own
+    own = [
+        e
+        for e in raw
+        if e.device_type() != cuda and not e.linked_correlation_id() and not e.is_user_annotation()
+    ]
+    launchers = {
+        e.correlation_id(): e for e in own if not DRIVER_CALL.match(e.name())
+    }  # the driver numbers its calls in a series of its own
     work = [e for e in raw if e.device_type() == cuda and not e.is_user_annotation()]
     moved = sum(e.name().startswith(("Memcpy", "Memset")) for e in work)
     ops: dict[str, Credit] = collections.defaultdict(Credit)
@@ -259,8 +308,16 @@ def unit_work(raw: list[Any], detail: bool) -> dict[str, Any]:
         ops[name].add(event.duration_ns() / 1e9, link)
         if detail:
             shapes[name, str(op.shapes()) if op is not None else ""].add(event.duration_ns() / 1e9, link)
-    told = {"unit_seconds": sum(e.duration_ns() for e in work) / 1e9, "kernels": len(work) - moved, "moves": moved}
-    return {name: figure / PROFILED_STEPS for name, figure in told.items()} | {"ops": a_step(ops)} | ({"shapes": by_shapes(shapes)} if detail else {})
+    told = {
+        "device_seconds": sum(e.duration_ns() for e in work) / 1e9,
+        "kernels": len(work) - moved,
+        "moves": moved,
+    }
+    return (
+        {name: figure / PROFILED_STEPS for name, figure in told.items()}
+        | {"ops": a_step(ops)}
+        | ({"shapes": by_shapes(shapes)} if detail else {})
+    )
 
 
 def host_work(recorded: Any, detail: bool) -> dict[str, Any]:
@@ -301,7 +358,11 @@ def by_shapes(shapes: dict[tuple[str, str], Credit]) -> list[list[Any]]:
 
 
 def header(device: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "device": device, "python": platform.python_version()}
+    told: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device,
+        "python": platform.python_version(),
+    }
     for name in LIBRARIES:
         try:
             told[name] = importlib.metadata.version(name)
@@ -309,13 +370,24 @@ def header(device: str) -> dict[str, Any]:
             told[name] = None
     told |= {"cpu": here.cpu_name(), "cpus": len(here.available_cpus()), "pace": interpreter_pace()}
     if device == "cuda":
-        told |= {"gpu": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+        told |= {
+            "gpu": torch.cuda.get_device_name(0),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
     return told
 
 
 def tell(line: dict[str, Any], case: Case, elapsed: float) -> None:
-    figures = " ".join(f"{name[:4]} {line[name] * 1e3:.3f} ms" for name in ("step_seconds", "host_seconds", "unit_seconds") if name in line)
-    print(f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {line.get('error') or figures}", flush=True)
+    figures = " ".join(
+        f"{name[:4]} {line[name] * 1e3:.3f} ms"
+        for name in ("step_seconds", "host_seconds", "device_seconds")
+        if name in line
+    )
+    print(
+        f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {line.get('error') or figures}",
+        flush=True,
+    )
 
 
 def write_table(out: Path, table: Path, extra: dict[str, Any], pace: float | None) -> None:

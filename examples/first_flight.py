@@ -40,26 +40,36 @@ def main() -> None:
         compare(name, settings, best[(name, *settings.values())])
 
 
-def fly_here(name: str, settings: dict[str, int], threads: int, here: wt.Machine, store: wt.Store) -> wt.Measurement:
+def fly_here(
+    name: str, settings: dict[str, int], threads: int, here: wt.Machine, store: wt.Store
+) -> wt.Measurement:
     job, strategy = wt.Workload.named(name, **settings), wt.Strategy(threads=threads)
     forecast = wt.predict(job, here, strategy)
-    measured = wt.measure(job, here, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=3, seconds=1.5))
+    measured = wt.measure(
+        job, here, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=3, seconds=1.5)
+    )
     ratio = forecast.step_seconds / measured.step_seconds
     shown = [units.show(result.step_seconds, "s") for result in (forecast, measured)]
-    print(f"{describe(name, settings):<34}{threads:>8}{shown[0]:>12}{shown[1]:>12}{ratio:>7.2f}  {forecast.bound_by}", flush=True)
+    print(
+        f"{describe(name, settings):<34}{threads:>8}{shown[0]:>12}{shown[1]:>12}{ratio:>7.2f}  {forecast.bound_by}",
+        flush=True,
+    )
     return measured
 
 
 def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> None:
-    """Which unit wins for this job, and why."""
+    """Which device wins for this job, and why."""
     job = wt.Workload.named(name, **settings)
     forecasts = {machine: wt.predict(job, wt.Machine.named(machine)) for machine in ELSEWHERE}
-    times = {"this CPU": measured.step_seconds, **{machine: f.step_seconds for machine, f in forecasts.items()}}
-    winner = min(times, key=lambda unit: times[unit])
+    times = {
+        "this CPU": measured.step_seconds,
+        **{machine: f.step_seconds for machine, f in forecasts.items()},
+    }
+    winner = min(times, key=lambda device: times[device])
     print(f"\n{describe(name, settings)}")
-    for unit, seconds in times.items():
-        why = "measured" if unit not in forecasts else f"{forecasts[unit].bound_by}-bound"
-        print(f"  {unit:<10}{units.show(seconds, 's'):>10}  {why}")
+    for device, seconds in times.items():
+        why = "measured" if device not in forecasts else f"{forecasts[device].bound_by}-bound"
+        print(f"  {device:<10}{units.show(seconds, 's'):>10}  {why}")
     print(f"  {winner} wins: {reason(winner, forecasts)}")
 
 
@@ -69,7 +79,7 @@ def reason(winner: str, forecasts: dict[str, wt.Forecast]) -> str:
         return f"on {' and '.join(launch_bound)} each of its many small ops costs the host more to launch than the CPU needs to do it"
     forecast = forecasts[winner]
     rate = units.show(forecast.flop / forecast.step_seconds, "flop/s")
-    return f"its ops are large enough to keep the unit busy at {rate}"
+    return f"its ops are large enough to keep the device busy at {rate}"
 
 
 def describe(name: str, settings: dict[str, int]) -> str:

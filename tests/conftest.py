@@ -13,8 +13,8 @@ import torch
 
 import windtunnel as wt
 from windtunnel.forecast.forecast import Forecast, forecast
+from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
-from windtunnel.profiles import profile_for
 from windtunnel.trace import Trace
 
 torch.set_num_threads(1)
@@ -23,21 +23,31 @@ os.environ["WINDTUNNEL_PROFILES"] = tempfile.mkdtemp()
 
 
 @functools.cache
-def _trace(job: str, settings: tuple[tuple[str, object], ...], batch: int | None, precision: str, target: str) -> Trace:
-    return trace(wt.Workload.named(job, **dict(settings)), wt.Strategy(batch=batch, precision=precision), target)
+def _trace(
+    job: str, settings: tuple[tuple[str, object], ...], batch: int | None, precision: str, target: str
+) -> Trace:
+    return trace(
+        wt.Workload.named(job, **dict(settings)), wt.Strategy(batch=batch, precision=precision), target
+    )
 
 
-def fly(job: str, machine: str | wt.Machine, strategy: wt.Strategy | None = None, **settings: object) -> Forecast:
+def fly(
+    job: str, machine: str | wt.Machine, strategy: wt.Strategy | None = None, **settings: object
+) -> Forecast:
     """A forecast whose trace is shared among tests."""
     strategy = strategy or wt.Strategy()
     where = wt.Machine.named(machine) if isinstance(machine, str) else machine
-    recorded = _trace(job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, where.unit.kind)
+    recorded = _trace(
+        job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, where.device.kind
+    )
     return forecast(recorded, where, strategy, profile_for(where))
 
 
 @pytest.fixture
 def recorded() -> Callable[..., Trace]:
-    def get(job: str, target: str = "cpu", batch: int | None = None, precision: str = "fp32", **settings: object) -> Trace:
+    def get(
+        job: str, target: str = "cpu", batch: int | None = None, precision: str = "fp32", **settings: object
+    ) -> Trace:
         return _trace(job, tuple(sorted(settings.items())), batch, precision, target)
 
     return get

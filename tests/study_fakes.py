@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.study.engine import Outcome, Work
+from windtunnel.study.run.engine import Outcome, Work
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
 
@@ -22,7 +22,10 @@ def samples_of(work: Work, count: int = 5) -> list[float]:
 
 def report_of(work: Work) -> dict[str, Any]:
     return {
-        "samples": {"first": {"steps": 1, "seconds": [1.0]}, "steady": {"steps": 1, "seconds": samples_of(work)}},
+        "samples": {
+            "first": {"steps": 1, "seconds": [1.0]},
+            "steady": {"steps": 1, "seconds": samples_of(work)},
+        },
         "memory": {"peak_bytes": 1000.0},
         "ready": {"kind": "ready", "threads": 1},
     }
@@ -57,11 +60,15 @@ class FakeMachine:
         return ("no gpu here", "no GPU") if task.device == "cuda" else None
 
 
-def write_study(folder: Path, n_rec: Iterable[int], labels: Iterable[str] = ("torch:loop",), more: str = "") -> Path:
+def write_study(
+    folder: Path, n_rec: Iterable[int], labels: Iterable[str] = ("torch:loop",), more: str = ""
+) -> Path:
     """A study of one figure over n_rec."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.toml").write_text(HEAD)
     (folder / "figure-1.toml").write_text(
-        f'title = "F"\nsource = "S"\njob = "rnn"\n[grid]\nn_rec = {list(n_rec)}\n[[case]]\nname = "cpu"\nlabels = {list(labels)!r}\n{more}'.replace("'", '"')
+        f'title = "F"\nsource = "S"\njob = "rnn"\n[grid]\nn_rec = {list(n_rec)}\n[[case]]\nname = "cpu"\nlabels = {list(labels)!r}\n{more}'.replace(
+            "'", '"'
+        )
     )
     return folder

@@ -10,12 +10,12 @@ import pytest
 
 from windtunnel import records
 from windtunnel.errors import BadRecord, UnknownName
-from windtunnel.machine import CATALOG, Link, Machine, Storage, names
+from windtunnel.machine.machine import CATALOG, Link, Machine, Storage, names
 
 FILES = list((CATALOG / "machines").glob("*.toml"))
 NAMES = sorted(path.stem for path in FILES)
 SEEDS_MACHINES = ("k80", "m2090", "m2070", "gtx1080", "i7-3820", "e5-2660-v2", "macbook-2016")
-SOURCED_PARTS = ("host", "unit", "link", "peer_link", "network", "storage")
+SOURCED_PARTS = ("host", "device", "link", "peer_link", "network", "storage")
 
 
 def shared(kind: str) -> dict[str, dict[str, Any]]:
@@ -48,11 +48,11 @@ def figures_of(machine: Machine) -> list[str]:
 
 
 def gpus() -> list[Machine]:
-    return [machine for machine in map(Machine.named, NAMES) if machine.unit.kind == "gpu"]
+    return [machine for machine in map(Machine.named, NAMES) if machine.device.kind == "gpu"]
 
 
 def cpus() -> list[Machine]:
-    return [machine for machine in map(Machine.named, NAMES) if machine.unit.kind == "cpu"]
+    return [machine for machine in map(Machine.named, NAMES) if machine.device.kind == "cpu"]
 
 
 # Whole catalogue
@@ -68,7 +68,7 @@ def test_a_machine_loads_under_the_name_of_its_file(name: str) -> None:
     machine = Machine.load(CATALOG / "machines" / f"{name}.toml")
     assert machine.name == name
     assert machine == Machine.named(name)
-    assert (machine.units, machine.nodes) == (1, 1)
+    assert (machine.devices, machine.nodes) == (1, 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,9 +99,9 @@ def test_no_text_of_a_machine_names_a_path_of_somebodys_disk(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_machine_states_a_single_precision_rate_and_a_memory_rate(name: str) -> None:
-    unit = Machine.named(name).unit
-    assert "fp32" in unit.flop_rates
-    assert unit.memory_rate
+    device = Machine.named(name).device
+    assert "fp32" in device.flop_rates
+    assert device.memory_rate
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,15 +126,17 @@ def test_every_shared_entry_has_a_rate_and_a_source(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("slow", "fast"), [("fp64", "fp32"), ("fp32", "tf32"), ("tf32", "bf16"), ("bf16", "fp8")])
+@pytest.mark.parametrize(
+    ("slow", "fast"), [("fp64", "fp32"), ("fp32", "tf32"), ("tf32", "bf16"), ("bf16", "fp8")]
+)
 def test_fewer_bits_are_never_slower(name: str, slow: str, fast: str) -> None:
-    rates = Machine.named(name).unit.flop_rates
+    rates = Machine.named(name).device.flop_rates
     if slow in rates and fast in rates:
         assert rates[fast] >= rates[slow]
 
 
 def test_the_order_of_precisions_is_tested_on_more_than_ten_machines() -> None:
-    with_both = [m for m in gpus() if {"fp32", "tf32", "bf16"} <= set(m.unit.flop_rates)]
+    with_both = [m for m in gpus() if {"fp32", "tf32", "bf16"} <= set(m.device.flop_rates)]
     assert len(with_both) > 10
 
 
@@ -142,8 +144,8 @@ def test_a_gpu_reads_its_own_memory_faster_than_its_link() -> None:
     linked = [machine for machine in gpus() if machine.link]
     assert len(linked) > 20
     for machine in linked:
-        assert machine.link is not None and machine.unit.memory_rate is not None
-        assert machine.unit.memory_rate > machine.link.rate, machine.name
+        assert machine.link is not None and machine.device.memory_rate is not None
+        assert machine.device.memory_rate > machine.link.rate, machine.name
 
 
 def test_a_gpu_reaches_its_peers_faster_than_its_host_where_it_has_a_link_to_them() -> None:
@@ -159,7 +161,7 @@ def test_a_gpu_without_a_link_says_that_its_memory_is_shared() -> None:
     assert {"apple-m1", "jetson-orin"} <= {machine.name for machine in unlinked}
     for machine in unlinked:
         assert "share one memory" in machine.note, machine.name
-        assert machine.host.memory_rate == machine.unit.memory_rate, machine.name
+        assert machine.host.memory_rate == machine.device.memory_rate, machine.name
 
 
 def test_a_gpu_with_a_link_says_where_its_host_is_from() -> None:
@@ -172,31 +174,46 @@ def test_a_gpu_with_a_link_says_where_its_host_is_from() -> None:
 def test_a_cpu_machine_computes_on_its_host() -> None:
     assert len(cpus()) >= 9
     for machine in cpus():
-        assert machine.unit == machine.host, machine.name
-        assert machine.unit.cores and machine.unit.threads and machine.unit.threads >= machine.unit.cores
+        assert machine.device == machine.host, machine.name
+        assert (
+            machine.device.cores and machine.device.threads and machine.device.threads >= machine.device.cores
+        )
 
 
 def test_the_peak_of_a_cpu_is_cores_times_clock_times_a_power_of_two() -> None:
     for machine in cpus():
         if machine.name == "raspberry-pi-4":  # measured, as its note says
             continue
-        unit = machine.unit
-        assert unit.cores and unit.clock_rate
+        device = machine.device
+        assert device.cores and device.clock_rate
         for precision, allowed in (("fp32", (16, 32, 64)), ("fp64", (8, 16, 32))):
-            per_cycle = unit.flop_rates[precision] / (unit.cores * unit.clock_rate)
-            assert any(per_cycle == pytest.approx(flop, rel=1e-6) for flop in allowed), (machine.name, per_cycle)
+            per_cycle = device.flop_rates[precision] / (device.cores * device.clock_rate)
+            assert any(per_cycle == pytest.approx(flop, rel=1e-6) for flop in allowed), (
+                machine.name,
+                per_cycle,
+            )
 
 
 @pytest.mark.parametrize(
-    ("generation", "transfers", "encoding"), [("2.0", 5e9, 8 / 10), ("3.0", 8e9, 128 / 130), ("4.0", 16e9, 128 / 130), ("5.0", 32e9, 128 / 130)]
+    ("generation", "transfers", "encoding"),
+    [("2.0", 5e9, 8 / 10), ("3.0", 8e9, 128 / 130), ("4.0", 16e9, 128 / 130), ("5.0", 32e9, 128 / 130)],
 )
-def test_the_rate_of_a_pcie_link_follows_from_its_standard(generation: str, transfers: float, encoding: float) -> None:
+def test_the_rate_of_a_pcie_link_follows_from_its_standard(
+    generation: str, transfers: float, encoding: float
+) -> None:
     assert link(f"pcie-{generation}-x16").rate == pytest.approx(transfers * 16 * encoding / 8, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("infiniband-hdr", 200e9), ("infiniband-ndr", 400e9), ("ethernet-1g", 1e9), ("ethernet-10g", 10e9), ("ethernet-25g", 25e9), ("ethernet-100g", 100e9)],
+    [
+        ("infiniband-hdr", 200e9),
+        ("infiniband-ndr", 400e9),
+        ("ethernet-1g", 1e9),
+        ("ethernet-10g", 10e9),
+        ("ethernet-25g", 25e9),
+        ("ethernet-100g", 100e9),
+    ],
 )
 def test_the_rate_of_a_network_is_its_bits_over_eight(name: str, bits: float) -> None:
     assert link(name).rate == bits / 8
@@ -204,7 +221,14 @@ def test_the_rate_of_a_network_is_its_bits_over_eight(name: str, bits: float) ->
 
 @pytest.mark.parametrize(
     ("name", "rate"),
-    [("nvlink-1", 80e9), ("nvlink-2", 150e9), ("nvlink-3", 300e9), ("nvlink-4", 450e9), ("nvlink-5", 900e9), ("infinity-fabric-mi300x", 448e9)],
+    [
+        ("nvlink-1", 80e9),
+        ("nvlink-2", 150e9),
+        ("nvlink-3", 300e9),
+        ("nvlink-4", 450e9),
+        ("nvlink-5", 900e9),
+        ("infinity-fabric-mi300x", 448e9),
+    ],
 )
 def test_the_rate_between_gpus_is_that_of_one_direction(name: str, rate: float) -> None:
     assert link(name).rate == rate
@@ -215,13 +239,18 @@ def test_the_rate_between_gpus_is_that_of_one_direction(name: str, rate: float) 
 
 def test_a_counted_name_gives_units_in_a_node() -> None:
     one, eight = Machine.named("h200"), Machine.named("8xh200")
-    assert (eight.units, eight.nodes, eight.name) == (8, 1, "8xh200")
-    assert (eight.unit, eight.host, eight.link, eight.sources) == (one.unit, one.host, one.link, one.sources)
+    assert (eight.devices, eight.nodes, eight.name) == (8, 1, "8xh200")
+    assert (eight.device, eight.host, eight.link, eight.sources) == (
+        one.device,
+        one.host,
+        one.link,
+        one.sources,
+    )
 
 
 def test_a_twice_counted_name_gives_nodes_of_units() -> None:
     machine = Machine.named("4x8xh200")
-    assert (machine.nodes, machine.units) == (4, 8)
+    assert (machine.nodes, machine.devices) == (4, 8)
 
 
 def test_a_cpu_machine_counts_nodes_and_not_units() -> None:
@@ -238,7 +267,7 @@ def test_an_unknown_machine_is_answered_with_the_nearest_one() -> None:
 
 def test_the_host_of_a_gpu_machine_alone_is_the_cpu_machine() -> None:
     alone, cpu = Machine.named("k80").with_cpu_only(), Machine.named("e5-2660-v2")
-    assert alone.unit == alone.host == cpu.host
+    assert alone.device == alone.host == cpu.host
     assert (alone.link, alone.peer_link) == (None, None)
     assert [path for path in figures_of(alone) if not alone.source_of(path)] == []
 
@@ -252,38 +281,38 @@ def test_all_machines_of_the_papers_are_in_the_catalogue() -> None:
 
 def test_one_die_of_the_k80_has_half_of_the_cards_24_gb_and_the_hosts_ten_cores() -> None:
     machine = Machine.named("k80")
-    assert machine.unit.memory_bytes == 24e9 / 2
-    assert machine.unit.cores == 2496 / 192
+    assert machine.device.memory_bytes == 24e9 / 2
+    assert machine.device.cores == 2496 / 192
     assert machine.host == Machine.named("e5-2660-v2").host
-    assert Machine.named("2xk80").units * (machine.unit.memory_bytes or 0) == 24e9
+    assert Machine.named("2xk80").devices * (machine.device.memory_bytes or 0) == 24e9
 
 
 def test_the_m2090_has_512_cuda_cores_at_1_3_ghz_and_6_gb() -> None:
-    unit = Machine.named("m2090").unit
-    assert (unit.cores, unit.clock_rate, unit.memory_bytes) == (512 // 32, 1.3e9, 6e9)
-    assert unit.flop_rates["fp32"] == pytest.approx(512 * 2 * 1.3e9, rel=1e-3)
+    device = Machine.named("m2090").device
+    assert (device.cores, device.clock_rate, device.memory_bytes) == (512 // 32, 1.3e9, 6e9)
+    assert device.flop_rates["fp32"] == pytest.approx(512 * 2 * 1.3e9, rel=1e-3)
 
 
 def test_the_m2070_is_the_smaller_fermi_card() -> None:
-    unit = Machine.named("m2070").unit
-    assert (unit.cores, unit.memory_bytes) == (448 // 32, 6e9)
-    assert unit.flop_rates["fp32"] == pytest.approx(448 * 2 * 1.15e9, rel=1e-3)
-    assert unit.memory_rate == pytest.approx(150e9, rel=0.01)
+    device = Machine.named("m2070").device
+    assert (device.cores, device.memory_bytes) == (448 // 32, 6e9)
+    assert device.flop_rates["fp32"] == pytest.approx(448 * 2 * 1.15e9, rel=1e-3)
+    assert device.memory_rate == pytest.approx(150e9, rel=0.01)
 
 
 def test_the_i7_3820_has_four_physical_cores() -> None:
-    unit = Machine.named("i7-3820").unit
-    assert (unit.cores, unit.threads) == (4, 8)
+    device = Machine.named("i7-3820").device
+    assert (device.cores, device.threads) == (4, 8)
 
 
 def test_the_e5_2660_v2_has_ten_cores_of_2_2_ghz() -> None:
-    unit = Machine.named("e5-2660-v2").unit
-    assert (unit.cores, unit.clock_rate) == (10, 2.2e9)
+    device = Machine.named("e5-2660-v2").device
+    assert (device.cores, device.clock_rate) == (10, 2.2e9)
 
 
 def test_the_macbook_runs_at_2_9_ghz_with_16_gb() -> None:
-    unit = Machine.named("macbook-2016").unit
-    assert (unit.kind, unit.clock_rate, unit.memory_bytes) == ("cpu", 2.9e9, 16e9)
+    device = Machine.named("macbook-2016").device
+    assert (device.kind, device.clock_rate, device.memory_bytes) == ("cpu", 2.9e9, 16e9)
 
 
 def test_the_papers_transfer_rates_are_in_the_catalogue() -> None:
@@ -300,7 +329,7 @@ def test_five_striped_drives_give_less_than_five_times_one_and_less_than_their_l
 
 
 def test_refreshing_a_gtx_1080_over_pcie_4_takes_what_the_guide_computes() -> None:
-    memory = Machine.named("gtx1080").unit.memory_bytes
+    memory = Machine.named("gtx1080").device.memory_bytes
     assert memory == 8e9
     seconds = memory / link("pcie-4.0-x16").rate
     assert seconds == pytest.approx(0.253968, abs=5e-7)

@@ -11,21 +11,34 @@ import pytest
 from windtunnel import records
 from windtunnel.errors import BadRecord
 from windtunnel.study import study as studies
-from windtunnel.study.cells import device_of, points
 from windtunnel.study.claims import Claim, judge, judge_one
 from windtunnel.study.rows import Row, Verdict
+from windtunnel.study.run.cells import device_of, points
 from windtunnel.study.selection import fits
 
 RNG = numpy.random.default_rng(7)
 
 
-def row(seconds: float | None, *, noise: float = 0.0, processes: int = 3, label: str = "torch:loop", origin: str = "measured", **more: Any) -> Row:
+def row(
+    seconds: float | None,
+    *,
+    noise: float = 0.0,
+    processes: int = 3,
+    label: str = "torch:loop",
+    origin: str = "measured",
+    **more: Any,
+) -> Row:
     """A measured row whose processes differ by `noise` about `seconds`."""
     fields = {name: more.pop(name) for name in list(more) if name in Row.__dataclass_fields__}
     groups: tuple[tuple[float, ...], ...] = ()
     told = seconds
     if noise and seconds is not None:
-        groups = tuple(tuple(seconds * math.exp(noise * RNG.standard_normal()) * numpy.exp(0.01 * RNG.standard_normal(20))) for _ in range(processes))
+        groups = tuple(
+            tuple(
+                seconds * math.exp(noise * RNG.standard_normal()) * numpy.exp(0.01 * RNG.standard_normal(20))
+            )
+            for _ in range(processes)
+        )
         told = float(numpy.median([numpy.median(group) for group in groups]))
     return Row(
         **{
@@ -44,7 +57,9 @@ def row(seconds: float | None, *, noise: float = 0.0, processes: int = 3, label:
 
 
 def claim(kind: str, **more: Any) -> Claim:
-    return records.read(Claim, {"name": "n", "text": "t", "source": "s", "kind": kind, "counted": "x", **more}, "claim")
+    return records.read(
+        Claim, {"name": "n", "text": "t", "source": "s", "kind": kind, "counted": "x", **more}, "claim"
+    )
 
 
 def published(name: str) -> list[Row]:
@@ -53,7 +68,9 @@ def published(name: str) -> list[Row]:
     for figure in study.figures:
         for table in figure.published:
             grid = {**table.rows, **table.columns}
-            for point, value in zip(points(grid), (value for line in table.table for value in line), strict=True):
+            for point, value in zip(
+                points(grid), (value for line in table.table for value in line), strict=True
+            ):
                 of_row = {key: point.pop(key) for key in ("threads", "batch") if key in point}
                 batch = of_row.get("batch") or table.batch or figure.batch
                 seconds = None if value == "na" else value / (table.scale or figure.published_scale) * batch
@@ -66,7 +83,7 @@ def published(name: str) -> list[Row]:
                         job=figure.job,
                         settings={**figure.settings, **table.settings, **point},
                         device=device_of(table),
-                        unit=table.unit,
+                        device_name=table.device_name,
                         threads=of_row.get("threads", table.threads),
                         batch=batch,
                         data=table.data,
@@ -80,7 +97,9 @@ def published(name: str) -> list[Row]:
 
 
 def on_paper(name: str) -> dict[str, Verdict]:
-    return {verdict.claim: verdict for verdict in judge(studies.find(name).claims, published(name), "published")}
+    return {
+        verdict.claim: verdict for verdict in judge(studies.find(name).claims, published(name), "published")
+    }
 
 
 # What the authors' own figures do not bear out. Everything else that they give figures for must hold.
@@ -95,9 +114,13 @@ NOT_BORNE_OUT = {
 
 
 @pytest.mark.parametrize("name", ["brandfonbrener-2017", "wuensche-2018"])
-def test_the_authors_own_figures_bear_out_what_they_claim_save_where_it_is_known_that_they_do_not(name: str) -> None:
+def test_the_authors_own_figures_bear_out_what_they_claim_save_where_it_is_known_that_they_do_not(
+    name: str,
+) -> None:
     verdicts = on_paper(name)
-    assert {v.claim for v in verdicts.values() if v.ruling == "does not hold"} == NOT_BORNE_OUT & verdicts.keys()
+    assert {
+        v.claim for v in verdicts.values() if v.ruling == "does not hold"
+    } == NOT_BORNE_OUT & verdicts.keys()
     holding = [v for v in verdicts.values() if v.ruling == "holds"]
     assert len(holding) >= {"brandfonbrener-2017": 25, "wuensche-2018": 2}[name]
     assert all(v.reason and v.rows for v in holding)
@@ -111,7 +134,9 @@ def test_effects_on_the_papers_figures_are_those_worked_by_hand() -> None:
     assert found["laptop up to 3 times as fast on small networks"].effect == pytest.approx(32.6 / 8.6)
     assert found["laptop slow from 1,000 on"].effect == pytest.approx(134.8 / 18.6)
     # log(14.0 / 11.3) = 0.2143 and log(18.4 / 18.6) = -0.0108: the crossing lies 0.952 of the way from log 500 to log 1000.
-    assert found["GPU overtakes the laptop between 500 and 1,000"].effect == pytest.approx(500 * 2**0.952, rel=1e-3)
+    assert found["GPU overtakes the laptop between 500 and 1,000"].effect == pytest.approx(
+        500 * 2**0.952, rel=1e-3
+    )
     threads = on_paper("wuensche-2018")["threads beyond the physical cores hurt"]
     assert {part.where: part.effect for part in threads.parts} == {
         "caffe:net cpu": pytest.approx(15.444 / 0.578),
@@ -121,8 +146,12 @@ def test_effects_on_the_papers_figures_are_those_worked_by_hand() -> None:
 
 
 def test_keras_on_tensorflow_is_not_the_slowest_once_shared_code_is_counted() -> None:
-    asked = next(c for c in studies.find("brandfonbrener-2017").claims if c.name == "Keras on Tensorflow slowest")
-    wider = records.read(Claim, {**records.plain(asked), "select": {"figure": ["figure-02", *asked.select["figure"]]}}, "wider")
+    asked = next(
+        c for c in studies.find("brandfonbrener-2017").claims if c.name == "Keras on Tensorflow slowest"
+    )
+    wider = records.read(
+        Claim, {**records.plain(asked), "select": {"figure": ["figure-02", *asked.select["figure"]]}}, "wider"
+    )
     assert judge_one(asked, published("brandfonbrener-2017")).ruling == "holds"
     verdict = judge_one(wider, published("brandfonbrener-2017"))
     assert verdict.ruling == "does not hold" and verdict.effect == 0.0
@@ -133,20 +162,30 @@ SIDES = {"first": {"activation": "sigmoid"}, "second": {"activation": "relu"}}
 
 def test_an_interval_inside_the_band_holds_one_outside_does_not_and_one_across_cannot_tell() -> None:
     def pair(ratio: float, noise: float) -> list[Row]:
-        return [row(1e-3 * ratio, noise=noise, activation="sigmoid", n_rec=10), row(1e-3, noise=noise, activation="relu", n_rec=10)]
+        return [
+            row(1e-3 * ratio, noise=noise, activation="sigmoid", n_rec=10),
+            row(1e-3, noise=noise, activation="relu", n_rec=10),
+        ]
 
     asked = claim("ratio", **SIDES, least=0.9, most=1.1)
     assert judge_one(asked, pair(1.0, 0.005)).ruling == "holds"
     assert judge_one(asked, pair(1.5, 0.005)).ruling == "does not hold"
     across = judge_one(asked, pair(1.1, 0.1))
     assert across.ruling == "can't tell" and "reaches over an edge" in across.reason
-    assert across.low is not None and across.high is not None and across.effect is not None and across.low < across.effect < across.high
+    assert (
+        across.low is not None
+        and across.high is not None
+        and across.effect is not None
+        and across.low < across.effect < across.high
+    )
 
 
 def test_the_interval_of_a_ratio_covers_the_truth_in_95_of_100_repetitions() -> None:
     asked, covered = claim("ratio", **SIDES, least=0.5), 0
     for _ in range(200):
-        verdict = judge_one(asked, [row(0.9e-3, noise=0.05, activation="sigmoid"), row(1e-3, noise=0.05, activation="relu")])
+        verdict = judge_one(
+            asked, [row(0.9e-3, noise=0.05, activation="sigmoid"), row(1e-3, noise=0.05, activation="relu")]
+        )
         assert verdict.low is not None and verdict.high is not None
         covered += verdict.low <= 0.9 <= verdict.high
     assert covered >= 184  # 95 % less twice the spread of 200 such draws
@@ -154,7 +193,11 @@ def test_the_interval_of_a_ratio_covers_the_truth_in_95_of_100_repetitions() -> 
 
 def test_more_cells_and_more_processes_make_an_interval_narrower() -> None:
     def width(cells: int, processes: int) -> float:
-        rows = [row(s, noise=0.05, processes=processes, activation=a, n_rec=n) for n in range(cells) for a, s in (("sigmoid", 0.9), ("relu", 1.0))]
+        rows = [
+            row(s, noise=0.05, processes=processes, activation=a, n_rec=n)
+            for n in range(cells)
+            for a, s in (("sigmoid", 0.9), ("relu", 1.0))
+        ]
         verdict = judge_one(claim("ratio", **SIDES, least=0.5), rows)
         assert verdict.high is not None and verdict.low is not None
         return verdict.high - verdict.low
@@ -177,14 +220,27 @@ def test_a_straight_line_with_a_start_of_its_own_is_linear_and_a_parabola_is_not
     assert judge_one(asked, straight).ruling == "holds" and judge_one(asked, bent).ruling == "does not hold"
 
 
-CROSSING: dict[str, Any] = {"over": "n_rec", "first": {"device": "cpu"}, "second": {"device": "cuda"}, "free": ["unit", "threads"]}
+CROSSING: dict[str, Any] = {
+    "over": "n_rec",
+    "first": {"device": "cpu"},
+    "second": {"device": "cuda"},
+    "free": ["unit", "threads"],
+}
 
 
-def crossing_rows(at: float, values: tuple[int, ...] = (10, 100, 1000, 5000), noise: float = 0.005) -> list[Row]:
-    return [row(1e-3 * s, noise=noise, n_rec=n, device=d, threads=t) for n in values for d, s, t in (("cpu", n / at, 1), ("cuda", 1.0, None))]
+def crossing_rows(
+    at: float, values: tuple[int, ...] = (10, 100, 1000, 5000), noise: float = 0.005
+) -> list[Row]:
+    return [
+        row(1e-3 * s, noise=noise, n_rec=n, device=d, threads=t)
+        for n in values
+        for d, s, t in (("cpu", n / at, 1), ("cuda", 1.0, None))
+    ]
 
 
-@pytest.mark.parametrize(("at", "ruling"), [(700, "holds"), (50, "does not hold"), (1e6, "does not hold"), (1, "does not hold")])
+@pytest.mark.parametrize(
+    ("at", "ruling"), [(700, "holds"), (50, "does not hold"), (1e6, "does not hold"), (1, "does not hold")]
+)
 def test_where_a_gpu_overtakes_is_found_between_the_points(at: float, ruling: str) -> None:
     verdict = judge_one(claim("crossover", **CROSSING, least=500, most=1000), crossing_rows(at))
     assert verdict.ruling == ruling
@@ -192,17 +248,26 @@ def test_where_a_gpu_overtakes_is_found_between_the_points(at: float, ruling: st
 
 
 def test_rows_that_end_before_the_band_cannot_tell_a_crossing() -> None:
-    verdict = judge_one(claim("crossover", **CROSSING, least=500, most=1000), crossing_rows(700, (10, 100, 200)))
+    verdict = judge_one(
+        claim("crossover", **CROSSING, least=500, most=1000), crossing_rows(700, (10, 100, 200))
+    )
     assert verdict.ruling == "can't tell" and "first is faster up to 200" in verdict.reason
 
 
 def test_of_several_thread_counts_the_fastest_stands_for_the_cpu() -> None:
     rows = [row(4.0, device="cpu", threads=1), row(2.0, device="cpu", threads=8), row(1.0, device="cuda")]
-    assert judge_one(claim("ratio", least=1.0, **{k: v for k, v in CROSSING.items() if k != "over"}), rows).effect == pytest.approx(2.0)
+    assert judge_one(
+        claim("ratio", least=1.0, **{k: v for k, v in CROSSING.items() if k != "over"}), rows
+    ).effect == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("seconds", "helps", "hurts"), [((4.0, 2.0, 3.0), "holds", "holds"), ((4.0, 4.1, 3.0), "does not hold", "does not hold")])
-def test_threads_are_judged_up_to_and_beyond_the_physical_cores(seconds: tuple[float, ...], helps: str, hurts: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "helps", "hurts"),
+    [((4.0, 2.0, 3.0), "holds", "holds"), ((4.0, 4.1, 3.0), "does not hold", "does not hold")],
+)
+def test_threads_are_judged_up_to_and_beyond_the_physical_cores(
+    seconds: tuple[float, ...], helps: str, hurts: str
+) -> None:
     rows = [row(s, threads=t, environment={"cores": 2}) for t, s in zip((1, 2, 4), seconds, strict=True)]
     assert judge_one(claim("threads", least=1.05), rows).ruling == helps
     assert judge_one(claim("oversubscribed", least=1.02), rows).ruling == hurts
@@ -215,15 +280,26 @@ def test_without_a_number_of_cores_threads_cannot_be_judged_unless_the_caller_sa
 
 
 def test_a_first_step_is_cold_by_its_own_seconds() -> None:
-    rows = [row(1.0, first_seconds=30.0, n_rec=10), row(1.0, first_seconds=10.0, n_rec=20), row(1.0, n_rec=50)]
+    rows = [
+        row(1.0, first_seconds=30.0, n_rec=10),
+        row(1.0, first_seconds=10.0, n_rec=20),
+        row(1.0, n_rec=50),
+    ]
     assert judge_one(claim("cold", least=2.0), rows).effect == pytest.approx(20.0)
 
 
 def test_a_claim_that_fails_in_one_framework_does_not_hold_and_names_it() -> None:
-    rows = [row(s, label=label, activation=a) for label, sig in (("torch:loop", 0.9), ("jax:scan", 1.2)) for a, s in (("sigmoid", sig), ("relu", 1.0))]
+    rows = [
+        row(s, label=label, activation=a)
+        for label, sig in (("torch:loop", 0.9), ("jax:scan", 1.2))
+        for a, s in (("sigmoid", sig), ("relu", 1.0))
+    ]
     verdict = judge_one(claim("ratio", **SIDES, most=0.99), rows)
     assert verdict.ruling == "does not hold" and "not in jax:scan cpu (1.20)" in verdict.reason
-    assert {part.where: part.ruling for part in verdict.parts} == {"torch:loop cpu": "holds", "jax:scan cpu": "does not hold"}
+    assert {part.where: part.ruling for part in verdict.parts} == {
+        "torch:loop cpu": "holds",
+        "jax:scan cpu": "does not hold",
+    }
 
 
 def test_what_is_missing_is_named_no_gpu_no_rows_failed_rows_and_one_unit_where_two_are_asked() -> None:
@@ -232,32 +308,57 @@ def test_what_is_missing_is_named_no_gpu_no_rows_failed_rows_and_one_unit_where_
     missing = judge_one(claim("ratio", **sides, least=1.0), rows)
     assert missing.ruling == "can't tell" and "no GPU rows" in missing.reason and "1 no GPU" in missing.reason
     assert judge_one(claim("ratio", **sides, least=1.0), []).reason.startswith("no rows for it")
-    failed = judge_one(claim("ratio", **SIDES, least=1.0), [row(1.0, activation="relu"), row(None, activation="sigmoid", state="timeout")])
+    failed = judge_one(
+        claim("ratio", **SIDES, least=1.0),
+        [row(1.0, activation="relu"), row(None, activation="sigmoid", state="timeout")],
+    )
     assert "1 timeout" in failed.reason and "sigmoid" in failed.reason
-    figures = {"first": {"figure": "a"}, "second": {"figure": "b"}, "free": ["unit"], "apart": "unit"}
-    same = judge_one(claim("ratio", **figures, least=1.0), [row(1.0, figure="a", unit="u"), row(1.0, figure="b", unit="u")])
-    assert same.ruling == "can't tell" and "same unit" in same.reason
+    figures = {
+        "first": {"figure": "a"},
+        "second": {"figure": "b"},
+        "free": ["device_name"],
+        "apart": "device_name",
+    }
+    same = judge_one(
+        claim("ratio", **figures, least=1.0),
+        [row(1.0, figure="a", device_name="u"), row(1.0, figure="b", device_name="u")],
+    )
+    assert same.ruling == "can't tell" and "same device_name" in same.reason
 
 
 def test_published_rows_stand_beside_measured_ones_and_do_not_mix_with_them() -> None:
-    rows = [row(s, activation=a, origin=o) for o, sig in (("measured", 2.0), ("published", 0.5)) for a, s in (("sigmoid", sig), ("relu", 1.0))]
+    rows = [
+        row(s, activation=a, origin=o)
+        for o, sig in (("measured", 2.0), ("published", 0.5))
+        for a, s in (("sigmoid", sig), ("relu", 1.0))
+    ]
     (verdict,) = judge([claim("ratio", **SIDES, least=0.4, most=0.6, printed="half")], rows)
     assert verdict.ruling == "does not hold" and verdict.effect == pytest.approx(2.0)
     assert verdict.published == "they say half; their figures give 0.500: holds"
 
 
 def test_the_same_rows_give_the_same_verdict_in_any_order() -> None:
-    rows = [row(s, noise=0.1, activation=a, n_rec=n) for n in range(5) for a, s in (("sigmoid", 0.9), ("relu", 1.0))]
+    rows = [
+        row(s, noise=0.1, activation=a, n_rec=n)
+        for n in range(5)
+        for a, s in (("sigmoid", 0.9), ("relu", 1.0))
+    ]
     asked = claim("ratio", **SIDES, most=0.99)
     assert judge_one(asked, rows) == judge_one(asked, rows[::-1])
 
 
 def test_a_pair_of_labels_is_compared_cell_by_cell_and_doubling_saves_a_share() -> None:
-    rows = [row(s, label=label, n_steps=n) for n in (10, 20) for label, s in (("keras-jax:model", 3.0), ("jax:scan", 1.0), ("torch:loop", 5.0))]
+    rows = [
+        row(s, label=label, n_steps=n)
+        for n in (10, 20)
+        for label, s in (("keras-jax:model", 3.0), ("jax:scan", 1.0), ("torch:loop", 5.0))
+    ]
     verdict = judge_one(claim("ratio", pairs=[["keras-jax:model", "jax:scan"]], least=1.05), rows)
     assert verdict.effect == pytest.approx(3.0) and verdict.rows == 4
-    shrinking = [row(s, units=n) for n, s in ((1, 1.0), (2, 0.65), (4, 0.65 * 0.65))]
-    assert judge_one(claim("doubling", over="units", least=0.25, most=0.45), shrinking).effect == pytest.approx(0.35)
+    shrinking = [row(s, devices=n) for n, s in ((1, 1.0), (2, 0.65), (4, 0.65 * 0.65))]
+    assert judge_one(
+        claim("doubling", over="devices", least=0.25, most=0.45), shrinking
+    ).effect == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +377,12 @@ def test_filters_take_a_value_a_list_a_range_or_a_pattern(wanted: dict[str, Any]
 
 
 def test_a_claim_that_cannot_fail_or_lacks_a_side_is_refused() -> None:
-    for kind, more in (("ratio", SIDES), ("ratio", {"least": 1.0}), ("slope", {"least": 1.0}), ("ratio", {**SIDES, "least": 2.0, "most": 1.0})):
+    for kind, more in (
+        ("ratio", SIDES),
+        ("ratio", {"least": 1.0}),
+        ("slope", {"least": 1.0}),
+        ("ratio", {**SIDES, "least": 2.0, "most": 1.0}),
+    ):
         with pytest.raises(BadRecord):
             claim(kind, **more)
 

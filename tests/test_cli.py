@@ -18,7 +18,13 @@ QUICK = ["--processes", "1", "--seconds", "0.1"]
 
 def run(*words: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({"WINDTUNNEL_STORE": str(store)} if store else {})}
-    return subprocess.run([sys.executable, "-m", "windtunnel", *words], capture_output=True, text=True, env=environment, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "windtunnel", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
 
 
 def test_help_shows_examples_before_options() -> None:
@@ -32,18 +38,44 @@ def test_a_prediction_as_text_and_as_data_tell_the_same() -> None:
     text, data = run(*words), run(*words, "--json")
     assert text.returncode == data.returncode == 0 and not data.stderr
     found = json.loads(data.stdout)
-    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions", "unit_seconds", "host_seconds"} <= set(found)
-    assert found["memory"]["peak_bytes"] > 0 and sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["peak_bytes"])
+    assert {
+        "step_seconds",
+        "low_seconds",
+        "high_seconds",
+        "parts",
+        "memory",
+        "bound_by",
+        "cautions",
+        "device_seconds",
+        "host_seconds",
+    } <= set(found)
+    assert found["memory"]["peak_bytes"] > 0 and sum(found["memory"]["parts"].values()) == pytest.approx(
+        found["memory"]["peak_bytes"]
+    )
     assert sum(found["parts"].values()) == pytest.approx(found["step_seconds"])
     assert f"bound by {found['bound_by']}" in text.stdout
 
 
 def test_a_measurement_is_printed_beside_its_forecast(tmp_path: Path) -> None:
-    done = run("measure", "rnn", "n_rec=10", "n_steps=5", "--threads", "1", "--json", *QUICK, store=tmp_path / "s.sqlite")
+    done = run(
+        "measure",
+        "rnn",
+        "n_rec=10",
+        "n_steps=5",
+        "--threads",
+        "1",
+        "--json",
+        *QUICK,
+        store=tmp_path / "s.sqlite",
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["forecast_over_measured"] == pytest.approx(found["forecast"]["step_seconds"] / found["step_seconds"])
-    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions"} <= set(found)
+    assert found["forecast_over_measured"] == pytest.approx(
+        found["forecast"]["step_seconds"] / found["step_seconds"]
+    )
+    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions"} <= set(
+        found
+    )
 
 
 def test_machines_and_networks_can_be_listed_and_shown() -> None:
@@ -66,7 +98,10 @@ def test_machines_and_networks_can_be_listed_and_shown() -> None:
         (("predict", "rnn", "n_rec=many", "--on", "h200"), ("n_rec", "whole number", "'many'")),
         (("predict", "rnn", "--precision", "fp12", "--on", "h200"), ("'fp12'",)),
         (("predict", "rnn", "--batch", "0", "--on", "h200"), ("batch", "0")),
-        (("predict", "rnn", "--batch", "900000000000", "--on", "h200"), ("DoesNotFit", "Largest batch that fits")),
+        (
+            ("predict", "rnn", "--batch", "900000000000", "--on", "h200"),
+            ("DoesNotFit", "Largest batch that fits"),
+        ),
         (("predict", "nowhere.py:build", "--on", "h200"), ("nowhere.py", "no file")),
         (("predict", "rnn", "--on", "nowhere.toml"), ("nowhere.toml",)),
         (("predict", "rnn", "--on", "h200", "--execution", "magic"), ("'magic'",)),
@@ -77,7 +112,9 @@ def test_machines_and_networks_can_be_listed_and_shown() -> None:
         (("fly", "rnn"), ("fly",)),
     ],
 )
-def test_a_mistake_gets_a_clear_message_and_exit_code_2(words: tuple[str, ...], expected: tuple[str, ...]) -> None:
+def test_a_mistake_gets_a_clear_message_and_exit_code_2(
+    words: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
     done = run(*words)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
@@ -112,7 +149,11 @@ def test_a_job_whose_step_raises_is_told_without_traceback_unless_debug(tmp_path
     assert "job.py line 3" in done.stderr
     assert "Traceback" in run("predict", f"{path}:build", "--on", "h200", "--debug").stderr
     measured = run("measure", f"{path}:build", *QUICK, store=tmp_path / "s.sqlite")
-    assert measured.returncode == 2 and "Traceback" not in measured.stderr and "could not be measured" in measured.stderr
+    assert (
+        measured.returncode == 2
+        and "Traceback" not in measured.stderr
+        and "could not be measured" in measured.stderr
+    )
 
 
 def test_a_store_from_the_future_is_refused(tmp_path: Path) -> None:
@@ -125,10 +166,30 @@ def test_a_store_from_the_future_is_refused(tmp_path: Path) -> None:
 
 def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
-    words = [sys.executable, "-m", "windtunnel", "measure", "rnn", "n_steps=2", "--processes", "2", "--seconds", "0.2", "--store", str(path)]
+    words = [
+        sys.executable,
+        "-m",
+        "windtunnel",
+        "measure",
+        "rnn",
+        "n_steps=2",
+        "--processes",
+        "2",
+        "--seconds",
+        "0.2",
+        "--store",
+        str(path),
+    ]
     # A shell that starts tests in the background has them ignore interrupts; a user's terminal does not.
-    listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listen)
+    listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    child = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen,
+    )
     deadline = time.monotonic() + 120
     while _processes(path) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -15,29 +15,55 @@ import pytest
 from windtunnel import records
 from windtunnel.errors import BadInput, StoreError, Unavailable
 from windtunnel.study import export
-from windtunnel.study.compare import compare
 from windtunnel.study.rows import Row
+from windtunnel.study.statistics.compare import compare
 
 
-def run(seed: int, cells: int = 100, factor: float = 1.0, between: float = 0.03, processes: int = 3, **more: Any) -> list[Row]:
+def run(
+    seed: int, cells: int = 100, factor: float = 1.0, between: float = 0.03, processes: int = 3, **more: Any
+) -> list[Row]:
     """A synthetic run: processes differ by `between`, samples within one by 5 %."""
     rng = numpy.random.default_rng(seed)
     rows = []
     for n in range(cells):
         seconds = 1e-3 * (1 + n) * factor
         groups = tuple(
-            tuple(float(s) for s in seconds * math.exp(between * rng.standard_normal()) * numpy.exp(0.05 * rng.standard_normal(30))) for _ in range(processes)
+            tuple(
+                float(s)
+                for s in seconds
+                * math.exp(between * rng.standard_normal())
+                * numpy.exp(0.05 * rng.standard_normal(30))
+            )
+            for _ in range(processes)
         )
         middle = float(numpy.median([numpy.median(group) for group in groups]))
-        rows.append(Row(study="s", figure="f", case="c", label="torch:loop", job="rnn", settings={"n_rec": n}, step_seconds=middle, groups=groups, **more))
+        rows.append(
+            Row(
+                study="s",
+                figure="f",
+                case="c",
+                label="torch:loop",
+                job="rnn",
+                settings={"n_rec": n},
+                step_seconds=middle,
+                groups=groups,
+                **more,
+            )
+        )
     return rows
 
 
 @pytest.mark.parametrize("processes", [2, 3, 5, 10])
 @pytest.mark.parametrize("between", [0.005, 0.03, 0.08])
-def test_two_runs_of_the_same_are_said_to_be_the_same_in_95_of_100_cells(processes: int, between: float) -> None:
-    found = compare(run(1, 400, between=between, processes=processes), run(2, 400, between=between, processes=processes))
-    few = processes == 2 or (processes == 3 and between > 0.05)  # few processes of a noisy cell say little, and that is said
+def test_two_runs_of_the_same_are_said_to_be_the_same_in_95_of_100_cells(
+    processes: int, between: float
+) -> None:
+    found = compare(
+        run(1, 400, between=between, processes=processes), run(2, 400, between=between, processes=processes)
+    )
+    few = processes == 2 or (
+        processes == 3 and between > 0.05
+    )  # few processes of a noisy cell say little, and that is said
     undecided = found.counts["can't tell"] if few else 0
     assert found.counts["same"] + undecided >= 0.95 * 400
     assert found.counts["faster"] + found.counts["slower"] <= 0.03 * 400
@@ -69,27 +95,44 @@ def test_failures_are_compared_by_name_and_cells_of_one_run_alone_are_counted() 
 
     assert compare([failed("timeout")], [failed("timeout")]).cells[0].verdict == "same"
     differ = compare([failed("timeout")], [failed("out of memory")]).cells[0]
-    assert differ.verdict == "can't tell" and differ.reason == "timeout in the first, out of memory in the second"
+    assert (
+        differ.verdict == "can't tell"
+        and differ.reason == "timeout in the first, out of memory in the second"
+    )
     found = compare(run(1, 5), run(2, 3))
     assert len(found.cells) == 3 and found.alone == (2, 0) and "2 cells are only in the first" in str(found)
 
 
 def test_two_machines_are_compared_cell_by_cell_and_their_difference_is_a_caution() -> None:
-    found = compare(run(1, 5, unit="A", environment={"cpu": "A"}), run(2, 5, unit="B", environment={"cpu": "B"}))
+    found = compare(
+        run(1, 5, device_name="A", environment={"cpu": "A"}),
+        run(2, 5, device_name="B", environment={"cpu": "B"}),
+    )
     assert len(found.cells) == 5 and found.cautions == ("cpu was A in the first and B in the second",)
     assert json.loads(json.dumps(found.plain()))["counts"]["same"] + found.counts["can't tell"] == 5
 
 
 ROWS = [
     *run(1, 3, environment={"cpu": "x, y"}),
-    Row(study="s", figure="f", case='a "b", c', label="jax:scan", job="fcn5", settings={"layers": [1, 2], "batch": 3}, state="timeout", error="two\nlines"),
+    Row(
+        study="s",
+        figure="f",
+        case='a "b", c',
+        label="jax:scan",
+        job="fcn5",
+        settings={"layers": [1, 2], "batch": 3},
+        state="timeout",
+        error="two\nlines",
+    ),
 ]
 
 
 def test_csv_has_a_line_for_every_row_and_no_zero_for_a_failure(tmp_path: Path) -> None:
     read = list(csv.DictReader(export.write(ROWS, tmp_path / "rows.csv").open(newline="")))
     assert len(read) == 4 and float(read[0]["step_seconds"]) == ROWS[0].step_seconds
-    assert read[3]["step_seconds"] == "" and read[3]["state"] == "timeout" and read[3]["error"] == "two\nlines"
+    assert (
+        read[3]["step_seconds"] == "" and read[3]["state"] == "timeout" and read[3]["error"] == "two\nlines"
+    )
     assert read[3]["layers"] == "[1, 2]" and read[3]["setting_batch"] == "3" and read[0]["samples"] == "90"
 
 
@@ -102,7 +145,9 @@ def test_parquet_and_a_dataframe_have_the_same_numbers(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     table = parquet.read_table(export.write(ROWS, tmp_path / "rows.parquet"))
     assert table.column("step_seconds").to_pylist() == [row.step_seconds for row in ROWS]
-    assert [tuple(map(tuple, groups)) for groups in table.column("groups").to_pylist()] == [row.groups for row in ROWS]
+    assert [tuple(map(tuple, groups)) for groups in table.column("groups").to_pylist()] == [
+        row.groups for row in ROWS
+    ]
     pytest.importorskip("pandas", reason="pandas is not installed")
     frame = export.frame(ROWS)
     assert list(frame["label"]) == [row.label for row in ROWS] and frame["n_rec"].tolist()[:3] == [0, 1, 2]
@@ -113,7 +158,9 @@ def test_no_rows_are_written_as_an_empty_table(tmp_path: Path) -> None:
     assert json.loads(export.write([], tmp_path / "none.json").read_text()) == []
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_leaves_the_old_one_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = export.write(ROWS, tmp_path / "rows.csv")
     before = path.read_bytes()
 
@@ -126,7 +173,9 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_says_so(tmp_path: 
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["rows.csv"]
 
 
-def test_an_unknown_ending_or_a_missing_package_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_ending_or_a_missing_package_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadInput, match="xlsx"):
         export.write(ROWS, tmp_path / "rows.xlsx")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -17,13 +17,30 @@ SIZE = 1000.0
 JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
 
 
-def op(name: str, *, born: tuple[int, ...] = (), dead: tuple[int, ...] = (), read: float = SIZE, family: str = "streaming", phase: Phase = "forward") -> Op:
+def op(
+    name: str,
+    *,
+    born: tuple[int, ...] = (),
+    dead: tuple[int, ...] = (),
+    read: float = SIZE,
+    family: str = "streaming",
+    phase: Phase = "forward",
+) -> Op:
     written = SIZE * len(born) if born else (SIZE if name.endswith("_") else 0.0)
     if family == "view":
         read = written = 0.0
     shape = (250, 0, 1)
     return Op(
-        name=f"aten.{name}", family=family, phase=phase, dtype="fp32", flop=250.0, read_bytes=read, written_bytes=written, shape=shape, born=born, dead=dead
+        name=f"aten.{name}",
+        family=family,
+        phase=phase,
+        dtype="fp32",
+        flop=250.0,
+        read_bytes=read,
+        written_bytes=written,
+        shape=shape,
+        born=born,
+        dead=dead,
     )
 
 
@@ -35,7 +52,9 @@ def trace_of(*ops: Op, held: tuple[int, ...] = (0,), parts: dict[int, Part] | No
         target="gpu",
         precision="fp32",
         ops=ops,
-        allocations={name: Allocation(bytes=SIZE, part=(parts or {}).get(name, "activations")) for name in names},
+        allocations={
+            name: Allocation(bytes=SIZE, part=(parts or {}).get(name, "activations")) for name in names
+        },
         held=held,
         batch_bytes=SIZE,
         parameters=1,
@@ -54,7 +73,12 @@ def moved(trace: Trace) -> float:
 def test_a_chain_reads_once_and_writes_once() -> None:
     chain = trace_of(op("mul", born=(1,)), op("tanh", born=(2,), dead=(1,)), op("add", born=(3,), dead=(2,)))
     (fused,) = fuse(chain).ops
-    assert (fused.name, fused.family, fused.read_bytes, fused.written_bytes) == (FUSED, "streaming", SIZE, SIZE)
+    assert (fused.name, fused.family, fused.read_bytes, fused.written_bytes) == (
+        FUSED,
+        "streaming",
+        SIZE,
+        SIZE,
+    )
     assert fused.flop == chain.flop and fused.born == (3,) and fused.dead == ()
     assert set(fuse(chain).allocations) == {0, 3}, "what never reaches memory is not allocated"
 
@@ -71,7 +95,9 @@ def test_an_op_in_place_on_a_newborn_moves_nothing_more() -> None:
 
 
 def test_gradients_added_up_in_place_are_still_written() -> None:
-    (fused,) = fuse(trace_of(op("mul", born=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))).ops
+    (fused,) = fuse(
+        trace_of(op("mul", born=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))
+    ).ops
     assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, 2 * SIZE)
 
 
@@ -99,20 +125,28 @@ def test_a_kernel_has_an_end() -> None:
 
 
 def test_the_host_calls_graphs_and_not_modules() -> None:
-    fused = fuse(trace_of(op("mul", born=(1,)), op("mul", born=(2,), phase="backward"), parts={2: "gradients"}))
+    fused = fuse(
+        trace_of(op("mul", born=(1,)), op("mul", born=(2,), phase="backward"), parts={2: "gradients"})
+    )
     assert fused.module_calls == 1 and fused.nodes == 2
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 @pytest.mark.parametrize("job", JOBS)
-def test_compiling_changes_no_arithmetic_and_moves_no_more(recorded: Callable[..., Trace], job: str, target: str) -> None:
+def test_compiling_changes_no_arithmetic_and_moves_no_more(
+    recorded: Callable[..., Trace], job: str, target: str
+) -> None:
     eager = recorded(job, target, batch=2)
     compiled = fuse(eager)
     assert math.isclose(compiled.flop, eager.flop, rel_tol=1e-12) and moved(compiled) <= moved(eager)
     assert all(o.read_bytes >= 0 and o.written_bytes >= 0 for o in compiled.ops)
     for family in ("matmul", "convolution", "attention", "recurrent", "indexing"):
-        assert [o.flop for o in compiled.ops if o.family == family] == [o.flop for o in eager.ops if o.family == family]
-    assert [o.name for o in compiled.ops if o.phase == "update"] == [o.name for o in eager.ops if o.phase == "update"]
+        assert [o.flop for o in compiled.ops if o.family == family] == [
+            o.flop for o in eager.ops if o.family == family
+        ]
+    assert [o.name for o in compiled.ops if o.phase == "update"] == [
+        o.name for o in eager.ops if o.phase == "update"
+    ]
     assert not any(o.family == "view" and o.phase != "update" for o in compiled.ops)
 
 
@@ -126,16 +160,24 @@ def test_memory_stays_consistent(recorded: Callable[..., Trace], job: str) -> No
         alive |= set(each.born)
         assert set(each.dead) <= alive, "only what lives can die"
         alive -= set(each.dead)
-    assert alive == {*eager.held, *(n for o in eager.ops for n in o.born)} - {n for o in eager.ops for n in o.dead}
+    assert alive == {*eager.held, *(n for o in eager.ops for n in o.born)} - {
+        n for o in eager.ops for n in o.dead
+    }
     for part in ("weights", "gradients", "optimiser", "data"):
-        sizes = [sum(a.bytes for a in trace.allocations.values() if a.part == part) for trace in (eager, compiled)]
+        sizes = [
+            sum(a.bytes for a in trace.allocations.values() if a.part == part) for trace in (eager, compiled)
+        ]
         assert sizes[0] == sizes[1]
 
 
-def test_a_compiled_step_can_be_measured_where_a_compiler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_step_can_be_measured_where_a_compiler_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And where none is, that is said by name."""
     job, here = wt.Workload.named("fcn5", layers="20,16,10"), wt.Machine.here().with_cpu_only()
-    protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=300)
+    protocol = wt.Protocol(
+        processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=300
+    )
     strategy = wt.Strategy(batch=4, threads=1, execution="compiled")
     store = wt.Store(tmp_path / "s.sqlite")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))

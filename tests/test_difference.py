@@ -8,19 +8,36 @@ from pathlib import Path
 import pytest
 
 import windtunnel as wt
-from windtunnel.difference import explain
+from windtunnel.accuracy.difference import explain
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.measurement.measure import Measurement
 from windtunnel.results import Memory
 
-COMMON = {"job": "case", "machine": "here", "strategy": {}, "batch": 1, "memory": Memory(peak_bytes=1.0), "bound_by": "compute"}
+COMMON = {
+    "job": "case",
+    "machine": "here",
+    "strategy": {},
+    "batch": 1,
+    "memory": Memory(peak_bytes=1.0),
+    "bound_by": "compute",
+}
 
 
 def forecast(step: float, families: dict[str, float], host: float = 0.0, **parts: float) -> Forecast:
-    return Forecast(**COMMON, step_seconds=step, low_seconds=step, high_seconds=step, parts=parts, host_seconds=host, families=families)  # type: ignore[arg-type]
+    return Forecast(
+        **COMMON,
+        step_seconds=step,
+        low_seconds=step,
+        high_seconds=step,
+        parts=parts,
+        host_seconds=host,
+        families=families,
+    )  # type: ignore[arg-type]
 
 
-def measured(step: float, families: dict[str, float], host: float = 0.0, kernels: float | None = 10.0, **parts: float) -> Measurement:
+def measured(
+    step: float, families: dict[str, float], host: float = 0.0, kernels: float | None = 10.0, **parts: float
+) -> Measurement:
     return Measurement(
         **COMMON,  # type: ignore[arg-type]
         step_seconds=step,
@@ -34,7 +51,10 @@ def measured(step: float, families: dict[str, float], host: float = 0.0, kernels
 
 
 def test_the_family_that_is_off_is_named() -> None:
-    found = explain(forecast(10e-3, {"matmul": 6e-3, "convolution": 3e-3}, 2e-3), measured(14e-3, {"matmul": 6.1e-3, "convolution": 7e-3}, 2e-3))
+    found = explain(
+        forecast(10e-3, {"matmul": 6e-3, "convolution": 3e-3}, 2e-3),
+        measured(14e-3, {"matmul": 6.1e-3, "convolution": 7e-3}, 2e-3),
+    )
     assert found.largest.name == "convolution" and found.largest.seconds == pytest.approx(4e-3)
     assert "convolution: 7.00 ms measured, 3.00 ms predicted" in found.sentence()
     assert str(found).splitlines()[2].split()[0] == "convolution", "the largest difference comes first"
@@ -42,14 +62,16 @@ def test_the_family_that_is_off_is_named() -> None:
 
 def test_a_step_that_waits_for_its_host_says_so() -> None:
     found = explain(forecast(2e-3, {"matmul": 1e-3}, 2e-3), measured(4e-3, {"matmul": 1e-3}, 4e-3))
-    assert found.largest.name == "unit waiting" and found.share(found.largest) == pytest.approx(1.0)
+    assert found.largest.name == "device waiting" and found.share(found.largest) == pytest.approx(1.0)
     assert [(row.name, row.predicted, row.measured) for row in found.beside] == [("host busy", 2e-3, 4e-3)]
 
 
 def test_on_a_cpu_the_host_is_what_lies_outside_ops() -> None:
-    found = explain(forecast(2e-3, {"matmul": 1.5e-3}, 0.5e-3), measured(2.5e-3, {"matmul": 1.5e-3}, 1e-3, kernels=None))
+    found = explain(
+        forecast(2e-3, {"matmul": 1.5e-3}, 0.5e-3), measured(2.5e-3, {"matmul": 1.5e-3}, 1e-3, kernels=None)
+    )
     assert found.largest.name == "host" and not found.beside
-    assert "cost of issuing it" in found.note
+    assert "cost of launching it" in found.note
 
 
 @pytest.mark.parametrize("copy", [0.0, 3e-3])
@@ -70,12 +92,16 @@ def test_steps_that_agree_are_said_to() -> None:
 
 
 def test_the_difference_of_a_real_step_is_plain_data_and_a_table(tmp_path: Path) -> None:
-    job, strategy, here = wt.Workload.named("fcn5", layers="64,64,64"), wt.Strategy(batch=16, threads=1), wt.Machine.here().with_cpu_only()
+    job, strategy, here = (
+        wt.Workload.named("fcn5", layers="64,64,64"),
+        wt.Strategy(batch=16, threads=1),
+        wt.Machine.here().with_cpu_only(),
+    )
     protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.1, warm_seconds=0.05)
     seen = wt.measure(job, here, strategy, protocol=protocol, store=wt.Store(tmp_path / "s.sqlite"))
     assert {"matmul", "streaming"} <= set(seen.families)
-    assert seen.unit_seconds == pytest.approx(sum(seen.families.values()))
-    assert seen.unit_seconds + (seen.host_seconds or 0.0) == pytest.approx(seen.step_seconds)
+    assert seen.device_seconds == pytest.approx(sum(seen.families.values()))
+    assert seen.device_seconds + (seen.host_seconds or 0.0) == pytest.approx(seen.step_seconds)
     found = explain(wt.predict(job, here, strategy), seen)
     data = json.loads(json.dumps(found.plain()))
     assert {"matmul", "host"} <= {row["name"] for row in data["rows"]}

@@ -19,17 +19,26 @@ from windtunnel.errors import BadInput, Unavailable
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
-from windtunnel.study import engines
-from windtunnel.study.engine import Local, Outcome, Work
+from windtunnel.study.run import engines
+from windtunnel.study.run.engine import Local, Outcome, Work
 
 QUICK = Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.02)
 LONG = Protocol(processes=1, most_processes=1, seconds=120.0, precision=1e-9, warm_seconds=0.02)
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (extra cluster)")
-needs_submitit = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed (extra cluster)")
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed (extra cluster)"
+)
+needs_submitit = pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="submitit is not installed (extra cluster)"
+)
 
 
-def work(key: str, protocol: Protocol = QUICK, way: str = "hand") -> Work:
-    task = Task(framework="numpy", way=way, job="rnn", settings={"n_in": 2, "n_rec": 5, "n_out": 2, "n_steps": 3, "activation": "relu"})
+def work(key: str, protocol: Protocol = QUICK, variant: str = "hand") -> Work:
+    task = Task(
+        framework="numpy",
+        variant=variant,
+        job="rnn",
+        settings={"n_in": 2, "n_rec": 5, "n_out": 2, "n_steps": 3, "activation": "relu"},
+    )
     return Work(key=key, number=0, task=task, protocol=protocol)
 
 
@@ -60,7 +69,7 @@ def build(problem, task):
         steps += 1
         if steps == 1:
             note("began")
-        if steps == 2 and task.way == "compiles":
+        if steps == 2 and task.variant == "compiles":
             wait_for_two("began")
         if steps == 2:
             note("continued")
@@ -70,16 +79,16 @@ def build(problem, task):
         note("told")
         return float(loss)
 
-    if task.way == "exits":
+    if task.variant == "exits":
         os._exit(7)
-    if task.way == "crashes":
+    if task.variant == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if task.way == "raises":
+    if task.variant == "raises":
         raise ValueError("no such layer")
-    if task.way == "patient":
+    if task.variant == "patient":
         wait_for_two("loaded")
-    facts = {"child": os.getpid(), "way": task.way}
-    return Built(step=step, number=number, parameters=1, dtype="float32", versions={}, facts=facts, compiles=task.way == "compiles")
+    facts = {"child": os.getpid(), "variant": task.variant}
+    return Built(step=step, number=number, parameters=1, dtype="float32", versions={}, facts=facts, compiles=task.variant == "compiles")
 """
 
 
@@ -88,9 +97,14 @@ def own(folder: Path, name: str = "own.py") -> str:
     return str(folder / name)
 
 
-def of_own(framework: str, way: str, key: str = "", protocol: Protocol = QUICK, **other: Any) -> Work:
+def of_own(framework: str, variant: str, key: str = "", protocol: Protocol = QUICK, **other: Any) -> Work:
     settings = {"n_in": 2, "n_rec": 5, "n_out": 2, "n_steps": 3, "activation": "relu"}
-    return Work(key=key or way, number=0, task=Task(framework=framework, way=way, job="rnn", settings=settings, **other), protocol=protocol)
+    return Work(
+        key=key or variant,
+        number=0,
+        task=Task(framework=framework, variant=variant, job="rnn", settings=settings, **other),
+        protocol=protocol,
+    )
 
 
 def notes(folder: Path, what: str) -> dict[int, float]:
@@ -113,7 +127,7 @@ def test_work_travels_as_plain_data_and_arrives_the_same() -> None:
 
 
 def test_what_goes_wrong_on_another_machine_comes_back_by_name() -> None:
-    assert engines.carry_out_plain(engines.to_plain(work("a", way="nonsense")))["state"] != "done"
+    assert engines.carry_out_plain(engines.to_plain(work("a", variant="nonsense")))["state"] != "done"
     broken = {**engines.to_plain(work("a")), "task": {"framework": "numpy", "colour": "red"}}
     answer = engines.carry_out_plain(broken)
     assert answer["state"] == "failed" and "colour" in answer["error"]
@@ -124,7 +138,9 @@ def test_engines_are_found_by_name_and_a_wrong_name_says_the_right_ones() -> Non
     assert engines.engine_for("ray://head:10001") == engines.RayCluster(address="ray://head:10001")
     assert engines.engine_for("ray") == engines.RayCluster(address="auto")
     slurm = engines.engine_for("slurm:partition=gpu,jobs=2,chunk=3,gres=gpu:1")
-    assert slurm == engines.Slurm(jobs=2, chunk=3, parameters={"slurm_partition": "gpu", "slurm_gres": "gpu:1"})
+    assert slurm == engines.Slurm(
+        jobs=2, chunk=3, parameters={"slurm_partition": "gpu", "slurm_gres": "gpu:1"}
+    )
     for wrong in ("slrum", "slurm:jobs", "slurm:jobs=many", "slurm:jobs=0"):
         with pytest.raises(BadInput):
             engines.engine_for(wrong)
@@ -134,51 +150,102 @@ def test_the_local_engine_is_told_how_many_to_start_ahead_and_how_many_share_a_p
     assert engines.engine_for("local") == Local(ahead=1, share=1)
     assert engines.engine_for("local:ahead=4,share=10") == Local(ahead=4, share=10)
     assert engines.engine_for("local:share=3") == Local(share=3)
-    for wrong in ("ahead", "ahead=", "ahead=0", "ahead=65", "share=-1", "share=2.5", "share=many", "jobs=4", "ahead=4;share=10"):
+    for wrong in (
+        "ahead",
+        "ahead=",
+        "ahead=0",
+        "ahead=65",
+        "share=-1",
+        "share=2.5",
+        "share=many",
+        "jobs=4",
+        "ahead=4;share=10",
+    ):
         with pytest.raises(BadInput, match="is not a setting"):
             engines.engine_for(f"local:{wrong}")
 
 
-def test_cells_that_share_a_process_are_timed_one_after_another_and_only_the_first_tells_of_memory(tmp_path: Path) -> None:
+def test_cells_that_share_a_process_are_timed_one_after_another_and_only_the_first_tells_of_memory(
+    tmp_path: Path,
+) -> None:
     framework = own(tmp_path)
     outcomes = list(Local(share=3).measure([of_own(framework, f"way {place}") for place in range(4)]))
-    assert [outcome.work.task.way for outcome in outcomes] == ["way 0", "way 1", "way 2", "way 3"]
-    assert all(outcome.state == "done" and steady(outcome) and outcome.report["ready"]["way"] == outcome.work.task.way for outcome in outcomes)
-    assert [outcome.report["ready"]["place"] for outcome in outcomes] == [0, 1, 2, 0], "a fourth has a process of its own"
+    assert [outcome.work.task.variant for outcome in outcomes] == ["way 0", "way 1", "way 2", "way 3"]
+    assert all(
+        outcome.state == "done"
+        and steady(outcome)
+        and outcome.report["ready"]["variant"] == outcome.work.task.variant
+        for outcome in outcomes
+    )
+    assert [outcome.report["ready"]["place"] for outcome in outcomes] == [0, 1, 2, 0], (
+        "a fourth has a process of its own"
+    )
     assert ["memory" in outcome.report for outcome in outcomes] == [True, False, False, True]
     assert len(set(children(outcomes[:3]))) == 1 and len(set(children(outcomes))) == 2
 
 
-@pytest.mark.parametrize(("way", "state"), [("exits", "no result"), ("crashes", "crashed"), ("raises", "raised")])
-def test_a_shared_child_that_dies_keeps_what_it_told_names_whom_it_died_of_and_the_rest_is_measured(tmp_path: Path, way: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "state"), [("exits", "no result"), ("crashes", "crashed"), ("raises", "raised")]
+)
+def test_a_shared_child_that_dies_keeps_what_it_told_names_whom_it_died_of_and_the_rest_is_measured(
+    tmp_path: Path, variant: str, state: str
+) -> None:
     framework = own(tmp_path)
-    first, second, third = Local(share=3).measure([of_own(framework, "before"), of_own(framework, way), of_own(framework, "after")])
-    assert first.state == "done" and steady(first) and first.report["ready"]["way"] == "before"
-    assert second.work.task.way == way and second.state == state and second.error and not second.report
-    assert third.state == "done" and steady(third) and third.report["ready"]["way"] == "after"
-    assert third.report["ready"]["place"] == 0 and "memory" in third.report and children([first]) != children([third])
+    first, second, third = Local(share=3).measure(
+        [of_own(framework, "before"), of_own(framework, variant), of_own(framework, "after")]
+    )
+    assert first.state == "done" and steady(first) and first.report["ready"]["variant"] == "before"
+    assert (
+        second.work.task.variant == variant and second.state == state and second.error and not second.report
+    )
+    assert third.state == "done" and steady(third) and third.report["ready"]["variant"] == "after"
+    assert (
+        third.report["ready"]["place"] == 0
+        and "memory" in third.report
+        and children([first]) != children([third])
+    )
 
 
-def test_cells_of_another_framework_number_of_threads_device_or_protocol_never_share_a_process(tmp_path: Path) -> None:
+def test_cells_of_another_framework_number_of_threads_device_or_protocol_never_share_a_process(
+    tmp_path: Path,
+) -> None:
     one, other = own(tmp_path), own(tmp_path, "other.py")
-    pieces = [of_own(one, "a"), of_own(one, "b"), of_own(other, "c"), of_own(one, "d", threads=2), of_own(one, "e", device="cuda")]
+    pieces = [
+        of_own(one, "a"),
+        of_own(one, "b"),
+        of_own(other, "c"),
+        of_own(one, "d", threads=2),
+        of_own(one, "e", device="cuda"),
+    ]
     longer = Protocol(processes=1, most_processes=1, seconds=0.06, warm_seconds=0.02)
-    outcomes = {outcome.work.key: outcome for outcome in Local(share=10).measure([*pieces, of_own(one, "f", protocol=longer)])}
+    outcomes = {
+        outcome.work.key: outcome
+        for outcome in Local(share=10).measure([*pieces, of_own(one, "f", protocol=longer)])
+    }
     by_key = dict(zip(outcomes, children(list(outcomes.values())), strict=True))
     assert set(by_key) == set("abcdef") and by_key["a"] == by_key["b"]
     assert len(set(by_key.values())) == 5
 
 
-def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a_cpu_is_alone(tmp_path: Path) -> None:
+def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a_cpu_is_alone(
+    tmp_path: Path,
+) -> None:
     framework = own(tmp_path)
-    pieces = [of_own(framework, "patient", f"{place} {device}", device=device) for place, device in enumerate(("cuda", "cuda", "cpu", "cuda"))]
+    pieces = [
+        of_own(framework, "patient", f"{place} {device}", device=device)
+        for place, device in enumerate(("cuda", "cuda", "cpu", "cuda"))
+    ]
     outcomes = list(Local(ahead=2).measure(pieces))
     child = dict(zip((outcome.work.key for outcome in outcomes), children(outcomes), strict=True))
     loaded, began, told, ended = (notes(tmp_path, what) for what in ("loaded", "began", "told", "ended"))
     first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: began[each])
-    assert loaded[second] < told[first] <= began[second], "it was there before the first was done, and did no step until then"
+    assert loaded[second] < told[first] <= began[second], (
+        "it was there before the first was done, and did no step until then"
+    )
     alone = child.pop("2 cpu")
-    assert len(child) == 3 and all(ended[other] <= loaded[alone] or ended[alone] <= loaded[other] for other in child.values())
+    assert len(child) == 3 and all(
+        ended[other] <= loaded[alone] or ended[alone] <= loaded[other] for other in child.values()
+    )
 
 
 @pytest.mark.parametrize("share", [1, 2])
@@ -203,20 +270,26 @@ def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path:
     assert not any(psutil.pid_exists(child) for child in notes(tmp_path, "loaded"))
 
 
-@pytest.mark.parametrize(("way", "begins"), [("plain", "began"), ("compiles", "continued")])
-def test_two_children_of_one_turn_do_not_overlap_but_in_what_compiles(tmp_path: Path, way: str, begins: str) -> None:
-    task, turn = of_own(own(tmp_path), way).task, str(tmp_path / "turn")
+@pytest.mark.parametrize(("variant", "begins"), [("plain", "began"), ("compiles", "continued")])
+def test_two_children_of_one_turn_do_not_overlap_but_in_what_compiles(
+    tmp_path: Path, variant: str, begins: str
+) -> None:
+    task, turn = of_own(own(tmp_path), variant).task, str(tmp_path / "turn")
     with ThreadPoolExecutor(2) as pool:
-        reports = list(pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, turn=turn), range(2)))
+        reports = list(
+            pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, turn=turn), range(2))
+        )
     began, told = notes(tmp_path, begins), notes(tmp_path, "told")
     first, second = sorted((report["ready"]["child"] for report in reports), key=lambda child: began[child])
     assert told[first] <= began[second]
-    if way == "compiles":
+    if variant == "compiles":
         assert notes(tmp_path, "began")[second] < told[first], "it compiled while the other was timed"
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
-def test_without_its_package_an_engine_says_what_to_install(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_an_engine_says_what_to_install(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(Unavailable, match=package):
         list(engines.engine_for(name).measure([work("a")]))
@@ -228,8 +301,15 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    quick_to_notice = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": quick_to_notice})
+    quick_to_notice = {
+        "health_check_initial_delay_ms": 500,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 4,
+    }
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": quick_to_notice},
+    )
     made.second = made.add_node(num_cpus=1)
     ray.init(address=made.address, log_to_driver=False, logging_level="error")
     made.wait_for_nodes()
@@ -248,7 +328,7 @@ def test_ray_measures_every_piece_once_and_one_at_a_time_on_each_node(cluster: A
         for place in range(5):
             taken.append(place)
             most = max(most, len(taken) - len(returned))
-            yield work(f"cell {place}", way="nonsense" if place == 3 else "hand")
+            yield work(f"cell {place}", variant="nonsense" if place == 3 else "hand")
 
     for outcome in engines.RayCluster().measure(pieces()):
         returned.append(outcome)
@@ -282,7 +362,7 @@ def test_a_node_that_dies_is_an_outcome_and_the_other_node_does_the_rest(cluster
 @needs_submitit
 def test_slurm_jobs_bring_every_piece_back(tmp_path: Path) -> None:
     engine = engines.Slurm(folder=tmp_path, cluster="local", chunk=2, jobs=1, poll_seconds=0.1)
-    outcomes = list(engine.measure([work("a"), work("b", way="nonsense"), work("c")]))
+    outcomes = list(engine.measure([work("a"), work("b", variant="nonsense"), work("c")]))
     assert [outcome.work.key for outcome in outcomes] == ["a", "b", "c"]
     assert [outcome.state == "done" for outcome in outcomes] == [True, False, True]
     assert steady(outcomes[0]) and outcomes[1].error

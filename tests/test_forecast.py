@@ -17,7 +17,8 @@ from windtunnel.forecast.forecast import forecast
 from windtunnel.forecast.memory import account
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.schedule import Lanes, Task, place
-from windtunnel.profiles import profile_for
+from windtunnel.machine.machine import Link
+from windtunnel.machine.profiles import profile_for
 from windtunnel.results import PARTS
 from windtunnel.trace import Op, Trace
 
@@ -27,7 +28,7 @@ CASES = [
     ("rnn", "h200", wt.Strategy(execution="graph"), {}),
     ("rnn", "k80", wt.Strategy(data="streamed"), {}),
     ("rnn", "i7-3820", wt.Strategy(threads=1), {}),
-    ("rnn", "h200", wt.Strategy(), {"way": "module"}),
+    ("rnn", "h200", wt.Strategy(), {"variant": "module"}),
     ("fcn5", "k80", wt.Strategy(), SMALL),
     ("fcn5", "h200", wt.Strategy(precision="bf16", batch=512), SMALL),
     ("fcn5", "a100-80gb", wt.Strategy(precision="tf32", data="streamed", prefetch=1), SMALL),
@@ -38,7 +39,9 @@ every_case = pytest.mark.parametrize(("job", "machine", "strategy", "settings"),
 
 
 @every_case
-def test_the_parts_sum_to_the_step(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_the_parts_sum_to_the_step(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     result = fly(job, machine, strategy, **settings)
     assert sum(result.parts.values()) == pytest.approx(result.step_seconds, rel=1e-9)
     assert set(result.parts) <= set(PARTS)
@@ -46,38 +49,58 @@ def test_the_parts_sum_to_the_step(job: str, machine: str, strategy: wt.Strategy
 
 
 @every_case
-def test_the_memory_parts_sum_to_the_peak(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_the_memory_parts_sum_to_the_peak(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     memory = fly(job, machine, strategy, **settings).memory
     assert sum(memory.parts.values()) == pytest.approx(memory.peak_bytes)
     assert memory.total_bytes >= memory.peak_bytes
 
 
 @every_case
-def test_the_step_lies_inside_its_interval_and_is_no_faster_than_its_lanes(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_the_step_lies_inside_its_interval_and_is_no_faster_than_its_lanes(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     result = fly(job, machine, strategy, **settings)
     assert 0 < result.low_seconds < result.step_seconds < result.high_seconds
-    assert result.unit_seconds is not None and result.step_seconds >= result.unit_seconds * (1 - 1e-9)
+    assert result.device_seconds is not None and result.step_seconds >= result.device_seconds * (1 - 1e-9)
 
 
 @every_case
-def test_a_faster_unit_memory_or_link_is_never_slower(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_a_faster_unit_memory_or_link_is_never_slower(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     slow = wt.Machine.named(machine)
-    unit = slow.unit
-    faster_unit = dataclasses.replace(unit, flop_rates={k: 2 * v for k, v in unit.flop_rates.items()}, memory_rate=2 * (unit.memory_rate or 0))
-    quick = dataclasses.replace(slow, unit=faster_unit, link=slow.link and dataclasses.replace(slow.link, rate=2 * slow.link.rate))
-    assert fly(job, quick, strategy, **settings).step_seconds <= fly(job, slow, strategy, **settings).step_seconds * (1 + 1e-9)
+    device = slow.device
+    faster_unit = dataclasses.replace(
+        device,
+        flop_rates={k: 2 * v for k, v in device.flop_rates.items()},
+        memory_rate=2 * (device.memory_rate or 0),
+    )
+    quick = dataclasses.replace(
+        slow, device=faster_unit, link=slow.link and dataclasses.replace(slow.link, rate=2 * slow.link.rate)
+    )
+    assert fly(job, quick, strategy, **settings).step_seconds <= fly(
+        job, slow, strategy, **settings
+    ).step_seconds * (1 + 1e-9)
 
 
 @every_case
-def test_a_faster_host_is_never_slower(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_a_faster_host_is_never_slower(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     slow = wt.Machine.named(machine)
-    assert slow.issue is not None
-    quick = dataclasses.replace(slow, issue=slow.issue.scaled(0.5))
-    assert fly(job, quick, strategy, **settings).step_seconds <= fly(job, slow, strategy, **settings).step_seconds * (1 + 1e-9)
+    assert slow.launch_costs is not None
+    quick = dataclasses.replace(slow, launch_costs=slow.launch_costs.scaled(0.5))
+    assert fly(job, quick, strategy, **settings).step_seconds <= fly(
+        job, slow, strategy, **settings
+    ).step_seconds * (1 + 1e-9)
 
 
 @every_case
-def test_the_same_question_gets_the_same_answer_and_changes_nothing(job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]) -> None:
+def test_the_same_question_gets_the_same_answer_and_changes_nothing(
+    job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
+) -> None:
     where, workload = wt.Machine.named(machine), wt.Workload.named(job, **settings)
     before = copy.deepcopy((where, strategy))
     assert wt.predict(workload, where, strategy) == wt.predict(workload, where, strategy)
@@ -99,7 +122,9 @@ def test_on_a_gpu_its_time_is_flat_in_width_and_linear_in_timesteps() -> None:
 def test_on_a_cpu_its_time_rises_with_width_and_the_gpu_overtakes() -> None:
     cpu = {n: fly("rnn", "macbook-2016", n_rec=n).step_seconds for n in (50, 5000)}
     gpu = {n: fly("rnn", "k80", n_rec=n).step_seconds for n in (50, 5000)}
-    assert cpu[50] < gpu[50], "a laptop beats the K80 on small networks (Brandfonbrener 2017, Figures 3 and 10)"
+    assert cpu[50] < gpu[50], (
+        "a laptop beats the K80 on small networks (Brandfonbrener 2017, Figures 3 and 10)"
+    )
     assert cpu[5000] > 3 * gpu[5000], "the K80 is far ahead at 5,000 (Brandfonbrener 2017, Figure 5)"
 
 
@@ -109,7 +134,10 @@ def test_input_and_output_sizes_hardly_matter_on_a_gpu() -> None:
 
 
 def test_a_captured_graph_is_faster_where_launches_bound() -> None:
-    assert fly("rnn", "h200", wt.Strategy(execution="graph")).step_seconds < 0.5 * fly("rnn", "h200").step_seconds
+    assert (
+        fly("rnn", "h200", wt.Strategy(execution="graph")).step_seconds
+        < 0.5 * fly("rnn", "h200").step_seconds
+    )
 
 
 def test_threads_help_up_to_the_physical_cores_and_hurt_beyond() -> None:
@@ -119,27 +147,39 @@ def test_threads_help_up_to_the_physical_cores_and_hurt_beyond() -> None:
 
 
 def test_streaming_is_never_faster_than_resident_and_prefetch_never_slower_than_none() -> None:
-    strategies = {"resident": {}, "streamed": {"data": "streamed"}, "prefetched": {"data": "streamed", "prefetch": 1}}
-    seconds = {name: fly("fcn5", "k80", wt.Strategy(batch=256, **how), **SMALL).step_seconds for name, how in strategies.items()}  # type: ignore[arg-type]
+    strategies = {
+        "resident": {},
+        "streamed": {"data": "streamed"},
+        "prefetched": {"data": "streamed", "prefetch": 1},
+    }
+    seconds = {
+        name: fly("fcn5", "k80", wt.Strategy(batch=256, **how), **SMALL).step_seconds
+        for name, how in strategies.items()
+    }  # type: ignore[arg-type]
     assert seconds["resident"] <= seconds["prefetched"] < seconds["streamed"]
 
 
 def test_a_streamed_batch_is_a_copy_over_the_link() -> None:
     machine = wt.Machine.named("k80")
-    slow = dataclasses.replace(machine, link=wt.machine.Link(name="thin", rate=1e6))  # type: ignore[attr-defined]
+    slow = dataclasses.replace(machine, link=Link(name="thin", rate=1e6))
     result = fly("fcn5", slow, wt.Strategy(batch=256, data="streamed"), **SMALL)
     assert result.bound_by == "copy"
     assert result.parts["copy"] == pytest.approx((256 * 2048 * 4 + 256 * 8) / 1e6)
 
 
-@pytest.mark.parametrize(("machine", "way"), [("h200", "module"), ("ice-lake-2-cores", "fused")])
-def test_a_sequence_longer_than_any_probed_takes_as_much_longer(machine: str, way: str) -> None:
-    short, long = (fly("rnn", machine, way=way, n_rec=50, n_steps=n).unit_seconds for n in (250, 2000))
+@pytest.mark.parametrize(("machine", "variant"), [("h200", "module"), ("ice-lake-2-cores", "fused")])
+def test_a_sequence_longer_than_any_probed_takes_as_much_longer(machine: str, variant: str) -> None:
+    short, long = (
+        fly("rnn", machine, variant=variant, n_rec=50, n_steps=n).device_seconds for n in (250, 2000)
+    )
     assert short and long and 6 < long / short < 9
 
 
 def test_low_precision_pays_on_matrix_units() -> None:
-    seconds = [fly("fcn5", "h200", wt.Strategy(batch=8192, precision=p), **SMALL).step_seconds for p in ("fp32", "tf32", "bf16")]  # type: ignore[arg-type]
+    seconds = [
+        fly("fcn5", "h200", wt.Strategy(batch=8192, precision=p), **SMALL).step_seconds
+        for p in ("fp32", "tf32", "bf16")
+    ]  # type: ignore[arg-type]
     assert seconds[0] > seconds[1] and seconds[0] > seconds[2]
 
 
@@ -147,7 +187,13 @@ def test_more_memory_never_makes_a_case_stop_fitting(recorded: Callable[..., Tra
     steps = recorded("fcn5", "gpu", batch=64, **SMALL)
     machine = wt.Machine.named("k80")
     fits = [
-        account(steps, dataclasses.replace(machine, unit=dataclasses.replace(machine.unit, memory_bytes=float(size))), wt.Strategy()).fits
+        account(
+            steps,
+            dataclasses.replace(
+                machine, device=dataclasses.replace(machine.device, memory_bytes=float(size))
+            ),
+            wt.Strategy(),
+        ).fits
         for size in (1e7, 1e8, 8e8, 9e8, 1e9, 1e10)
     ]
     assert fits == sorted(fits) and fits[0] is False and fits[-1] is True
@@ -156,7 +202,7 @@ def test_more_memory_never_makes_a_case_stop_fitting(recorded: Callable[..., Tra
 def test_what_does_not_fit_is_refused_with_parts_and_the_largest_batch_that_does() -> None:
     job = wt.Workload.named("fcn5", layers=(4096, 1024, 64))
     tiny = wt.Machine.named("k80")
-    tiny = dataclasses.replace(tiny, unit=dataclasses.replace(tiny.unit, memory_bytes=1.1e9))
+    tiny = dataclasses.replace(tiny, device=dataclasses.replace(tiny.device, memory_bytes=1.1e9))
     with pytest.raises(DoesNotFit) as caught:
         wt.predict(job, tiny, wt.Strategy(batch=1_000_000))
     assert "data" in str(caught.value) and "k80" in str(caught.value)
@@ -188,16 +234,18 @@ def test_every_op_costs_the_host_and_all_but_views_the_unit(recorded: Callable[.
     for target, machine in (("gpu", "h200"), ("cpu", "i7-3820")):
         steps = recorded("rnn", target)
         where = wt.Machine.named(machine)
-        for op, price in zip(steps.ops, Pricer(where, wt.Strategy(), steps, profile_for(where)).price(steps.ops), strict=True):
+        for op, price in zip(
+            steps.ops, Pricer(where, wt.Strategy(), steps, profile_for(where)).price(steps.ops), strict=True
+        ):
             assert price.host_seconds > 0
-            assert price.unit_seconds == 0 if op.family in ("view", "host") else price.unit_seconds >= 0
-            assert target == "cpu" or op.family in ("view", "host") or price.unit_seconds > 0
+            assert price.device_seconds == 0 if op.family in ("view", "host") else price.device_seconds >= 0
+            assert target == "cpu" or op.family in ("view", "host") or price.device_seconds > 0
 
 
 def test_a_rate_nobody_sourced_is_named_when_it_is_needed(recorded: Callable[..., Trace]) -> None:
     machine = wt.Machine.named("k80")
-    blind = dataclasses.replace(machine, unit=dataclasses.replace(machine.unit, memory_rate=None))
-    with pytest.raises(RateMissing, match=r"unit\.memory_rate of k80"):
+    blind = dataclasses.replace(machine, device=dataclasses.replace(machine.device, memory_rate=None))
+    with pytest.raises(RateMissing, match=r"device\.memory_rate of k80"):
         forecast(recorded("rnn", "gpu"), blind, wt.Strategy(), profile_for(blind))
     unlinked = dataclasses.replace(machine, link=None)
     with pytest.raises(RateMissing, match=r"link\.rate"):
@@ -214,23 +262,30 @@ def test_a_graph_needs_a_gpu_and_idle_units_are_told() -> None:
         fly("rnn", "i7-3820", wt.Strategy(execution="graph"))
     with pytest.raises(BadInput, match="streamed"):
         fly("rnn", "h200", wt.Strategy(execution="graph", data="streamed"))
-    assert any("one unit of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
+    assert any("one device of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
 
 
 def test_lanes_by_hand() -> None:
-    """Host issues three kernels at 10 us each; the unit needs 25, 1 and 1. It ends at 10+25+1+1 = 37."""
+    """Host issues three kernels at 10 us each; the device needs 25, 1 and 1. It ends at 10+25+1+1 = 37."""
     tasks = []
     for seconds in (25.0, 1.0, 1.0):
         tasks.append(Task(lane="host", seconds=10.0, part="launch"))
-        tasks.append(Task(lane="unit", seconds=seconds, part="compute", after=(len(tasks) - 1,)))
+        tasks.append(Task(lane="device", seconds=seconds, part="compute", after=(len(tasks) - 1,)))
     spans = place(tasks)
-    assert [(s.start, s.end) for s in spans if tasks[s.task].lane == "unit"] == [(10, 35), (35, 36), (36, 37)]
+    assert [(s.start, s.end) for s in spans if tasks[s.task].lane == "device"] == [
+        (10, 35),
+        (35, 36),
+        (36, 37),
+    ]
     assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
 
 
 def test_a_task_waits_for_the_end_of_an_earlier_step_by_hand() -> None:
     """A copy of 2 s may begin when the step before has ended; each step then computes for 3 s behind its copy: 5 s a step."""
-    step = [Task(lane="copy", seconds=2.0, part="copy", back=1), Task(lane="unit", seconds=3.0, part="compute", after=(0,))]
+    step = [
+        Task(lane="copy", seconds=2.0, part="copy", back=1),
+        Task(lane="device", seconds=3.0, part="compute", after=(0,)),
+    ]
     lanes = Lanes()
     for _ in range(3):
         lanes.place(step)
@@ -242,7 +297,16 @@ def test_a_task_waits_for_the_end_of_an_earlier_step_by_hand() -> None:
 
 
 def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:
-    op = Op(name="aten.case", family=family, phase="forward", dtype="fp32", flop=flop, read_bytes=read, written_bytes=written, shape=shape)
+    op = Op(
+        name="aten.case",
+        family=family,
+        phase="forward",
+        dtype="fp32",
+        flop=flop,
+        read_bytes=read,
+        written_bytes=written,
+        shape=shape,
+    )
     return Trace(
         job="case",
         batch=1,
@@ -266,15 +330,21 @@ def test_a_large_streaming_op_reaches_most_of_the_memory_rate() -> None:
     steps = one_op("streaming", flop=2.5e8, read=2e9, written=1e9, shape=(250_000_000, 0, 2))
     machine = wt.Machine.named("h200")
     price = Pricer(machine, wt.Strategy(), steps, profile_for(machine)).price(steps.ops)[0]
-    assert 625e-6 <= price.unit_seconds < 625e-6 / 0.8
+    assert 625e-6 <= price.device_seconds < 625e-6 / 0.8
 
 
 def test_a_large_matrix_product_reaches_most_of_the_arithmetic_rate() -> None:
     """4096 cubed on an H200 in fp32: 137.4 Gflop at 66.9 TFLOP/s are 2.05 ms; libraries reach about three quarters of that."""
-    steps = one_op("matmul", flop=2 * 4096**3, read=2 * 4 * 4096**2, written=4 * 4096**2, shape=(1, 4096, 4096, 4096, 0, 0))
+    steps = one_op(
+        "matmul",
+        flop=2 * 4096**3,
+        read=2 * 4 * 4096**2,
+        written=4 * 4096**2,
+        shape=(1, 4096, 4096, 4096, 0, 0),
+    )
     machine = wt.Machine.named("h200")
     price = Pricer(machine, wt.Strategy(), steps, profile_for(machine)).price(steps.ops)[0]
-    assert 2.05e-3 <= price.unit_seconds < 2.05e-3 / 0.6
+    assert 2.05e-3 <= price.device_seconds < 2.05e-3 / 0.6
 
 
 def test_an_op_far_outside_of_what_was_probed_is_told() -> None:
@@ -286,11 +356,14 @@ def test_an_op_far_outside_of_what_was_probed_is_told() -> None:
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
     )
     told = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=4096)).cautions
-    assert any("larger or smaller than anything that was probed" in caution and "aten.mm" in caution for caution in told)
+    assert any(
+        "larger or smaller than anything that was probed" in caution and "aten.mm" in caution
+        for caution in told
+    )
 
 
 def test_the_peak_by_hand() -> None:
-    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in units of 4 MB: weights 1, gradients 1; the batch is 0.1."""
+    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in devices of 4 MB: weights 1, gradients 1; the batch is 0.1."""
     job = wt.Workload(
         name="layer",
         model=lambda: nn.Linear(1000, 1000, bias=False),

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel import machine as machines
 from windtunnel.errors import BadInput, BadRecord, MeasurementFailed, Unavailable, UnknownName
+from windtunnel.machine import machine as machines
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks import Task, agreement, base, catalogue, installation
 from windtunnel.measurement.frameworks import numpy as reference
@@ -44,11 +44,17 @@ def _users_own_place() -> str:
 
 if ALL:
     os.environ.setdefault(catalogue.PLACE_VARIABLE, _users_own_place())
-ASKED = catalogue.names() if ALL else [name for name in catalogue.names() if catalogue.python_for(name) == Path(sys.executable)]
+ASKED = (
+    catalogue.names()
+    if ALL
+    else [name for name in catalogue.names() if catalogue.python_for(name) == Path(sys.executable)]
+)
 
 
-def small(framework: str, way: str, **changes: Any) -> Task:
-    return dataclasses.replace(Task(framework=framework, way=way, job="rnn", settings=SMALL), **changes)
+def small(framework: str, variant: str, **changes: Any) -> Task:
+    return dataclasses.replace(
+        Task(framework=framework, variant=variant, job="rnn", settings=SMALL), **changes
+    )
 
 
 @pytest.fixture(scope="module", params=ASKED)
@@ -61,29 +67,44 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def traced(name: str) -> list[tuple[Task, dict[str, Any]]]:
     """Ten steps of every job in one child; compiling for minutes is left to the run that asks all."""
-    ways = None if ALL else [way for ways in catalogue.named(name).ways.values() for way in ways if way != "compiled"]
-    asked = agreement.tasks(name, ways=ways)
+    variants = (
+        None
+        if ALL
+        else [
+            variant
+            for variants in catalogue.named(name).variants.values()
+            for variant in variants
+            if variant != "compiled"
+        ]
+    )
+    asked = agreement.tasks(name, variants=variants)
     return list(zip(asked, frameworks.traces(asked, agreement.STEPS), strict=True))
 
 
 def most_threads(name: str) -> int:
     """Two, where the framework spreads a network over threads at all."""
-    return 1 if frameworks.refusal(small(name, catalogue.named(name).ways["rnn"][0], threads=2)) else 2
+    return 1 if frameworks.refusal(small(name, catalogue.named(name).variants["rnn"][0], threads=2)) else 2
 
 
 @pytest.fixture(scope="module")
 def timed(name: str) -> dict[str, Any]:
-    way = catalogue.named(name).ways["rnn"][0]
-    return frameworks.run_task(small(name, way, threads=most_threads(name)), QUICK)
+    variant = catalogue.named(name).variants["rnn"][0]
+    return frameworks.run_task(small(name, variant, threads=most_threads(name)), QUICK)
 
 
 class TestContract:
-    def test_ten_steps_of_every_job_show_the_losses_of_numpy_by_hand(self, name: str, traced: list[tuple[Task, dict[str, Any]]]) -> None:
-        assert {task.job for task, _ in traced} == set(catalogue.named(name).ways)
+    def test_ten_steps_of_every_job_show_the_losses_of_numpy_by_hand(
+        self, name: str, traced: list[tuple[Task, dict[str, Any]]]
+    ) -> None:
+        assert {task.job for task, _ in traced} == set(catalogue.named(name).variants)
         for task, seen in traced:
-            assert seen["losses"] == pytest.approx(agreement.expected(task), rel=agreement.TOLERANCE), task.label
+            assert seen["losses"] == pytest.approx(agreement.expected(task), rel=agreement.TOLERANCE), (
+                task.label
+            )
 
-    def test_as_many_numbers_learn_and_all_are_float32(self, traced: list[tuple[Task, dict[str, Any]]]) -> None:
+    def test_as_many_numbers_learn_and_all_are_float32(
+        self, traced: list[tuple[Task, dict[str, Any]]]
+    ) -> None:
         for task, seen in traced:
             assert seen["ready"]["parameters"] == base.problem_of(task).parameters, task.label
             assert seen["ready"]["dtype"] == "float32"
@@ -92,10 +113,16 @@ class TestContract:
         """A clock that did not wait would say about 1. A neighbour on the machine may spoil one try, not three."""
         seen = [timed["done"]["linear"]]
         while not 1.5 < seen[-1] < 2.7 and len(seen) < 3:
-            seen.append(frameworks.run_task(small(name, catalogue.named(name).ways["rnn"][0]), QUICK)["done"]["linear"])
+            seen.append(
+                frameworks.run_task(small(name, catalogue.named(name).variants["rnn"][0]), QUICK)["done"][
+                    "linear"
+                ]
+            )
         assert 1.5 < seen[-1] < 2.7, seen
 
-    def test_threads_are_read_back_as_asked(self, name: str, timed: dict[str, Any], traced: list[tuple[Task, dict[str, Any]]]) -> None:
+    def test_threads_are_read_back_as_asked(
+        self, name: str, timed: dict[str, Any], traced: list[tuple[Task, dict[str, Any]]]
+    ) -> None:
         assert timed["ready"]["threads"] in (most_threads(name), None)
         assert all(seen["ready"]["threads"] in (1, None) for _, seen in traced)
         assert len(traced[0][1]["ready"]["cpus"]) == 1 or sys.platform == "darwin"
@@ -104,7 +131,7 @@ class TestContract:
         assert set(timed["samples"]) == {"first", "warm", "steady"} and timed["number"] == 0
         assert all(seconds > 0 for phase in timed["samples"].values() for seconds in phase["seconds"])
         assert timed["memory"]["peak_bytes"] > 0 and timed["done"]["stopped"] in ("time", "precision")
-        task = small(name, catalogue.named(name).ways["rnn"][0])
+        task = small(name, catalogue.named(name).variants["rnn"][0])
         assert timed["losses"]["first"] == pytest.approx(agreement.expected(task)[0], rel=agreement.TOLERANCE)
         assert set(timed["ready"]["versions"]) > {"python"}
 
@@ -117,16 +144,20 @@ class TestReference:
     def test_its_gradients_are_those_of_autograd(self) -> None:
         """Every loss after the first depends on the gradients before, but this names the one that is wrong."""
         for case in ({"settings": SMALL}, {"settings": {**SMALL, "activation": "sigmoid"}, "batch": 4}):
-            problem = base.problem_of(Task(framework="numpy", way="hand", job="rnn", **case))
+            problem = base.problem_of(Task(framework="numpy", variant="hand", job="rnn", **case))
             w = {name: torch.tensor(value, requires_grad=True) for name, value in problem.weights.items()}
             inputs, targets = torch.tensor(problem.inputs[0]), torch.tensor(problem.targets[0])
             state, outputs = torch.zeros(inputs.shape[1], SMALL["n_rec"]), []
             for step_input in inputs:
-                state = getattr(torch, problem.activation)(step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"])
+                state = getattr(torch, problem.activation)(
+                    step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"]
+                )
                 outputs.append(state @ w["w_out"] + w["b_out"])
             loss = torch.nn.functional.mse_loss(torch.stack(outputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]
-            seen, gradients = reference._learn_recurrent(problem, dict(problem.weights), problem.inputs[0], problem.targets[0])
+            seen, gradients = reference._learn_recurrent(
+                problem, dict(problem.weights), problem.inputs[0], problem.targets[0]
+            )
             assert seen == pytest.approx(loss.item(), rel=1e-5)
             for name, gradient in gradients.items():
                 assert gradient == pytest.approx(w[name].grad.numpy(), rel=1e-3, abs=1e-5), name  # type: ignore[union-attr]
@@ -134,12 +165,23 @@ class TestReference:
     def test_the_losses_would_show_a_missing_clip_a_wrong_rate_or_another_optimiser(self) -> None:
         for task in agreement.tasks("numpy"):
             right = numpy.array(agreement.expected(task))
-            others = [dataclasses.replace(task, optimizer=o) for o in ("sgd", "momentum", "adam") if o != task.optimizer]
-            others.append(dataclasses.replace(task, settings={**task.settings, "rate": 1.2 * base.problem_of(task).rate}))
+            others = [
+                dataclasses.replace(task, optimizer=o)
+                for o in ("sgd", "momentum", "adam")
+                if o != task.optimizer
+            ]
+            others.append(
+                dataclasses.replace(
+                    task, settings={**task.settings, "rate": 1.2 * base.problem_of(task).rate}
+                )
+            )
             if task.job == "rnn" and task.optimizer != "adam":  # Adam does not feel a factor on the gradient
                 others.append(dataclasses.replace(task, settings={**task.settings, "clip_norm": 1e9}))
             for other in others:
-                assert numpy.max(numpy.abs(numpy.array(agreement.expected(other)) / right - 1)) > 2 * agreement.TOLERANCE, other
+                assert (
+                    numpy.max(numpy.abs(numpy.array(agreement.expected(other)) / right - 1))
+                    > 2 * agreement.TOLERANCE
+                ), other
 
     def test_the_recurrent_job_is_the_one_that_is_predicted_and_measured(self) -> None:
         """Hand over the weights to the network of `windtunnel measure rnn`: the same loss, the same count."""
@@ -158,16 +200,34 @@ class TestReference:
     def test_other_jobs_have_as_many_parameters_as_those_that_are_predicted(self) -> None:
         for job, settings in (("fcn5", {"layers": (20, 16, 9)}), ("ffn", {})):
             model = wt.Workload.named(job, **settings).model()
-            assert sum(p.numel() for p in model.parameters()) == base.problem_of(Task(framework="numpy", way="hand", job=job, settings=settings)).parameters
+            assert (
+                sum(p.numel() for p in model.parameters())
+                == base.problem_of(
+                    Task(framework="numpy", variant="hand", job=job, settings=settings)
+                ).parameters
+            )
 
     def test_weights_and_data_follow_from_the_seed_alone(self) -> None:
-        one, same, other = (base.problem_of(small("numpy", "hand", seed=s, data=d)) for s, d in ((0, "resident"), (0, "streamed"), (1, "resident")))
-        assert all((one.weights[n] == same.weights[n]).all() for n in one.weights) and (one.inputs == same.inputs).all()
+        one, same, other = (
+            base.problem_of(small("numpy", "hand", seed=s, data=d))
+            for s, d in ((0, "resident"), (0, "streamed"), (1, "resident"))
+        )
+        assert (
+            all((one.weights[n] == same.weights[n]).all() for n in one.weights)
+            and (one.inputs == same.inputs).all()
+        )
         assert not (one.inputs == other.inputs).all()
         assert one.inputs.min() >= -5 and one.inputs.max() <= 5 and one.batches == 100
 
     def test_large_examples_are_kept_in_smaller_number(self) -> None:
-        problem = base.problem_of(Task(framework="numpy", way="hand", job="rnn", settings={"n_in": 500, "n_out": 500, "n_steps": 2000}))
+        problem = base.problem_of(
+            Task(
+                framework="numpy",
+                variant="hand",
+                job="rnn",
+                settings={"n_in": 500, "n_out": 500, "n_steps": 2000},
+            )
+        )
         assert 1 <= problem.batches < 100
 
 
@@ -178,7 +238,11 @@ FAILURES = [
     ("import ctypes; ctypes.string_at(0)", "crashed", "SIGSEGV"),
     ("os.kill(os.getpid(), signal.SIGKILL)", "killed", "SIGKILL"),
     ('print(\'{"kind": "done"}\'); os._exit(0)', "no result", "code 0"),
-    ("[os.write(fd, b'\\xff\\x00garbage') for fd in range(3, 20) if writable(fd)]; os._exit(0)", "no result", "code 0"),
+    (
+        "[os.write(fd, b'\\xff\\x00garbage') for fd in range(3, 20) if writable(fd)]; os._exit(0)",
+        "no result",
+        "code 0",
+    ),
     ("import no_such_library", "not installed", "no_such_library"),
     ("time.sleep(60)", "timeout", "3 s"),
 ]
@@ -212,14 +276,20 @@ def own_framework(tmp_path: Path, body: str) -> str:
 
 class TestFailures:
     @pytest.mark.parametrize(("body", "state", "word"), FAILURES)
-    def test_a_framework_that_fails_is_a_named_result(self, tmp_path: Path, body: str, state: str, word: str) -> None:
+    def test_a_framework_that_fails_is_a_named_result(
+        self, tmp_path: Path, body: str, state: str, word: str
+    ) -> None:
         protocol = dataclasses.replace(QUICK, timeout_seconds=3.0 if state == "timeout" else 60.0)
         with pytest.raises(MeasurementFailed) as caught:
             frameworks.run_task(small(own_framework(tmp_path, body), "mine"), protocol)
         assert caught.value.state == state and word in str(caught.value)
 
-    def test_anybodys_own_framework_is_measured_too_and_what_it_prints_disturbs_nothing(self, tmp_path: Path) -> None:
-        report = frameworks.run_task(small(own_framework(tmp_path, 'print(\'{"kind": "failed"}\')'), "mine"), QUICK)
+    def test_anybodys_own_framework_is_measured_too_and_what_it_prints_disturbs_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        report = frameworks.run_task(
+            small(own_framework(tmp_path, 'print(\'{"kind": "failed"}\')'), "mine"), QUICK
+        )
         assert report["done"]["linear"] > 1 and len(report["samples"]["steady"]["seconds"]) >= 3
 
     def test_what_a_framework_cannot_do_is_refused_with_the_reason(self) -> None:
@@ -237,7 +307,9 @@ class TestFailures:
             assert caught.value.state == "unsupported"
         assert frameworks.refusal(small("torch", "module")) is None
 
-    def test_a_framework_that_is_not_there_says_how_to_install_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_framework_that_is_not_there_says_how_to_install_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv(catalogue.PLACE_VARIABLE, str(tmp_path))
         with pytest.raises(MeasurementFailed, match="windtunnel frameworks install mxnet") as caught:
             frameworks.run_task(small("mxnet", "loop"), QUICK)
@@ -260,7 +332,9 @@ class TestCatalogue:
             framework = catalogue.named(name)
             assert all("==" in package for package in (*framework.packages, *framework.constraints)), name
             assert bool(framework.environment) == bool(framework.packages)
-            assert not any(package.startswith("torch==") for package in framework.packages), "torch is borrowed: another build of it takes gigabytes"
+            assert not any(package.startswith("torch==") for package in framework.packages), (
+                "torch is borrowed: another build of it takes gigabytes"
+            )
 
     def test_what_is_gone_says_why_and_what_took_its_place(self) -> None:
         gone = catalogue.names(gone=True)
@@ -274,11 +348,18 @@ class TestCatalogue:
     def test_every_framework_builds_every_job_and_has_its_file(self) -> None:
         for name in catalogue.names():
             framework = catalogue.named(name)
-            assert set(framework.ways) == ({"rnn"} if name == "fused" else {"rnn", "fcn5", "ffn"}) and framework.devices
+            assert (
+                set(framework.variants) == ({"rnn"} if name == "fused" else {"rnn", "fcn5", "ffn"})
+                and framework.devices
+            )
             file = catalogue.file_of(framework)
-            assert callable(file.build) and isinstance(file.environment(small(name, framework.ways["rnn"][0])), dict)
+            assert callable(file.build) and isinstance(
+                file.environment(small(name, framework.variants["rnn"][0])), dict
+            )
 
-    def test_a_folder_of_a_frameworks_name_is_not_the_framework(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_folder_of_a_frameworks_name_is_not_the_framework(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "mxnet").mkdir()
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setenv(catalogue.PLACE_VARIABLE, str(tmp_path / "none"))
@@ -289,7 +370,12 @@ class TestCatalogue:
             "from windtunnel.measurement import frameworks as f; [(f.named(n), f.python_for(n)) for n in f.names()]; import sys; "
             "print([m for m in ('torch', 'jax', 'keras', 'tensorflow', 'mxnet') if m in sys.modules])"
         )
-        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            == "[]"
+        )
 
 
 @pytest.fixture
@@ -331,7 +417,9 @@ class TestInstallation:
         (fake_pip / "fail").touch()
         with pytest.raises(KeyboardInterrupt):
             installation.install("mxnet", fresh=True)
-        assert frameworks.python_for("mxnet") is not None and [p.name for p in (fake_pip / "place").iterdir()] == ["mxnet"]
+        assert frameworks.python_for("mxnet") is not None and [
+            p.name for p in (fake_pip / "place").iterdir()
+        ] == ["mxnet"]
 
     def test_what_a_killed_installation_left_is_swept_away(self, fake_pip: Path) -> None:
         left = fake_pip / "place" / ".mxnet.999999999"
@@ -355,14 +443,25 @@ class TestInstallation:
         assert Path(borrowed.read_text().strip()) == Path(torch.__file__).parents[1]
         assert installation.versions("keras-torch")["torch"] == torch.__version__
 
-    def test_a_failing_pip_is_told_with_its_last_words(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failing_pip_is_told_with_its_last_words(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with pytest.raises(Unavailable, match="no such version"):
-            installation._call([sys.executable, "-c", "raise SystemExit('no such version')"], catalogue.named("mxnet"), "pip could not install it")
+            installation._call(
+                [sys.executable, "-c", "raise SystemExit('no such version')"],
+                catalogue.named("mxnet"),
+                "pip could not install it",
+            )
 
 
 class TestCommandLine:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "windtunnel", "frameworks", *words], capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "windtunnel", "frameworks", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def test_list_tells_of_every_framework_and_of_those_that_are_gone(self) -> None:
         seen = self.command("list")
@@ -370,7 +469,9 @@ class TestCommandLine:
         for name in (*catalogue.names(), *catalogue.names(gone=True)):
             assert name in seen.stdout
         rows = {row["name"]: row for row in json.loads(self.command("list", "--json").stdout)}
-        assert rows["torch"]["versions"]["torch"] == torch.__version__ and rows["caffe"]["successor"] == "torch"
+        assert (
+            rows["torch"]["versions"]["torch"] == torch.__version__ and rows["caffe"]["successor"] == "torch"
+        )
 
     def test_check_prints_a_table_that_says_the_same(self) -> None:
         seen = self.command("check", "numpy")
@@ -388,12 +489,22 @@ def test_a_framework_that_does_other_work_is_found_out() -> None:
     assert agreement.judge(task, {"losses": right, "ready": ready}).agrees
     wrong = [*right[:4], *(loss * 1.001 for loss in right[4:])]
     assert "step 5" in agreement.judge(task, {"losses": wrong, "ready": ready}).difference
-    assert "part at step 1" in agreement.judge(task, {"losses": [float("nan")] * 10, "ready": ready}).difference
-    assert "parameters" in agreement.judge(task, {"losses": right, "ready": {**ready, "parameters": 7}}).difference
-    assert "float64" in agreement.judge(task, {"losses": right, "ready": {**ready, "dtype": "float64"}}).difference
+    assert (
+        "part at step 1" in agreement.judge(task, {"losses": [float("nan")] * 10, "ready": ready}).difference
+    )
+    assert (
+        "parameters"
+        in agreement.judge(task, {"losses": right, "ready": {**ready, "parameters": 7}}).difference
+    )
+    assert (
+        "float64"
+        in agreement.judge(task, {"losses": right, "ready": {**ready, "dtype": "float64"}}).difference
+    )
 
 
 def test_the_catalogue_file_is_read_strictly() -> None:
     data = tomllib.loads((ROOT / "src" / "windtunnel" / "catalog" / "frameworks.toml").read_text())
     assert set(data["framework"]) == {*catalogue.names(), *catalogue.names(gone=True)}
-    assert {entry["environment"] for entry in data["framework"].values() if "environment" in entry} == set(data["environment"])
+    assert {entry["environment"] for entry in data["framework"].values() if "environment" in entry} == set(
+        data["environment"]
+    )

@@ -17,7 +17,11 @@ from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
 CASES: tuple[tuple[dict[str, Any], Optimizer, bool], ...] = (
     ({"activation": "relu"}, Optimizer(rate=0.01, clip_norm=1.0), False),
     ({"activation": "tanh"}, Optimizer(rate=0.01, momentum=0.9), True),
-    ({"activation": "sigmoid", "loss": "cross_entropy"}, Optimizer(name="adam", rate=0.01, clip_norm=0.5), True),
+    (
+        {"activation": "sigmoid", "loss": "cross_entropy"},
+        Optimizer(name="adam", rate=0.01, clip_norm=0.5),
+        True,
+    ),
     ({"activation": "relu", "leak": 0.3, "signs": np.repeat([1, -1], [8, 4])}, Optimizer(rate=0.05), False),
 )
 
@@ -28,7 +32,9 @@ def job_of(settings: dict[str, Any], optimizer: Optimizer, masked: bool) -> Job:
     targets = draw.integers(0, 2, (8, 6)) if network.loss == "cross_entropy" else draw.normal(size=(8, 6, 2))
     mask = draw.integers(0, 2, (8, 6)).astype(float) if masked else None
     examples = Examples(inputs=draw.normal(size=(8, 6, 3)), targets=targets, mask=mask)
-    return Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer, batch=2)
+    return Job(
+        network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer, batch=2
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[0]["activation"]) + case[1].name)
@@ -62,5 +68,9 @@ def test_the_librarys_call_is_the_loop() -> None:
     assert job.weights is not None and has_call(job.network, None)
     weights = [torch.tensor(value) for value in job.weights.named().values()]
     timed = torch.randn(6, 2, 3)
-    assert torch.allclose(beside_kernel(job.network, timed, None, weights), plain_loop(job.network, timed, None, weights), atol=1e-6)
+    assert torch.allclose(
+        beside_kernel(job.network, timed, None, weights),
+        plain_loop(job.network, timed, None, weights),
+        atol=1e-6,
+    )
     assert not has_call(job_of(*CASES[3]).network, None) and not has_call(job.network, timed)

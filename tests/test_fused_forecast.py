@@ -1,4 +1,4 @@
-"""The fused engine as a way of the recurrent job: trained as the loop is, traced as one op each way, probed and forecast."""
+"""The fused engine as a way of the recurrent job: trained as the loop is, traced as one op each variant, probed and forecast."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel import profiles
 from windtunnel.calibration import clock, epochs, fit, probe
 from windtunnel.calibration.cases import Limits
 from windtunnel.calibration.drawer import Drawer
 from windtunnel.errors import BadInput
 from windtunnel.forecast import profile as profile_data
-from windtunnel.forecast.features import Piece, Roof, pieces_of
+from windtunnel.forecast.features import Piece, Roofline, pieces_of
 from windtunnel.forecast.forecast import forecast
-from windtunnel.forecast.price import roof_of
+from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import least_seconds
 from windtunnel.fused import standin
 from windtunnel.fused.epochs import Epochs
 from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import Examples, Network, Optimizer
+from windtunnel.job.trainer import Trainer
 from windtunnel.learning import training
+from windtunnel.machine import profiles
 from windtunnel.prediction import trace
 from windtunnel.trace import Op
 from windtunnel.trace.record import Observer
-from windtunnel.trainer import Trainer
 
 SIZES = {"n_in": 3, "n_rec": 20, "n_out": 2, "n_steps": 15}
 ONLY = [("fused_recurrent", 1)]
 
 
 def fused_ops(target: str, **settings: Any) -> list[Op]:
-    job = wt.Workload.named("rnn", way="fused", **{**SIZES, **settings})
+    job = wt.Workload.named("rnn", variant="fused", **{**SIZES, **settings})
     return [op for op in trace(job, wt.Strategy(batch=4), target).ops if op.family == "fused"]
 
 
@@ -51,7 +51,11 @@ def test_a_step_is_one_op_each_way_with_exact_flop_and_sizes(target: str) -> Non
     forward, backward = fused_ops(target)
     flop = 2 * 15 * 4 * (3 * 20 + 20 * 20 + 20 * 2)
     assert (forward.name, forward.phase, forward.flop) == ("windtunnel.fused", "forward", flop)
-    assert (backward.name, backward.phase, backward.flop) == ("windtunnel.fused_backward", "backward", 2 * flop)
+    assert (backward.name, backward.phase, backward.flop) == (
+        "windtunnel.fused_backward",
+        "backward",
+        2 * flop,
+    )
     assert forward.shape == backward.shape == (15, 4, 3, 20, 2, 0)
     weights = 3 * 20 + 20 * 20 + 20 + 20 * 2 + 2
     assert forward.read_bytes == 4 * (15 * 4 * 3 + weights)
@@ -65,7 +69,10 @@ def test_equations_are_told_apart_and_gradients_of_inputs_are_written_where_want
         module = FusedRNN(2, 6, 3, activation="tanh", leak=leak)
         shapes = [(5, 1, 2), *(tuple(p.shape) for p in module.parameters())]
         with Observer("cpu") as observer:
-            return observer.ops_of(lambda: [torch.empty(s, requires_grad=True) for s in shapes], lambda t: module.run(t[0], t[1:]))
+            return observer.ops_of(
+                lambda: [torch.empty(s, requires_grad=True) for s in shapes],
+                lambda t: module.run(t[0], t[1:]),
+            )
 
     forward, backward = ops(0.5)
     assert forward.shape[-1] == 5 and ops(1.0)[0].shape[-1] == 2
@@ -80,7 +87,7 @@ def test_what_one_block_cannot_hold_is_traced_as_the_loop_a_gpu_then_runs() -> N
 
 @pytest.mark.parametrize("machine", ["h200", "ice-lake-2-cores"])
 def test_predicting_changes_nothing(machine: str) -> None:
-    job = wt.Workload.named("rnn", way="fused", **SIZES)
+    job = wt.Workload.named("rnn", variant="fused", **SIZES)
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     first = wt.predict(job, wt.Machine.named(machine), wt.Strategy())
@@ -92,23 +99,25 @@ def test_predicting_changes_nothing(machine: str) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 def test_ten_steps_lose_as_the_loop_does(activation: str) -> None:
-    def losses(way: str) -> list[float]:
+    def losses(variant: str) -> list[float]:
         torch.manual_seed(0)
-        job = wt.Workload.named("rnn", way=way, activation=activation, rate=0.01, **SIZES)
+        job = wt.Workload.named("rnn", variant=variant, activation=activation, rate=0.01, **SIZES)
         trainer = Trainer(job, job.model(), wt.Strategy(), "cpu")
         return [float(trainer.step(job.batch(4)).detach()) for _ in range(10)]
 
     assert losses("fused") == pytest.approx(losses("loop"), rel=1e-4)
 
 
-def lesson_of(way: str, **settings: Any) -> Any:
-    return training.prepare("rnn", {"way": way, "n_rec": 16, "n_steps": 8, **settings})[0]
+def lesson_of(variant: str, **settings: Any) -> Any:
+    return training.prepare("rnn", {"variant": variant, "n_rec": 16, "n_steps": 8, **settings})[0]
 
 
 def test_a_lesson_in_whole_epochs_learns_as_the_loop_does() -> None:
-    loop, fused = (training.train(lesson_of(way), epochs=2, seed=3) for way in ("loop", "fused"))
+    loop, fused = (training.train(lesson_of(variant), epochs=2, seed=3) for variant in ("loop", "fused"))
     assert [row.steps for row in fused.rows] == [row.steps for row in loop.rows]
-    assert [row.loss for row in fused.rows[1:]] == pytest.approx([row.loss for row in loop.rows[1:]], rel=1e-3)
+    assert [row.loss for row in fused.rows[1:]] == pytest.approx(
+        [row.loss for row in loop.rows[1:]], rel=1e-3
+    )
     assert fused.figures["accuracy"] == pytest.approx(loop.figures["accuracy"], abs=0.01)
 
 
@@ -151,17 +160,21 @@ def test_cases_for_a_gpu_fit_one_block() -> None:
 
 def test_a_forecast_by_a_profile_that_knows_the_kind_is_finite_and_never_beats_physics() -> None:
     machine, old = wt.Machine.named("ice-lake-2-cores"), profiles.load("ice-lake-2-cores")
-    roofs = {count: roof_of(machine, old, count) for count in (1, 2)}
+    rooflines = {count: roofline_of(machine, old, count) for count in (1, 2)}
 
     def step_seconds(n_rec: int, n_steps: int, times: float) -> float:
         """Of a step whose fused calls are known to take so many times what their roofline asks."""
-        learned = fit.fit_kinds(_timed(roofs[1], times), roofs, fit.Effort(few=30, many=30, depth=4))
+        learned = fit.fit_kinds(_timed(rooflines[1], times), rooflines, fit.Effort(few=30, many=30, depth=4))
         profile = dataclasses.replace(old, kinds={**old.kinds, **learned})
-        recorded = trace(wt.Workload.named("rnn", way="fused", n_rec=n_rec, n_steps=n_steps), wt.Strategy(batch=32), "cpu")
+        recorded = trace(
+            wt.Workload.named("rnn", variant="fused", n_rec=n_rec, n_steps=n_steps),
+            wt.Strategy(batch=32),
+            "cpu",
+        )
         found = forecast(recorded, machine, wt.Strategy(batch=32), profile)
         pieces = [_piece(op) for op in recorded.ops if op.family == "fused"]
         assert math.isfinite(found.step_seconds)
-        assert found.step_seconds >= sum(least_seconds(piece, roofs[2]) for piece in pieces)
+        assert found.step_seconds >= sum(least_seconds(piece, rooflines[2]) for piece in pieces)
         assert not any("never probed" in caution for caution in found.cautions)
         return found.step_seconds
 
@@ -170,30 +183,41 @@ def test_a_forecast_by_a_profile_that_knows_the_kind_is_finite_and_never_beats_p
     assert step_seconds(200, 200, 1e-3) > 0  # a profile too good to be true is held to physics
 
 
-def _timed(roof: Roof, times: float) -> list[probe.Row]:
+def _timed(roofline: Roofline, times: float) -> list[probe.Row]:
     limits = Limits(flop=2e9, elements=10**7, precisions=("fp32",))
     made = []
     with Observer("cpu") as observer:
         for case, _ in zip(Drawer(limits, 0).draw_all(ONLY), range(60), strict=False):
             for op in observer.ops_of(lambda case=case: clock.make_empty(case.tensors), case.call):  # type: ignore[misc]
-                made.append(probe._row(op, clock.Timing(seconds=times * roof.seconds(_piece(op))), "fp32", 1))
+                made.append(
+                    probe._row(op, clock.Timing(seconds=times * roofline.seconds(_piece(op))), "fp32", 1)
+                )
     return made
 
 
 def test_a_kind_nobody_probed_is_told_aloud() -> None:
     profile = profiles.load("h200")
-    bare = dataclasses.replace(profile, kinds={name: kind for name, kind in profile.kinds.items() if not name.startswith("fused")})
-    recorded = trace(wt.Workload.named("rnn", way="fused"), wt.Strategy(), "gpu")
+    bare = dataclasses.replace(
+        profile, kinds={name: kind for name, kind in profile.kinds.items() if not name.startswith("fused")}
+    )
+    recorded = trace(wt.Workload.named("rnn", variant="fused"), wt.Strategy(), "gpu")
     found = forecast(recorded, wt.Machine.named("h200"), wt.Strategy(), bare)
     assert any("fused forward was never probed" in caution for caution in found.cautions)
 
 
 def _piece(op: Op | probe.Row) -> Piece:
-    (piece,) = pieces_of(op.name, op.family, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, 2)
+    (piece,) = pieces_of(
+        op.name, op.family, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, 2
+    )
     return piece
 
 
-TIMED = ((10.0, 4.0, 1e-7, 1e-6), (10.0, 44.0, 3e-7, 2e-6), (1000.0, 4.0, 9e-7, 4e-6), (1000.0, 44.0, 9e-7, 4e-6))
+TIMED = (
+    (10.0, 4.0, 1e-7, 1e-6),
+    (10.0, 44.0, 3e-7, 2e-6),
+    (1000.0, 4.0, 9e-7, 4e-6),
+    (1000.0, 44.0, 9e-7, 4e-6),
+)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +235,9 @@ TIMED = ((10.0, 4.0, 1e-7, 1e-6), (10.0, 44.0, 3e-7, 2e-6), (1000.0, 4.0, 9e-7, 
 )
 def test_whole_epochs_by_hand(units: int, ends: int, timesteps: int, seconds: float | None) -> None:
     profile = dataclasses.replace(profiles.load("h200"), epochs=TIMED)
-    assert profile.epoch_seconds(units, ends, timesteps) == (None if seconds is None else pytest.approx(seconds))
+    assert profile.epoch_seconds(units, ends, timesteps) == (
+        None if seconds is None else pytest.approx(seconds)
+    )
     assert profile_data.read(profile_data.plain(profile), "a copy").epochs == TIMED
     assert dataclasses.replace(profile, epochs=()).epoch_seconds(units, ends, timesteps) is None
 
@@ -220,12 +246,14 @@ def test_inputs_that_no_longer_fit_cost_more_from_there_on_and_not_before() -> N
     """A timestep grows by 0.1 us an end up to 14, and by 1 us beyond."""
     timed = ((10.0, 4.0, 1e-6, 1e-6), (10.0, 14.0, 2e-6, 1e-6), (10.0, 24.0, 12e-6, 1e-6))
     profile = dataclasses.replace(profiles.load("h200"), epochs=timed)
-    assert [profile.epoch_seconds(10, ends, 100) for ends in (2, 9, 19, 34)] == pytest.approx([101e-6, 151e-6, 701e-6, 2201e-6])
+    assert [profile.epoch_seconds(10, ends, 100) for ends in (2, 9, 19, 34)] == pytest.approx(
+        [101e-6, 151e-6, 701e-6, 2201e-6]
+    )
 
 
 def test_whole_epochs_are_timed_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "WIDTHS", {"cpu": (8, 64)})
-    found = {(units, ends): (step, update) for units, ends, step, update in epochs.measure_epochs("cpu")}
-    assert set(found) == {(units, 2.0 * ends) for units in (8.0, 64.0) for ends in epochs.ENDS}
+    found = {(devices, ends): (step, update) for devices, ends, step, update in epochs.measure_epochs("cpu")}
+    assert set(found) == {(devices, 2.0 * ends) for devices in (8.0, 64.0) for ends in epochs.ENDS}
     assert all(step > 0 and update > 0 for step, update in found.values())
     assert found[64.0, 4.0][0] > found[8.0, 4.0][0], "fifty times the products take longer on any machine"

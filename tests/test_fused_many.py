@@ -22,7 +22,14 @@ def data(seed: int, count: int = 40) -> Examples:
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     rates, sizes = (0.001, 0.01, 0.1), (10, 20)
     jobs = [
-        Job(network=Network(n_rec=n, recurrent_noise=0.1), examples=data(seed), optimizer=Optimizer(rate=rate), seed=seed, epochs=2, batch=2)
+        Job(
+            network=Network(n_rec=n, recurrent_noise=0.1),
+            examples=data(seed),
+            optimizer=Optimizer(rate=rate),
+            seed=seed,
+            epochs=2,
+            batch=2,
+        )
         for n in sizes
         for rate in rates
         for seed in (1, 2)
@@ -46,7 +53,9 @@ def test_weights_that_were_given_are_left_as_they_are() -> None:
 def test_one_that_explodes_does_not_end_the_others() -> None:
     network = Network(n_rec=10)
     wild, tame = Optimizer(rate=1000.0, clip_norm=None), Optimizer()
-    first, second, third = train_many([Job(network=network, examples=data(0), optimizer=o) for o in (tame, wild, tame)])
+    first, second, third = train_many(
+        [Job(network=network, examples=data(0), optimizer=o) for o in (tame, wild, tame)]
+    )
     assert isinstance(second, Exploded) and "at step" in str(second)
     assert isinstance(first, Trained) and isinstance(third, Trained)
     np.testing.assert_array_equal(first.losses, third.losses)

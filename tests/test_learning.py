@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from windtunnel.errors import BadInput, BadJob, Interrupted, StoreError, Unavailable, UnknownName
+from windtunnel.job.lesson import Lesson, Stage
 from windtunnel.learning import checkpoint, data, decision, pictures, training
-from windtunnel.lesson import Lesson, Stage
 from windtunnel.networks import autoencoder, ffn, rnn
 
 
@@ -57,7 +57,9 @@ def test_an_auto_encoder_restores_unseen_digits_better_than_as_many_principal_co
 def test_a_recurrent_network_learns_the_perceptual_decision():
     course = training.train(rnn.teach(rnn.Settings(), data.load("decision", n_steps=20)), epochs=2)
     assert course.figures["accuracy"] > 0.85
-    assert course.figures["accuracy_0.512"] > course.figures["accuracy_0.032"] + 0.2, "easy trials must be easier than hard ones"
+    assert course.figures["accuracy_0.512"] > course.figures["accuracy_0.032"] + 0.2, (
+        "easy trials must be easier than hard ones"
+    )
 
 
 def test_a_wide_code_gets_a_caution_that_names_the_guides_reason(digits):
@@ -91,7 +93,10 @@ def test_text_comes_from_other_files_when_held_out():
 
 def test_synthetic_images_can_be_told_apart_by_what_they_show_but_not_by_their_mean():
     images = data.images(size=16, examples=200, held_out=100)
-    spectra = [torch.fft.fft2(part["images"].mean(1)).abs().flatten(1)[:, 1:] for part in (images.train, images.held_out)]
+    spectra = [
+        torch.fft.fft2(part["images"].mean(1)).abs().flatten(1)[:, 1:]
+        for part in (images.train, images.held_out)
+    ]
     centres = torch.stack([spectra[0][images.train["labels"] == label].mean(0) for label in range(10)])
     guessed = torch.cdist(spectra[1], centres).argmin(1)
     assert (guessed == images.held_out["labels"]).float().mean() > 0.9
@@ -125,10 +130,18 @@ def test_a_table_can_be_learned_from_whether_its_rows_are_pictures_or_not(tmp_pa
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,answer", *rows]))
     table = data.load(str(tmp_path / "table.csv"), "digits")
     assert table.train["images"].shape == (32, 1, 1, 3) and table.train["images"].max() == 1
-    assert training.train(ffn.teach(ffn.Settings(epochs=30, batch=8, rate=0.03), table)).figures["accuracy"] == 1
+    assert (
+        training.train(ffn.teach(ffn.Settings(epochs=30, batch=8, rate=0.03), table)).figures["accuracy"] == 1
+    )
     np.savez(tmp_path / "pictures.npz", images=np.arange(10 * 16).reshape(10, 4, 4), labels=np.arange(10) % 2)
-    assert data.load(str(tmp_path / "pictures.npz"), "digits").facts == {"classes": 2, "channels": 1, "size": 4}
-    np.save(tmp_path / "table.npy", np.column_stack([np.random.default_rng(0).random((10, 9)), np.arange(10) % 2]))
+    assert data.load(str(tmp_path / "pictures.npz"), "digits").facts == {
+        "classes": 2,
+        "channels": 1,
+        "size": 4,
+    }
+    np.save(
+        tmp_path / "table.npy", np.column_stack([np.random.default_rng(0).random((10, 9)), np.arange(10) % 2])
+    )
     assert data.load(str(tmp_path / "table.npy"), "digits").facts["size"] == 3
 
 
@@ -155,17 +168,41 @@ BAD_DATA = {
     "empty folder": (lambda f: f, "digits", "0 class folders"),
     "broken pictures": (_broken_pictures, "digits", "cannot be read as a picture"),
     "text too short": (lambda f: _written(f, "a.txt", "short"), "text", "5 characters"),
-    "text that is none": (lambda f: _written(f, "a.txt", b"\xff\xfe\x00\xd8" * 900), "text", "cannot be read as text"),
+    "text that is none": (
+        lambda f: _written(f, "a.txt", b"\xff\xfe\x00\xd8" * 900),
+        "text",
+        "cannot be read as text",
+    ),
     "empty table": (lambda f: _written(f, "a.csv", ""), "digits", "is empty"),
-    "words in a table": (lambda f: _written(f, "a.csv", "1,2,x\n1,oops,y\n"), "digits", "line 2, column 2: 'oops' is not a number"),
+    "words in a table": (
+        lambda f: _written(f, "a.csv", "1,2,x\n1,oops,y\n"),
+        "digits",
+        "line 2, column 2: 'oops' is not a number",
+    ),
     "ragged table": (lambda f: _written(f, "a.csv", "1,2,x\n1,y\n"), "digits", "line 2 has 2 columns"),
     "table of one class": (lambda f: _written(f, "a.csv", "1,2,x\n1,2,x\n"), "digits", "one class"),
-    "table with a lone example": (lambda f: _written(f, "a.csv", "1,2,x\n1,2,x\n3,4,y\n"), "digits", "one example of class 'y'"),
-    "not a number in a table": (lambda f: _written(f, "a.csv", "1,nan,x\n1,2,x\n3,4,y\n1,1,y\n"), "digits", "not finite"),
+    "table with a lone example": (
+        lambda f: _written(f, "a.csv", "1,2,x\n1,2,x\n3,4,y\n"),
+        "digits",
+        "one example of class 'y'",
+    ),
+    "not a number in a table": (
+        lambda f: _written(f, "a.csv", "1,nan,x\n1,2,x\n3,4,y\n1,1,y\n"),
+        "digits",
+        "not finite",
+    ),
     "broken NumPy file": (lambda f: _written(f, "a.npy", b"junk"), "digits", "cannot be read as NumPy data"),
-    "an unknown kind of file": (lambda f: _written(f, "a.exe", b"junk"), "digits", "no folder of images, CSV or NumPy file"),
+    "an unknown kind of file": (
+        lambda f: _written(f, "a.exe", b"junk"),
+        "digits",
+        "no folder of images, CSV or NumPy file",
+    ),
     "a folder where a text is needed": (lambda f: f, "text", "is a folder"),
-    "a file where trials are generated": (lambda f: _written(f, "a.csv", "1,2,x"), "decision", "generated decision data only"),
+    "a file where trials are generated": (
+        lambda f: _written(f, "a.csv", "1,2,x"),
+        "decision",
+        "generated decision data only",
+    ),
 }
 
 
@@ -218,13 +255,22 @@ def _lesson(broken_from: int | None = None, width: int = 4) -> Lesson:
         return loss * float("nan") if broken_from is not None and steps[0] > broken_from else loss
 
     def optimizers(model):
-        return {"first": torch.optim.Adam(model[0].parameters(), lr=0.02), "second": torch.optim.SGD(model[2].parameters(), lr=0.01, momentum=0.9)}
+        return {
+            "first": torch.optim.Adam(model[0].parameters(), lr=0.02),
+            "second": torch.optim.SGD(model[2].parameters(), lr=0.01, momentum=0.9),
+        }
 
-    stages = tuple(Stage(name=name, epochs=2, steps=4, batches=batches, optimizers=optimizers, step=step) for name in ("before", "after"))
+    stages = tuple(
+        Stage(name=name, epochs=2, steps=4, batches=batches, optimizers=optimizers, step=step)
+        for name in ("before", "after")
+    )
     return Lesson(
         model=lambda: nn.Sequential(nn.Linear(3, width), nn.Dropout(0.5), nn.Linear(width, 3)),
         stages=stages,
-        examine=lambda model: {"error": ((model(inputs).sum(1) - inputs.sum(1)) ** 2).mean().item(), "other": 1.0},
+        examine=lambda model: {
+            "error": ((model(inputs).sum(1) - inputs.sum(1)) ** 2).mean().item(),
+            "other": 1.0,
+        },
         metric="error",
         better="lower",
     )
@@ -235,7 +281,9 @@ def _without_seconds(course: training.Course) -> list[tuple]:
 
 
 def _equal_weights(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    return all(
+        torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("killed_at", [2, 4, 7, 9, 16])
@@ -259,7 +307,9 @@ def test_a_killed_process_loses_no_more_than_its_last_epoch(tmp_path):
         "torch.set_num_threads(1); lesson, identity = training.prepare('rnn', {'n_rec': 8, 'lesson_batch': 500})\n"
         "training.train(lesson, folder=Path(sys.argv[1]), identity=identity, epochs=500)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", body, str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", body, str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     try:
         deadline = time.monotonic() + 60
         while not (tmp_path / checkpoint.NAME).exists() and time.monotonic() < deadline:
@@ -276,7 +326,9 @@ def test_a_killed_process_loses_no_more_than_its_last_epoch(tmp_path):
 
 def test_a_finished_training_is_not_run_again_but_can_go_on_for_longer(tmp_path):
     first = training.train(_lesson(), folder=tmp_path)
-    again = training.train(_lesson(), folder=tmp_path, progress=lambda *_: pytest.fail("nothing is left to train"))
+    again = training.train(
+        _lesson(), folder=tmp_path, progress=lambda *_: pytest.fail("nothing is left to train")
+    )
     assert again.rows == first.rows and again.resumed == 4
     assert training.train(_lesson(), folder=tmp_path, epochs=3).rows[:5] == first.rows
     assert training.train(_lesson(), folder=tmp_path, fresh=True).resumed == 0
@@ -352,18 +404,26 @@ def test_a_full_disk_is_told_and_leaves_the_old_checkpoint_whole(tmp_path, monke
         training.train(_lesson(), folder=tmp_path)
     assert "is kept" in caught.value.hint
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "no half-written file is left behind"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], (
+        "no half-written file is left behind"
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_any_step(tmp_path):
     _written(tmp_path, "taken", "a file")
     with pytest.raises(StoreError, match="taken cannot be made"):
-        training.train(_lesson(), folder=tmp_path / "taken", progress=lambda *_: pytest.fail("a step was made"))
+        training.train(
+            _lesson(), folder=tmp_path / "taken", progress=lambda *_: pytest.fail("a step was made")
+        )
 
 
-def test_synthetic_images_stay_small_unless_a_size_is_asked_for_and_photographs_are_not_shrunk_to_nothing(tmp_path, monkeypatch):
+def test_synthetic_images_stay_small_unless_a_size_is_asked_for_and_photographs_are_not_shrunk_to_nothing(
+    tmp_path, monkeypatch
+):
     asked = []
-    monkeypatch.setattr(data, "load", lambda source, wanted, **sizes: asked.append(sizes) or data.images(size=32, channels=3))
+    monkeypatch.setattr(
+        data, "load", lambda source, wanted, **sizes: asked.append(sizes) or data.images(size=32, channels=3)
+    )
     training.prepare("resnet18", {})
     training.prepare("resnet18", {"size": "64"})
     training.prepare("resnet18", {}, str(tmp_path))
@@ -415,7 +475,11 @@ def test_other_wishes_that_cannot_be_met_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("module", "use"), [("sklearn.datasets", lambda f: data.load("digits")), ("safetensors.torch", lambda f: training.train(_lesson(), folder=f))]
+    ("module", "use"),
+    [
+        ("sklearn.datasets", lambda f: data.load("digits")),
+        ("safetensors.torch", lambda f: training.train(_lesson(), folder=f)),
+    ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(module, use, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
@@ -437,14 +501,19 @@ def test_a_sheet_is_a_png_that_shows_each_image_in_its_place(channels, tmp_path)
         pixels = np.asarray(opened).reshape(opened.height, opened.width, channels)
     assert pixels.shape == (2 * (8 + 2) + 2, 3 * (12 + 2) + 2, channels)
     top, left = 2 + 10, 2 + 14  # the fifth image: second row, second column
-    assert np.array_equal(pixels[top : top + 8 : 2, left : left + 12 : 2], (images[4] * 255).round().permute(1, 2, 0).numpy().astype(np.uint8))
+    assert np.array_equal(
+        pixels[top : top + 8 : 2, left : left + 12 : 2],
+        (images[4] * 255).round().permute(1, 2, 0).numpy().astype(np.uint8),
+    )
 
 
 def test_a_learning_curve_is_drawn_with_a_point_for_each_epoch(tmp_path):
     training.train(_lesson(), folder=tmp_path)
     svg = "{http://www.w3.org/2000/svg}"
     lines = ElementTree.parse(tmp_path / "curve.svg").getroot().findall(f"{svg}polyline")
-    assert [len(line.attrib["points"].split()) for line in lines] == [5, 4], "the examination has a point before the first epoch, the loss has none"
+    assert [len(line.attrib["points"].split()) for line in lines] == [5, 4], (
+        "the examination has a point before the first epoch, the loss has none"
+    )
     assert len(json.loads((tmp_path / "curve.json").read_text())["rows"]) == 5
 
 

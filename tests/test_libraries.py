@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel import libraries
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName
+from windtunnel.job import libraries
+from windtunnel.job.trainer import Trainer
 from windtunnel.prediction import trace
-from windtunnel.trainer import Trainer
 
 SMALL_TEXT = {"hidden": 32, "layers": 2, "heads": 2, "vocabulary": 100, "length": 8}
 JOBS: list[tuple[str, dict[str, Any]]] = [
@@ -33,11 +33,17 @@ def job(address: str, **settings: Any) -> wt.Workload:
 
 def test_an_address_names_a_library_and_nothing_else_does() -> None:
     assert libraries.is_address("timm:anything") and libraries.is_address("torchvision:resnet34")
-    assert not libraries.is_address("timm") and not libraries.is_address("rnn") and not libraries.is_address("my_job.py:build")
+    assert (
+        not libraries.is_address("timm")
+        and not libraries.is_address("rnn")
+        and not libraries.is_address("my_job.py:build")
+    )
 
 
 @pytest.mark.parametrize("address", ["torchvision:resnet34", "timm:mixer_s16_224", "transformers:gpt2"])
-def test_a_missing_library_is_told_with_the_words_that_install_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_told_with_the_words_that_install_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
     with pytest.raises(Unavailable, match="not installed") as told:
         wt.Workload.named(address)
@@ -67,7 +73,10 @@ def test_auxiliary_classifiers_are_part_of_the_loss() -> None:
     images, labels = torch.zeros(2, 3, 4, 4), torch.tensor([0, 1])
     scores = torch.zeros(2, 5)
     assert workload.loss is not None
-    alone, both = workload.loss(lambda _: scores, (images, labels)), workload.loss(lambda _: (scores, scores), (images, labels))
+    alone, both = (
+        workload.loss(lambda _: scores, (images, labels)),
+        workload.loss(lambda _: (scores, scores), (images, labels)),
+    )
     assert float(both) == pytest.approx(1.3 * float(alone))
 
 
@@ -94,7 +103,9 @@ def test_settings_from_a_command_line_are_text() -> None:
         ("transformers:vit", {}, BadJob, "torchvision:NAME"),
     ],
 )
-def test_mistakes_are_told_with_the_nearest_right_word(address: str, settings: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_mistakes_are_told_with_the_nearest_right_word(
+    address: str, settings: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     with pytest.raises(kind) as told:
         job(address, **settings)
     assert words in str(told.value)

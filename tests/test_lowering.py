@@ -15,7 +15,9 @@ from windtunnel.prediction import trace
 from windtunnel.trace import Trace
 
 
-def job(model: Callable[[], nn.Module], shape: tuple[int, ...], loss: Callable[[Any, Any], Tensor] | None = None) -> wt.Workload:
+def job(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], loss: Callable[[Any, Any], Tensor] | None = None
+) -> wt.Workload:
     return wt.Workload(
         name="case",
         model=model,
@@ -38,7 +40,10 @@ def test_mixed_precision_normalises_in_fp32_on_a_gpu_only(layer: nn.Module) -> N
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.norm = nn.Linear(16, 16), type(layer)(*((16,) if isinstance(layer, nn.LayerNorm) else (2, 16)))
+            self.first, self.norm = (
+                nn.Linear(16, 16),
+                type(layer)(*((16,) if isinstance(layer, nn.LayerNorm) else (2, 16))),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             y: Tensor = self.norm(self.first(x))
@@ -51,17 +56,20 @@ def test_mixed_precision_normalises_in_fp32_on_a_gpu_only(layer: nn.Module) -> N
 
 def test_cross_entropy_casts_inside_of_its_softmax() -> None:
     """The logits stay in bf16; softmax reads them and writes fp32, and its backward writes bf16: no cast of its own either way."""
-    loss = lambda m, b: F.cross_entropy(m(b), torch.zeros(len(b), dtype=torch.long))  # noqa: E731
+    loss = lambda m, b: F.cross_entropy(m(b), torch.zeros(len(b), dtype=torch.long))
     steps = run(job(lambda: nn.Linear(16, 1000, bias=False), (16,), loss), batch=64)
     forward = next(op for op in steps.ops if op.family == "softmax" and op.phase == "forward")
     backward = next(op for op in steps.ops if op.family == "softmax" and op.phase == "backward")
-    assert "log_softmax" in forward.name and (forward.read_bytes, forward.written_bytes) == (2 * 64_000, 4 * 64_000)
+    assert "log_softmax" in forward.name and (forward.read_bytes, forward.written_bytes) == (
+        2 * 64_000,
+        4 * 64_000,
+    )
     assert backward.written_bytes == 2 * 64_000
     assert not [op for op in steps.ops if op.name == "aten._to_copy" and op.shape[0] == 64_000]
 
 
 def test_dropout_keeps_a_mask_of_bytes_even_inside_of_other_functions() -> None:
-    layer = lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)  # noqa: E731
+    layer = lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     assert names(run(job(layer, (8, 32)), "fp32"), "forward").count("aten.native_dropout") == 3
     assert "aten.bernoulli_" in names(run(job(layer, (8, 32)), "fp32", "cpu"))
 
@@ -83,7 +91,9 @@ def test_attention_joins_its_heads_without_a_copy() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = self.mix(x).view(len(x), 8, 3, 4, 8).permute(2, 0, 3, 1, 4)
-            y: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 8, 32))
+            y: Tensor = self.out(
+                F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 8, 32)
+            )
             return y
 
     steps = run(job(Net, (8, 32)), "fp32")
@@ -92,7 +102,9 @@ def test_attention_joins_its_heads_without_a_copy() -> None:
 
 
 def test_shared_keys_and_heads_are_still_one_fused_call() -> None:
-    loss = lambda m, b: F.scaled_dot_product_attention(m(b).view(4, 4, 8, 8), torch.randn(4, 2, 8, 8), torch.randn(4, 2, 8, 8), enable_gqa=True).sum()  # noqa: E731
+    loss = lambda m, b: F.scaled_dot_product_attention(
+        m(b).view(4, 4, 8, 8), torch.randn(4, 2, 8, 8), torch.randn(4, 2, 8, 8), enable_gqa=True
+    ).sum()
     assert "windtunnel.attention" in names(run(job(lambda: nn.Linear(256, 256), (256,), loss), "fp32"))
 
 

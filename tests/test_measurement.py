@@ -55,7 +55,10 @@ def job_file(tmp_path: Path, body: str) -> wt.Workload:
 
 def test_a_measurement_has_the_shape_of_a_forecast(here: wt.Machine, store: Store) -> None:
     job, strategy = wt.Workload.named("rnn", n_rec=10, n_steps=5), wt.Strategy(threads=1)
-    measured, forecast = wt.measure(job, here, strategy, protocol=QUICK, store=store), wt.predict(job, here, strategy)
+    measured, forecast = (
+        wt.measure(job, here, strategy, protocol=QUICK, store=store),
+        wt.predict(job, here, strategy),
+    )
     assert set(forecast.plain()) - {"flop", "parameters"} <= set(measured.plain()) | {"host_seconds"}
     assert measured.low_seconds <= measured.step_seconds <= measured.high_seconds
     assert sum(measured.parts.values()) == pytest.approx(measured.step_seconds)
@@ -66,15 +69,21 @@ def test_a_measurement_has_the_shape_of_a_forecast(here: wt.Machine, store: Stor
 
 
 def test_threads_are_read_back_as_asked(here: wt.Machine, store: Store) -> None:
-    measured = wt.measure(wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=2), protocol=QUICK, store=store)
+    measured = wt.measure(
+        wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=2), protocol=QUICK, store=store
+    )
     assert measured.environment["threads"] == 2
     assert not any("threads were asked" in caution for caution in measured.cautions)
 
 
-def test_a_job_made_in_python_is_measured_too_even_after_threads_were_used(here: wt.Machine, store: Store) -> None:
+def test_a_job_made_in_python_is_measured_too_even_after_threads_were_used(
+    here: wt.Machine, store: Store
+) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    torch.randn(500, 500) @ torch.randn(500, 500)  # leaves a pool of threads behind, which a forked child must not use
+    torch.randn(500, 500) @ torch.randn(
+        500, 500
+    )  # leaves a pool of threads behind, which a forked child must not use
     torch.set_num_threads(before)
     width = 300
     job = wt.Workload(
@@ -99,8 +108,12 @@ def test_a_job_made_in_python_is_measured_too_even_after_threads_were_used(here:
         ("time.sleep(60)", "timeout", "3 s"),
     ],
 )
-def test_a_child_that_fails_is_a_named_result(here: wt.Machine, store: Store, tmp_path: Path, body: str, state: str, word: str) -> None:
-    protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.1, timeout_seconds=3.0 if state == "timeout" else 120.0)
+def test_a_child_that_fails_is_a_named_result(
+    here: wt.Machine, store: Store, tmp_path: Path, body: str, state: str, word: str
+) -> None:
+    protocol = wt.Protocol(
+        processes=1, most_processes=1, seconds=0.1, timeout_seconds=3.0 if state == "timeout" else 120.0
+    )
     with pytest.raises(MeasurementFailed) as caught:
         wt.measure(job_file(tmp_path, body), here, protocol=protocol, store=store)
     assert caught.value.state == state and word in str(caught.value)
@@ -116,11 +129,21 @@ def test_only_this_machine_can_be_measured(store: Store) -> None:
     with pytest.raises(Unavailable, match="h200"):
         wt.measure(wt.Workload.named("rnn"), wt.Machine.named("h200"), store=store)
     with pytest.raises(Unavailable, match="graph"):
-        wt.measure(wt.Workload.named("rnn"), wt.Machine.here().with_cpu_only(), wt.Strategy(execution="graph"), store=store)
+        wt.measure(
+            wt.Workload.named("rnn"),
+            wt.Machine.here().with_cpu_only(),
+            wt.Strategy(execution="graph"),
+            store=store,
+        )
 
 
-def test_an_interrupted_measurement_goes_on_where_it_stopped(here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, protocol = wt.Workload.named("rnn", n_steps=2), wt.Protocol(processes=3, most_processes=3, seconds=0.1, warm_seconds=0.05)
+def test_an_interrupted_measurement_goes_on_where_it_stopped(
+    here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, protocol = (
+        wt.Workload.named("rnn", n_steps=2),
+        wt.Protocol(processes=3, most_processes=3, seconds=0.1, warm_seconds=0.05),
+    )
     real, calls = module._spawn, []
 
     def stop_at_third(*args: Any) -> dict[str, Any]:
@@ -141,7 +164,11 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(here: wt.Machine, s
 def test_a_measurement_that_another_process_is_at_is_left_to_it(store: Store) -> None:
     row = store.begin("key", {})
     store.add_process(row, 0, "done", {"samples": {}})
-    for owner, taken in ((f"{platform.node()}:1", None), ("another-host:7", None), (f"{platform.node()}:999999999", row)):
+    for owner, taken in (
+        (f"{platform.node()}:1", None),
+        ("another-host:7", None),
+        (f"{platform.node()}:999999999", row),
+    ):
         store._db.execute("UPDATE measurement SET owner = ?", (owner,))
         assert store.take_over("key") == taken
     assert store.take_over("another key") is None
@@ -156,10 +183,14 @@ def test_a_full_disk_is_said_and_loses_nothing(store: Store) -> None:
         store.add_process(first, 1, "done", {"samples": {"steady": {"steps": 1, "seconds": [0.1] * 100_000}}})
     assert str(store.path) in str(caught.value)
     again = Store(store.path)
-    assert len(again.reports(first)) == 1 and again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    assert (
+        len(again.reports(first)) == 1 and again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    )
 
 
-def test_a_full_disk_still_tells_what_was_measured(here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_still_tells_what_was_measured(
+    here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: Any) -> None:
         raise StoreError("The store cannot be written: database or disk is full.")
 
@@ -202,11 +233,15 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path,
 
 
 def test_the_memory_of_a_tiny_job_is_not_the_frameworks(here: wt.Machine, store: Store) -> None:
-    measured = wt.measure(wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=1), protocol=QUICK, store=store)
+    measured = wt.measure(
+        wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=1), protocol=QUICK, store=store
+    )
     assert measured.memory.peak_bytes < 30 * 2**20
 
 
-@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be taken for one" * 20, b""])
+@pytest.mark.parametrize(
+    "content", [b"this is not a database, but it is long enough to be taken for one" * 20, b""]
+)
 def test_a_file_that_is_no_store_is_refused_or_begun(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)

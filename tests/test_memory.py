@@ -12,10 +12,10 @@ import pytest
 
 import windtunnel as wt
 from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
-from windtunnel.forecast.memory import Room, account
-from windtunnel.forecast.price import rooms
+from windtunnel.forecast.memory import DeviceMemory, account
+from windtunnel.forecast.price import workspaces
+from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import largest_batch, trace
-from windtunnel.profiles import profile_for
 from windtunnel.trace import Allocation, Op, Phase, Trace
 from windtunnel.units import MIB
 
@@ -24,12 +24,18 @@ TINY = {"size": "tiny", "length": 64}
 Recorded = Callable[..., Trace]
 
 
-def room(job: str, machine: wt.Machine = H200, settings: dict[str, object] | None = None, **how: object) -> Room:
+def workspace(
+    job: str, machine: wt.Machine = H200, settings: dict[str, object] | None = None, **how: object
+) -> DeviceMemory:
     strategy = wt.Strategy(**how)  # type: ignore[arg-type]
-    return account(trace(wt.Workload.named(job, **(settings or {})), strategy, machine.unit.kind), machine, strategy)
+    return account(
+        trace(wt.Workload.named(job, **(settings or {})), strategy, machine.device.kind), machine, strategy
+    )
 
 
-def make(*ops: Op, allocations: dict[int, tuple[float, str]], held: tuple[int, ...] = (), batch_bytes: float = 0.0) -> Trace:
+def make(
+    *ops: Op, allocations: dict[int, tuple[float, str]], held: tuple[int, ...] = (), batch_bytes: float = 0.0
+) -> Trace:
     """A trace by hand; allocations as {name: (MiB, part)}."""
     return Trace(
         job="case",
@@ -37,7 +43,9 @@ def make(*ops: Op, allocations: dict[int, tuple[float, str]], held: tuple[int, .
         target="gpu",
         precision="fp32",
         ops=ops,
-        allocations={name: Allocation(bytes=size * MIB, part=part) for name, (size, part) in allocations.items()},  # type: ignore[arg-type]
+        allocations={
+            name: Allocation(bytes=size * MIB, part=part) for name, (size, part) in allocations.items()
+        },  # type: ignore[arg-type]
         held=held,
         batch_bytes=batch_bytes,
         parameters=0,
@@ -50,7 +58,17 @@ def make(*ops: Op, allocations: dict[int, tuple[float, str]], held: tuple[int, .
 
 
 def op(phase: Phase, born: tuple[int, ...] = (), dead: tuple[int, ...] = (), family: str = "streaming") -> Op:
-    return Op(name="aten.case", family=family, phase=phase, dtype="fp32", flop=0, read_bytes=0, written_bytes=0, born=born, dead=dead)
+    return Op(
+        name="aten.case",
+        family=family,
+        phase=phase,
+        dtype="fp32",
+        flop=0,
+        read_bytes=0,
+        written_bytes=0,
+        born=born,
+        dead=dead,
+    )
 
 
 def in_mib(sizes: object) -> dict[str, float]:
@@ -58,24 +76,47 @@ def in_mib(sizes: object) -> dict[str, float]:
 
 
 def test_a_larger_batch_never_needs_less() -> None:
-    rooms = [room("gpt2", settings=TINY, batch=batch) for batch in (1, 2, 8, 32)]
+    workspaces = [workspace("gpt2", settings=TINY, batch=batch) for batch in (1, 2, 8, 32)]
     for figure in ("peak_bytes", "reserved_bytes", "total_bytes"):
-        seen = [getattr(r, figure) for r in rooms]
+        seen = [getattr(r, figure) for r in workspaces]
         assert seen == sorted(seen)
 
 
-@pytest.mark.parametrize("how", [{}, {"execution": "graph"}, {"data": "streamed", "prefetch": 2}, {"recompute": "blocks"}, {"accumulate": 2}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"execution": "graph"},
+        {"data": "streamed", "prefetch": 2},
+        {"recompute": "blocks"},
+        {"accumulate": 2},
+    ],
+)
 @pytest.mark.parametrize(("job", "settings"), [("gpt2", TINY), ("dcn", {})])
-def test_parts_sum_to_the_peak_and_the_peak_lies_inside_what_is_reserved(job: str, settings: dict[str, object], how: dict[str, object]) -> None:
-    seen = room(job, settings=settings, **{"batch": 4, **how})
-    assert seen == room(job, settings=settings, **{"batch": 4, **how}), "the same question gets the same answer"
+def test_parts_sum_to_the_peak_and_the_peak_lies_inside_what_is_reserved(
+    job: str, settings: dict[str, object], how: dict[str, object]
+) -> None:
+    seen = workspace(job, settings=settings, **{"batch": 4, **how})
+    assert seen == workspace(job, settings=settings, **{"batch": 4, **how}), (
+        "the same question gets the same answer"
+    )
     assert sum(seen.parts.values()) == seen.peak_bytes
     assert seen.reserved_bytes is not None and seen.peak_bytes <= seen.reserved_bytes < seen.total_bytes
-    assert set(seen.parts) <= {"weights", "gradients", "optimiser", "activations", "data", "temporary", "workspace"}
+    assert set(seen.parts) <= {
+        "weights",
+        "gradients",
+        "optimiser",
+        "activations",
+        "data",
+        "temporary",
+        "workspace",
+    }
 
 
 def test_more_accumulation_never_raises_the_activations_at_the_peak() -> None:
-    activations = [room("gpt2", settings=TINY, batch=32, accumulate=n).parts["activations"] for n in (1, 2, 8)]
+    activations = [
+        workspace("gpt2", settings=TINY, batch=32, accumulate=n).parts["activations"] for n in (1, 2, 8)
+    ]
     assert activations == sorted(activations, reverse=True) and activations[-1] < activations[0] / 4
 
 
@@ -87,9 +128,11 @@ def test_recomputing_blocks_lowers_activations_and_costs_arithmetic() -> None:
     assert plain.flop < again.flop < 4 / 3 * plain.flop, "no more than one further forward"
 
 
-@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2), ("fused-adamw", 2)])
+@pytest.mark.parametrize(
+    ("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2), ("fused-adamw", 2)]
+)
 def test_an_optimiser_keeps_so_many_numbers_for_each_weight(optimizer: str, states: int) -> None:
-    parts = room("gpt2", settings=TINY, optimizer=optimizer).parts
+    parts = workspace("gpt2", settings=TINY, optimizer=optimizer).parts
     assert parts.get("optimiser", 0.0) == pytest.approx(states * parts["weights"], rel=0.02)
 
 
@@ -127,7 +170,7 @@ def test_what_just_fills_the_unit_is_not_said_to_fit(recorded: Recorded) -> None
     steps = recorded("gpt2", "gpu", batch=4, **TINY)
 
     def fits(capacity: float, workspace: list[float] | None) -> bool | None:
-        machine = dataclasses.replace(H200, unit=dataclasses.replace(H200.unit, memory_bytes=capacity))
+        machine = dataclasses.replace(H200, device=dataclasses.replace(H200.device, memory_bytes=capacity))
         return account(steps, machine, wt.Strategy(), workspace).fits
 
     for workspace in (None, [0.0] * len(steps.ops)):
@@ -139,23 +182,30 @@ def test_what_just_fills_the_unit_is_not_said_to_fit(recorded: Recorded) -> None
 
 def test_knowing_workspaces_leaves_more_of_the_unit_to_use(recorded: Recorded) -> None:
     steps = recorded("dcn", "gpu", batch=64)
-    blind, told = account(steps, H200, wt.Strategy()), account(steps, H200, wt.Strategy(), [0.0] * len(steps.ops))
+    blind, told = (
+        account(steps, H200, wt.Strategy()),
+        account(steps, H200, wt.Strategy(), [0.0] * len(steps.ops)),
+    )
     assert told.spare_bytes < blind.spare_bytes
     assert (told.peak_bytes, told.reserved_bytes) == (blind.peak_bytes, blind.reserved_bytes)
 
 
 def test_the_largest_batch_is_whole_micro_batches_and_really_the_largest() -> None:
     job = wt.Workload.named("fcn5", layers=(4096, 1024, 64))
-    small = dataclasses.replace(H200, unit=dataclasses.replace(H200.unit, memory_bytes=1.1e9))
+    small = dataclasses.replace(H200, device=dataclasses.replace(H200.device, memory_bytes=1.1e9))
     most = largest_batch(job, small, wt.Strategy(accumulate=3))
     assert most > 0 and most % 3 == 0
     fits = []
     for batch in (most, 3 * int(most * 1.05 / 3)):
         strategy = wt.Strategy(batch=batch, accumulate=3)
         steps = trace(job, strategy, "gpu")
-        fits.append(account(steps, small, strategy, rooms(steps, small, strategy, profile_for(small))).fits)
+        fits.append(
+            account(steps, small, strategy, workspaces(steps, small, strategy, profile_for(small))).fits
+        )
     assert fits == [True, False]
-    assert largest_batch(job, small, wt.Strategy()) < most, "activations of one micro-batch at a time take less"
+    assert largest_batch(job, small, wt.Strategy()) < most, (
+        "activations of one micro-batch at a time take less"
+    )
 
 
 def test_a_job_is_traced_once_for_a_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +214,9 @@ def test_a_job_is_traced_once_for_a_forecast(monkeypatch: pytest.MonkeyPatch) ->
     calls = []
     monkeypatch.setattr(prediction, "trace", lambda *args: calls.append(args) or trace(*args))  # type: ignore[func-returns-value]
     memory = wt.predict(wt.Workload.named("dcn"), H200).memory
-    assert len(calls) == 1 and memory.parts["workspace"] > 64 * MIB, "what is known of workspaces is in the forecast's memory"
+    assert len(calls) == 1 and memory.parts["workspace"] > 64 * MIB, (
+        "what is known of workspaces is in the forecast's memory"
+    )
 
 
 def test_five_thousand_ops_are_played_in_no_time() -> None:
@@ -218,7 +270,11 @@ def test_on_a_cpu_there_are_no_pools() -> None:
         (MIB + 1, MIB + 512, 20 * MIB),  # one byte more rounds to a large one, which shares 20 MiB
         (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),  # the largest that shares
         (10 * MIB, 10 * MIB, 10 * MIB),  # from here on a segment of its own, in steps of 2 MiB
-        (11 * MIB, 12 * MIB, 12 * MIB),  # 1 MiB would be left, which is not more than 1 MiB: it stays with the block
+        (
+            11 * MIB,
+            12 * MIB,
+            12 * MIB,
+        ),  # 1 MiB would be left, which is not more than 1 MiB: it stays with the block
         (10 * MIB + 512, 10 * MIB + 512, 12 * MIB),  # 2 MiB less 512 B are left and cut off
     ],
 )
@@ -353,7 +409,10 @@ def test_batches_fetched_ahead_by_hand() -> None:
 def test_matrix_products_keep_a_workspace_for_each_thread_and_stream() -> None:
     forward, backward = op("forward", family="matmul"), op("backward", family="matmul")
     sizes = {
-        how: account(make(forward, forward, backward, backward, allocations={}), H200, wt.Strategy(execution=how)).parts["workspace"] / MIB  # type: ignore[arg-type]
+        how: account(
+            make(forward, forward, backward, backward, allocations={}), H200, wt.Strategy(execution=how)
+        ).parts["workspace"]
+        / MIB  # type: ignore[arg-type]
         for how in ("eager", "compiled", "graph")
     }
     assert sizes == {"eager": 64, "compiled": 64, "graph": 128}

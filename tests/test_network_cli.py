@@ -31,7 +31,11 @@ def windtunnel(monkeypatch, tmp_path, capsys):
 def test_list_groups_every_network_by_its_kind(windtunnel):
     code, out, _ = windtunnel("list")
     lines = out.splitlines()
-    assert code == 0 and [line for line in lines if not line.startswith(" ")] == ["shallow", "deep", "landmark"]
+    assert code == 0 and [line for line in lines if not line.startswith(" ")] == [
+        "shallow",
+        "deep",
+        "landmark",
+    ]
     assert {line.split()[0] for line in lines if line.startswith(" ")} == set(networks.names())
     assert [row["name"] for row in json.loads(windtunnel("list", "--json")[1])] == list(networks.names())
 
@@ -39,7 +43,14 @@ def test_list_groups_every_network_by_its_kind(windtunnel):
 def test_show_tells_purpose_guide_layers_flop_and_memory(windtunnel):
     code, out, _ = windtunnel("show", "autoencoder", "hidden=8")
     assert code == 0
-    for told in ("compressing data", "fewer nodes than there are inputs", "hidden=8", "1,096 parameters", "FLOP and", "digits"):
+    for told in (
+        "compressing data",
+        "fewer nodes than there are inputs",
+        "hidden=8",
+        "1,096 parameters",
+        "FLOP and",
+        "digits",
+    ):
         assert told in out, told
     bars = [line.count("█") for line in out.splitlines() if "█" in line]
     assert bars[0] == bars[2] > bars[1], "the picture narrows to the code and widens again"
@@ -48,13 +59,19 @@ def test_show_tells_purpose_guide_layers_flop_and_memory(windtunnel):
 def test_show_gives_the_same_as_data(windtunnel):
     facts = json.loads(windtunnel("show", "rnn", "n_rec=30", "--json")[1])
     assert facts["settings"]["n_rec"] == 30
-    assert sum(layer["parameters"] for layer in facts["layers"]) == facts["parameters"] == 2 * 30 + 30 * 30 + 30 + 30 * 2 + 2
+    assert (
+        sum(layer["parameters"] for layer in facts["layers"])
+        == facts["parameters"]
+        == 2 * 30 + 30 * 30 + 30 + 30 * 2 + 2
+    )
     assert [layer["width"] for layer in facts["layers"]] == [2, 30, 2]
     assert facts["flop"] > 0 and facts["peak_bytes"] > 0 and facts["guide"]
 
 
 def test_show_warns_of_a_code_that_compresses_nothing(windtunnel):
-    assert "fewer hidden nodes than inputs" in " ".join(windtunnel("show", "autoencoder", "hidden=100")[1].split())
+    assert "fewer hidden nodes than inputs" in " ".join(
+        windtunnel("show", "autoencoder", "hidden=100")[1].split()
+    )
 
 
 def test_train_to_a_target_then_the_same_command_has_nothing_left_to_do(windtunnel, tmp_path):
@@ -64,7 +81,12 @@ def test_train_to_a_target_then_the_same_command_has_nothing_left_to_do(windtunn
     assert "epoch 1, accuracy" in err, "progress goes to standard error"
     (folder,) = (tmp_path / "windtunnel-runs").iterdir()
     assert folder.name.startswith("ffn-")
-    assert {path.name for path in folder.iterdir()} == {checkpoint.NAME, "weights.safetensors", "curve.json", "curve.svg"}
+    assert {path.name for path in folder.iterdir()} == {
+        checkpoint.NAME,
+        "weights.safetensors",
+        "curve.json",
+        "curve.svg",
+    }
     code, out, err = windtunnel(*words, "--json")
     again = json.loads(out)
     assert code == 0 and again["resumed"] == again["rows"][-1]["epoch"] > 0 and err == ""
@@ -73,7 +95,19 @@ def test_train_to_a_target_then_the_same_command_has_nothing_left_to_do(windtunn
 
 def test_train_on_a_table_of_the_users(windtunnel, tmp_path):
     (tmp_path / "mine.csv").write_text("\n".join(f"{i % 3},{i % 3 * 2},{'abc'[i % 3]}" for i in range(60)))
-    code, out, _ = windtunnel("train", "ffn", "rate=0.05", "batch=8", "--data", "mine.csv", "--folder", "here", "--epochs", "20", "--json")
+    code, out, _ = windtunnel(
+        "train",
+        "ffn",
+        "rate=0.05",
+        "batch=8",
+        "--data",
+        "mine.csv",
+        "--folder",
+        "here",
+        "--epochs",
+        "20",
+        "--json",
+    )
     course = json.loads(out)
     assert code == 0 and course["rows"][-1]["figures"]["accuracy"] == 1
     assert "here/weights.safetensors" in course["files"]

@@ -11,11 +11,11 @@ import torch
 import windtunnel as wt
 from windtunnel import networks
 from windtunnel.errors import BadRecord
+from windtunnel.job.lesson import Lesson
+from windtunnel.job.trainer import Trainer
 from windtunnel.learning import checkpoint, guide, training
 from windtunnel.learning.layers import layers
-from windtunnel.lesson import Lesson
 from windtunnel.strategy import Strategy
-from windtunnel.trainer import Trainer
 
 # Sizes at which a step takes some hundredths of a second.
 SMALL = {
@@ -49,7 +49,11 @@ def _small(name: str) -> wt.Workload:
 def _count_setting(name: str) -> str:
     """A setting that counts something: nodes, widths, layers."""
     kind = networks.named(name).settings
-    fields = [f.name for f in dataclasses.fields(kind) if isinstance(f.default, (int, tuple)) and not isinstance(f.default, bool)]
+    fields = [
+        f.name
+        for f in dataclasses.fields(kind)
+        if isinstance(f.default, (int, tuple)) and not isinstance(f.default, bool)
+    ]
     preferred = ("hidden", "width", "widths", "n_rec", "layers", "nodes")
     return next((key for key in preferred if key in {f.name for f in dataclasses.fields(kind)}), fields[0])
 
@@ -110,7 +114,10 @@ def test_its_weights_are_the_same_after_saving_and_loading(name, tmp_path):
     path = checkpoint.save_weights(tmp_path / "weights.safetensors", saved)
     loaded = job.model()
     checkpoint.load_weights(path, loaded)
-    assert all(torch.equal(a, b) for a, b in zip(saved.state_dict().values(), loaded.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(saved.state_dict().values(), loaded.state_dict().values(), strict=True)
+    )
 
 
 @EVERY
@@ -142,7 +149,9 @@ def test_it_can_be_measured(name, here, tmp_path):
     """In a forked process, which spares every network the start of an interpreter; two are measured in fresh ones below."""
     job = dataclasses.replace(_small(name), origin=None)
     protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.1, warm_seconds=0.05)
-    measured = wt.measure(job, here, wt.Strategy(threads=1), protocol=protocol, store=wt.Store(tmp_path / "store.db"))
+    measured = wt.measure(
+        job, here, wt.Strategy(threads=1), protocol=protocol, store=wt.Store(tmp_path / "store.db")
+    )
     assert measured.step_seconds > 0 and measured.samples >= 3
     assert sum(measured.parts.values()) == pytest.approx(measured.step_seconds)
 
@@ -150,5 +159,7 @@ def test_it_can_be_measured(name, here, tmp_path):
 @pytest.mark.parametrize("name", ["ffn", "rbm"])  # one loss and one optimiser, and a step of its own
 def test_it_can_be_measured_in_a_fresh_process(name, here, tmp_path):
     protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.2)
-    measured = wt.measure(_small(name), here, wt.Strategy(threads=1), protocol=protocol, store=wt.Store(tmp_path / "store.db"))
+    measured = wt.measure(
+        _small(name), here, wt.Strategy(threads=1), protocol=protocol, store=wt.Store(tmp_path / "store.db")
+    )
     assert measured.step_seconds > 0

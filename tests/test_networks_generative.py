@@ -14,9 +14,9 @@ from torch import Tensor
 
 import windtunnel as wt
 from windtunnel.errors import BadRecord
+from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data as sources
 from windtunnel.learning.training import Course, train
-from windtunnel.lesson import Dataset
 from windtunnel.networks import dbn, dcn, deconv, gan, named, rbm, vae
 
 torch.set_num_threads(1)
@@ -89,7 +89,9 @@ def test_free_energy_sums_over_every_state_of_the_hidden_units() -> None:
         torch.nn.init.normal_(parameter)
     shown = torch.tensor([[1.0, 0.0, 1.0]])
     states = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    energies = -(states @ model.weight @ shown[0]) - shown[0] @ model.visible_bias - states @ model.hidden_bias
+    energies = (
+        -(states @ model.weight @ shown[0]) - shown[0] @ model.visible_bias - states @ model.hidden_bias
+    )
     assert model.free_energy(shown).item() == pytest.approx(-torch.logsumexp(-energies, 0).item(), abs=1e-5)
 
 
@@ -98,10 +100,16 @@ def test_contrastive_divergence_of_a_machine_without_weights_is_known_by_hand() 
     model = rbm.RBM(2, 3)
     torch.nn.init.zeros_(model.weight)
     error = model.contrast(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), 4, binary=False)
-    assert model.visible_bias.grad is not None and model.hidden_bias.grad is not None and model.weight.grad is not None
+    assert (
+        model.visible_bias.grad is not None
+        and model.hidden_bias.grad is not None
+        and model.weight.grad is not None
+    )
     assert model.visible_bias.grad.tolist() == [-0.5, 0.0]  # made up 0.5 and 0.5, data on average 1 and 0.5
     assert model.hidden_bias.grad.tolist() == [0.0, 0.0, 0.0]
-    assert model.weight.grad.tolist() == [[-0.25, 0.0]] * 3  # half of it, since each hidden unit is on half the time
+    assert (
+        model.weight.grad.tolist() == [[-0.25, 0.0]] * 3
+    )  # half of it, since each hidden unit is on half the time
     assert error.item() == 0.25
 
 
@@ -140,19 +148,29 @@ def test_binary_visible_units_are_drawn_as_bits_and_learn_too(digits: Dataset) -
 
 def test_a_deep_belief_network_reads_digits_with_all_labels(digits: Dataset) -> None:
     course = train(dbn.teach(dbn.Settings(epochs=10, tune_epochs=20), digits))
-    assert [row.stage for row in course.rows] == ["start"] + ["pretrain layer 1"] * 10 + ["pretrain layer 2"] * 10 + ["tune"] * 20
+    assert [row.stage for row in course.rows] == ["start"] + ["pretrain layer 1"] * 10 + [
+        "pretrain layer 2"
+    ] * 10 + ["tune"] * 20
     assert _figures(course)["accuracy"] >= 0.93
 
 
-def test_with_few_labels_pretraining_beats_the_same_network_without_it_at_the_best_of_several_rates(digits: Dataset) -> None:
+def test_with_few_labels_pretraining_beats_the_same_network_without_it_at_the_best_of_several_rates(
+    digits: Dataset,
+) -> None:
     """Means over three draws of 100 labels. Without pretraining the network starts from ordinary weights and may choose its rate by the result."""
 
     def mean_accuracy(settings: dbn.Settings) -> float:
-        scores = [_figures(train(dbn.teach(settings, _reordered(digits, seed)), seed=seed))["accuracy"] for seed in range(3)]
+        scores = [
+            _figures(train(dbn.teach(settings, _reordered(digits, seed)), seed=seed))["accuracy"]
+            for seed in range(3)
+        ]
         return sum(scores) / len(scores)
 
     pretrained = mean_accuracy(dbn.Settings(labels=100))
-    without = [mean_accuracy(dbn.Settings(labels=100, pretrain=False, tune_rate=rate)) for rate in (0.001, 0.003, 0.01)]
+    without = [
+        mean_accuracy(dbn.Settings(labels=100, pretrain=False, tune_rate=rate))
+        for rate in (0.001, 0.003, 0.01)
+    ]
     assert pretrained > max(without) + 0.01
     assert pretrained > without[0] + 0.04, "at the same rate"
     assert max(without) > 0.8, "a network that learned nothing would be no rival"
@@ -199,10 +217,14 @@ def test_the_bound_of_a_variational_auto_encoder_improves(auto_encoder: Course) 
     assert bounds[-1] > bounds[0] + 40
 
 
-def test_generated_digits_are_of_the_class_asked_for_and_differ_among_themselves(auto_encoder: Course, classifier: Course, digits: Dataset) -> None:
+def test_generated_digits_are_of_the_class_asked_for_and_differ_among_themselves(
+    auto_encoder: Course, classifier: Course, digits: Dataset
+) -> None:
     asked = torch.arange(10).repeat_interleave(50)
     model: Any = auto_encoder.model
-    made = vae.generate(model, asked, torch.randn(len(asked), model.code, generator=torch.Generator().manual_seed(3)))
+    made = vae.generate(
+        model, asked, torch.randn(len(asked), model.code, generator=torch.Generator().manual_seed(3))
+    )
     opinion, _ = _judged(classifier, made)
     assert (opinion == asked).float().mean() >= 0.8
     real, labels = digits.train["images"], digits.train["labels"]
@@ -222,9 +244,14 @@ def test_the_divergence_is_that_of_two_normals() -> None:
 # generative adversarial network
 
 
-def test_made_up_digits_are_recognised_far_better_than_noise_and_of_nearly_all_classes(players: Course, classifier: Course) -> None:
+def test_made_up_digits_are_recognised_far_better_than_noise_and_of_nearly_all_classes(
+    players: Course, classifier: Course
+) -> None:
     model: Any = players.model
-    opinion, sure = _judged(classifier, gan.generate(model, torch.randn(500, model.noise, generator=torch.Generator().manual_seed(4))))
+    opinion, sure = _judged(
+        classifier,
+        gan.generate(model, torch.randn(500, model.noise, generator=torch.Generator().manual_seed(4))),
+    )
     _, sure_of_noise = _judged(classifier, _noise(500))
     assert sure.mean() > 0.75
     assert sure.mean() > sure_of_noise.mean() + 0.15
@@ -254,7 +281,10 @@ def test_the_generator_moves_towards_what_the_discriminator_takes_for_real(digit
     model = gan.GAN(gan.Settings())
     optimizers = gan.teach(gan.Settings(), digits).stages[0].optimizers(model)
     optimizers["discriminator"] = torch.optim.SGD(model.discriminator.parameters(), lr=0.0)
-    losses = [gan.build(gan.Settings()).step(model, (digits.train["images"][:64],), optimizers).item() for _ in range(20)]  # type: ignore[misc]
+    losses = [
+        gan.build(gan.Settings()).step(model, (digits.train["images"][:64],), optimizers).item()
+        for _ in range(20)
+    ]  # type: ignore[misc]
     assert losses[-1] < losses[0] - 0.05
 
 
@@ -262,7 +292,9 @@ def test_the_generator_moves_towards_what_the_discriminator_takes_for_real(digit
 
 
 @pytest.mark.parametrize("code", [4, 2])
-def test_a_deconvolutional_network_enlarges_better_than_copying_or_blending_pixels(digits: Dataset, code: int) -> None:
+def test_a_deconvolutional_network_enlarges_better_than_copying_or_blending_pixels(
+    digits: Dataset, code: int
+) -> None:
     figures = _figures(train(deconv.teach(deconv.Settings(code=code), digits), epochs=6))
     assert figures["error"] < 0.6 * min(figures["nearest"], figures["bilinear"])
 
@@ -296,7 +328,9 @@ def test_each_adapts_to_images_of_another_shape_and_draws_what_it_can(name: str,
     assert len(sheets) == (0 if name in ("dbn", "dcn") else 1)
 
 
-def test_the_sheet_of_a_variational_auto_encoder_has_one_row_a_class(auto_encoder: Course, digits: Dataset, tmp_path: Path) -> None:
+def test_the_sheet_of_a_variational_auto_encoder_has_one_row_a_class(
+    auto_encoder: Course, digits: Dataset, tmp_path: Path
+) -> None:
     draw = vae.teach(vae.Settings(), digits).draw
     assert draw is not None
     (sheet,) = draw(auto_encoder.model, tmp_path)
@@ -305,7 +339,9 @@ def test_the_sheet_of_a_variational_auto_encoder_has_one_row_a_class(auto_encode
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_examination_changes_neither_the_network_nor_the_random_numbers_to_come(name: str, digits: Dataset) -> None:
+def test_an_examination_changes_neither_the_network_nor_the_random_numbers_to_come(
+    name: str, digits: Dataset
+) -> None:
     module = named(name).module
     lesson = module.teach(module.Settings(), digits)
     model = lesson.model().train()
@@ -317,7 +353,9 @@ def test_an_examination_changes_neither_the_network_nor_the_random_numbers_to_co
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_teaches_the_same_network_and_an_epoch_shows_every_image_once(name: str, digits: Dataset) -> None:
+def test_the_same_seed_teaches_the_same_network_and_an_epoch_shows_every_image_once(
+    name: str, digits: Dataset
+) -> None:
     module = named(name).module
     few = dataclasses.replace(digits, train={key: values[:70] for key, values in digits.train.items()})
     lesson = module.teach(dataclasses.replace(module.Settings(), batch=32), few)
@@ -326,7 +364,9 @@ def test_the_same_seed_teaches_the_same_network_and_an_epoch_shows_every_image_o
     assert any(not torch.equal(one[key], other[key]) for key in one)
     shown = [batch[0] for batch in lesson.stages[0].batches(torch.Generator())]
     assert len(shown) == lesson.stages[0].steps == 3
-    assert torch.equal(torch.cat(shown).flatten(1).sort(0).values, few.train["images"].flatten(1).sort(0).values)
+    assert torch.equal(
+        torch.cat(shown).flatten(1).sort(0).values, few.train["images"].flatten(1).sort(0).values
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,11 +11,11 @@ import torch
 import windtunnel as wt
 from windtunnel import networks
 from windtunnel.errors import BadRecord
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.trainer import Trainer
 from windtunnel.learning import data
-from windtunnel.lesson import Dataset, Lesson
 from windtunnel.networks import bert, gpt2, unet, vit
 from windtunnel.strategy import Strategy
-from windtunnel.trainer import Trainer
 
 SMALLEST: dict[str, dict[str, Any]] = {
     "alexnet": {"size": 63, "width": 4, "hidden": 16, "classes": 4},
@@ -77,7 +77,9 @@ def learn(lesson: Lesson, epochs: int) -> tuple[torch.nn.Module, list[float]]:
         ("bert", {}, 110_106_428),  # with both heads of its pretraining; the encoder has its own test
     ],
 )
-def test_a_landmark_has_exactly_as_many_parameters_as_were_published(name: str, settings: dict[str, Any], published: int) -> None:
+def test_a_landmark_has_exactly_as_many_parameters_as_were_published(
+    name: str, settings: dict[str, Any], published: int
+) -> None:
     assert parameters(default_model(name, **settings)) == published
 
 
@@ -147,7 +149,9 @@ def test_a_landmark_steps_and_its_loss_on_one_batch_falls(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_landmark_can_be_forecast(name: str) -> None:
-    forecast = wt.predict(wt.Workload.named(name, **SMALLEST[name]), wt.Machine.named("h200"), Strategy(batch=2))
+    forecast = wt.predict(
+        wt.Workload.named(name, **SMALLEST[name]), wt.Machine.named("h200"), Strategy(batch=2)
+    )
     assert forecast.step_seconds > 0
 
 
@@ -161,7 +165,12 @@ def test_low_initial_values_are_a_setting_of_every_landmark(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "googlenet", "alexnet", "vit"])
 def test_a_network_for_photographs_learns_small_images_well_above_chance(name: str) -> None:
-    wider = {"resnet18": {"width": 8}, "googlenet": {"width": 8}, "alexnet": {"width": 8, "hidden": 64}, "vit": {"patch": 8, "width": 64}}[name]
+    wider = {
+        "resnet18": {"width": 8},
+        "googlenet": {"width": 8},
+        "alexnet": {"width": 8, "hidden": 64},
+        "vit": {"patch": 8, "width": 64},
+    }[name]
     settings = networks.named(name).settings(**{**SMALLEST[name], "size": 64, **wider})
     lesson = networks.named(name).module.teach(settings, data.images(classes=4))
     model, curve = learn(lesson, epochs=12)
@@ -172,7 +181,9 @@ def test_a_network_for_photographs_learns_small_images_well_above_chance(name: s
 
 def test_images_too_small_for_a_network_are_enlarged_with_a_word_about_it() -> None:
     small = data.images(classes=4, size=8, examples=8, held_out=8)
-    lesson = networks.named("alexnet").module.teach(networks.named("alexnet").settings(**SMALLEST["alexnet"]), small)
+    lesson = networks.named("alexnet").module.teach(
+        networks.named("alexnet").settings(**SMALLEST["alexnet"]), small
+    )
     assert any("8x8 to 63x63" in caution for caution in lesson.cautions)
     images, _ = next(lesson.stages[0].batches(torch.Generator().manual_seed(0)))
     assert images.shape[-1] == 63
@@ -186,18 +197,27 @@ def test_u_net_learns_to_mark_bright_regions() -> None:
 
 
 def test_batches_of_a_lesson_follow_the_generator_alone() -> None:
-    lesson = vit.teach(vit.Settings(**SMALLEST["vit"]), data.images(classes=4, size=8, examples=32, held_out=8))
+    lesson = vit.teach(
+        vit.Settings(**SMALLEST["vit"]), data.images(classes=4, size=8, examples=32, held_out=8)
+    )
     first, second = (next(lesson.stages[0].batches(torch.Generator().manual_seed(3)))[1] for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_a_lesson_takes_classes_and_channels_from_the_data() -> None:
-    lesson = networks.named("resnet18").module.teach(networks.named("resnet18").settings(width=4), data.images(classes=6, channels=1))
+    lesson = networks.named("resnet18").module.teach(
+        networks.named("resnet18").settings(width=4), data.images(classes=6, channels=1)
+    )
     assert lesson.model()(torch.zeros(2, 1, 32, 32)).shape == (2, 6)
 
 
 def test_text_is_refused_where_images_are_needed() -> None:
-    text = Dataset(name="text", train={"text": torch.zeros(10)}, held_out={"text": torch.zeros(10)}, facts={"alphabet": "a"})
+    text = Dataset(
+        name="text",
+        train={"text": torch.zeros(10)},
+        held_out={"text": torch.zeros(10)},
+        facts={"alphabet": "a"},
+    )
     for name in ("resnet18", "unet", "vit"):
         module = networks.named(name).module
         with pytest.raises(BadRecord, match=f"job {name}: learns from images"):

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 import windtunnel as wt
 from windtunnel.errors import BadRecord
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.trainer import Trainer
 from windtunnel.learning import data, trees
-from windtunnel.lesson import Dataset, Lesson
 from windtunnel.networks import bert, gpt2, lstm, recursive
 from windtunnel.strategy import Strategy
-from windtunnel.trainer import Trainer
 
 SMALLEST: dict[str, dict[str, Any]] = {
     "lstm": {"alphabet": 5, "embedding": 2, "width": 4, "length": 3, "batch": 2},
@@ -38,7 +38,10 @@ def learn(lesson: Lesson, epochs: int) -> torch.nn.Module:
     for stage in lesson.stages:
         optimizers = stage.optimizers(model)
         for _ in range(epochs):
-            assert len([stage.step(model, batch, optimizers) for batch in stage.batches(generator)]) == stage.steps
+            assert (
+                len([stage.step(model, batch, optimizers) for batch in stage.batches(generator)])
+                == stage.steps
+            )
     return model
 
 
@@ -70,7 +73,9 @@ def trigram_bits(text: Dataset) -> float:
         for order in range(3):
             context = held_out[i - order : i]
             if seen[context]:
-                chance = (grams[order][held_out[i - order : i + 1]] + kinds[context] * chance) / (seen[context] + kinds[context])
+                chance = (grams[order][held_out[i - order : i + 1]] + kinds[context] * chance) / (
+                    seen[context] + kinds[context]
+                )
         bits -= math.log2(chance)
     return bits / (len(held_out) - 2)
 
@@ -79,7 +84,9 @@ def test_the_trigram_model_to_beat_is_right_about_a_text_worked_by_hand() -> Non
     # Learn "aab": a (2 of 3, 2 kinds), b (1 of 3); after a: a, b (2 seen, 2 kinds); after aa: b (1 seen, 1 kind). Alphabet of 2.
     # p(b) = (1 + 2/2) / 5 = 0.4; p(b|a) = (1 + 2 * 0.4) / 4 = 0.45; p(b|aa) = (1 + 0.45) / 2 = 0.725
     ids = {"text": torch.tensor([0, 0, 1])}
-    assert trigram_bits(Dataset(name="tiny", train=ids, held_out=ids, facts={"alphabet": "ab"})) == pytest.approx(-math.log2(0.725))
+    assert trigram_bits(
+        Dataset(name="tiny", train=ids, held_out=ids, facts={"alphabet": "ab"})
+    ) == pytest.approx(-math.log2(0.725))
 
 
 def test_lstm_beats_a_trigram_model_on_held_out_text(tmp_path: Path) -> None:
@@ -101,7 +108,9 @@ def test_lstm_beats_a_trigram_model_on_held_out_text(tmp_path: Path) -> None:
 def test_an_untaught_lstm_needs_about_as_many_bits_as_the_alphabet_has() -> None:
     text = a_little_of(data.text(), characters=5_000, held_out=5_000)
     lesson = lstm.teach(lstm.Settings(width=16), text)
-    assert lesson.examine(lesson.model())["bits_per_character"] == pytest.approx(math.log2(len(text.facts["alphabet"])), abs=0.3)
+    assert lesson.examine(lesson.model())["bits_per_character"] == pytest.approx(
+        math.log2(len(text.facts["alphabet"])), abs=0.3
+    )
 
 
 def bag_accuracy(arithmetic: Dataset) -> float:
@@ -109,14 +118,20 @@ def bag_accuracy(arithmetic: Dataset) -> float:
     symbols = [*arithmetic.facts["operators"], *range(arithmetic.facts["leaves"])]
 
     def counts(tree: Any) -> Counter[Any]:
-        return Counter([tree]) if isinstance(tree, int) else Counter([tree[0]]) + counts(tree[1]) + counts(tree[2])
+        return (
+            Counter([tree])
+            if isinstance(tree, int)
+            else Counter([tree[0]]) + counts(tree[1]) + counts(tree[2])
+        )
 
     def bags(part: Any) -> torch.Tensor:
         found = [counts(tree) for tree in part["trees"]]
         return torch.tensor([[float(bag[symbol]) for symbol in symbols] for bag in found])
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(len(symbols), 256), torch.nn.ReLU(), torch.nn.Linear(256, arithmetic.facts["classes"]))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(len(symbols), 256), torch.nn.ReLU(), torch.nn.Linear(256, arithmetic.facts["classes"])
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     shown, labels = bags(arithmetic.train), arithmetic.train["labels"]
     for _ in range(15):
@@ -151,7 +166,9 @@ def test_held_out_trees_were_not_seen_and_half_of_them_are_deeper() -> None:
 
 
 def test_trees_are_the_same_for_the_same_seed_and_others_for_another() -> None:
-    first, again, other = (trees.generate(examples=50, held_out=10, seed=seed).train["trees"] for seed in (1, 1, 2))
+    first, again, other = (
+        trees.generate(examples=50, held_out=10, seed=seed).train["trees"] for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
@@ -193,7 +210,7 @@ def test_a_recursive_step_on_complete_trees_uses_one_call_for_each_level() -> No
     assert len(labels) == 5
 
 
-WORDS = "step batch unit link worker".split()
+WORDS = "step batch device link worker".split()
 
 
 def words(count: int, seed: int) -> str:
@@ -242,8 +259,15 @@ def test_every_epoch_of_a_text_begins_elsewhere_but_follows_the_generator() -> N
 
 
 def test_a_passage_is_asked_for_the_character_after_each() -> None:
-    text = Dataset(name="count", train={"text": torch.arange(500)}, held_out={"text": torch.arange(500)}, facts={"alphabet": "a" * 500})
-    for shown, wanted in lstm.teach(lstm.Settings(), text).stages[0].batches(torch.Generator().manual_seed(0)):
+    text = Dataset(
+        name="count",
+        train={"text": torch.arange(500)},
+        held_out={"text": torch.arange(500)},
+        facts={"alphabet": "a" * 500},
+    )
+    for shown, wanted in (
+        lstm.teach(lstm.Settings(), text).stages[0].batches(torch.Generator().manual_seed(0))
+    ):
         assert torch.equal(shown + 1, wanted)
 
 
@@ -258,7 +282,9 @@ def test_a_sequence_network_steps_and_its_loss_on_one_batch_falls(name: str) -> 
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_sequence_network_can_be_forecast(name: str) -> None:
-    forecast = wt.predict(wt.Workload.named(name, **SMALLEST[name]), wt.Machine.named("h200"), Strategy(batch=2))
+    forecast = wt.predict(
+        wt.Workload.named(name, **SMALLEST[name]), wt.Machine.named("h200"), Strategy(batch=2)
+    )
     assert forecast.step_seconds > 0
 
 

@@ -87,7 +87,15 @@ def test_a_file_that_is_not_a_record_is_refused_with_its_name(tmp_path: Path, te
 
 
 def test_toml_that_is_written_is_read_back_by_the_standard_library(tmp_path: Path) -> None:
-    data = {"a": 1, "b": 0.25, "c": 'it\'s "so"', "d": [1, 2], "e": {"x y": True, "f": {"g": 3.0}}, "big": 3.5e20, "small": 1e-7}
+    data = {
+        "a": 1,
+        "b": 0.25,
+        "c": 'it\'s "so"',
+        "d": [1, 2],
+        "e": {"x y": True, "f": {"g": 3.0}},
+        "big": 3.5e20,
+        "small": 1e-7,
+    }
     path = tmp_path / "x.toml"
     records.save(path, data)
     assert records.load(path) == data
@@ -108,8 +116,8 @@ def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: p
 
 
 def test_counts_make_nodes_and_units() -> None:
-    assert (wt.Machine.named("8xh200").nodes, wt.Machine.named("8xh200").units) == (1, 8)
-    assert (wt.Machine.named("4x8xh200").nodes, wt.Machine.named("4x8xh200").units) == (4, 8)
+    assert (wt.Machine.named("8xh200").nodes, wt.Machine.named("8xh200").devices) == (1, 8)
+    assert (wt.Machine.named("4x8xh200").nodes, wt.Machine.named("4x8xh200").devices) == (4, 8)
     with pytest.raises(UnknownName, match="h200"):
         wt.Machine.named("h2000")
     with pytest.raises(BadRecord, match="above 0"):
@@ -121,19 +129,19 @@ def test_counts_make_nodes_and_units() -> None:
 
 
 def test_rates_below_zero_are_refused() -> None:
-    unit = wt.Machine.named("h200").unit
+    device = wt.Machine.named("h200").device
     with pytest.raises(BadRecord, match="memory_rate"):
-        dataclasses.replace(unit, memory_rate=-1.0)
+        dataclasses.replace(device, memory_rate=-1.0)
     with pytest.raises(BadRecord, match="bf17"):
-        dataclasses.replace(unit, flop_rates={"bf17": 1e12})
+        dataclasses.replace(device, flop_rates={"bf17": 1e12})
 
 
 def test_a_host_keeps_its_pace_when_its_gpu_is_left_out() -> None:
     h200 = wt.Machine.named("h200")
-    assert h200.issue is not None
+    assert h200.launch_costs is not None
     here = dataclasses.replace(h200, name="here")
-    slow = dataclasses.replace(here, issue=h200.issue.scaled(3.0))
-    quick_issue, slow_issue = here.with_cpu_only().issue, slow.with_cpu_only().issue
+    slow = dataclasses.replace(here, launch_costs=h200.launch_costs.scaled(3.0))
+    quick_issue, slow_issue = here.with_cpu_only().launch_costs, slow.with_cpu_only().launch_costs
     assert quick_issue is not None and slow_issue is not None
     assert slow_issue.node_seconds == pytest.approx(3 * quick_issue.node_seconds)
     cpu = wt.Machine.named("i7-3820")

@@ -23,15 +23,17 @@ from windtunnel.errors import BadInput, Unavailable
 from windtunnel.reports import charts, drawing, lines, maps, page, sections, study, style, text
 from windtunnel.reports.lines import sheet
 from windtunnel.study import study as studies
-from windtunnel.study import surroundings
 from windtunnel.study.rows import Row, Verdict
+from windtunnel.study.run import surroundings
 
 SCALE = 2000.0  # 1,000 examples twice over
 N_REC, N_STEPS = (10, 20, 50, 100, 200), (10, 20, 50, 100)
 # Brandfonbrener 2017, Figure 3, in the paper's seconds.
 FIGURE_3 = "4.8 7.4 16.8 32.6  4.3 7.4 16.9 32.4  4.3 7.5 16.9 32.7  4.3 7.5 16.9 32.5  4.8 8.5 19.6 37.7"
 STATES = ("timeout", "out of memory", "crashed", "unsupported", "no result")
-needs_drawing = pytest.mark.skipif(importlib.util.find_spec("vl_convert") is None, reason="the extra plots is not installed")
+needs_drawing = pytest.mark.skipif(
+    importlib.util.find_spec("vl_convert") is None, reason="the extra plots is not installed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +71,32 @@ class Study:
 
 
 def row(n_rec: int = 10, n_steps: int = 10, **other: Any) -> Row:
-    usual: dict[str, Any] = {"study": "s", "figure": "figure-03", "case": "cpu", "label": "torch:loop", "job": "rnn", "threads": 1}
+    usual: dict[str, Any] = {
+        "study": "s",
+        "figure": "figure-03",
+        "case": "cpu",
+        "label": "torch:loop",
+        "job": "rnn",
+        "threads": 1,
+    }
     settings = {"n_rec": n_rec, "n_steps": n_steps, "n_in": 2, "activation": "relu"}
     return Row(**{**usual, "settings": settings, **other})
 
 
 def published() -> list[Row]:
     places = [(n_rec, n_steps) for n_rec in N_REC for n_steps in N_STEPS]
-    usual = {"case": "K80", "label": "theano:scan", "device": "cuda", "unit": "k80", "threads": None, "origin": "published"}
-    return [row(*place, **usual, step_seconds=float(value) / SCALE) for place, value in zip(places, FIGURE_3.split(), strict=True)]
+    usual = {
+        "case": "K80",
+        "label": "theano:scan",
+        "device": "cuda",
+        "device_name": "k80",
+        "threads": None,
+        "origin": "published",
+    }
+    return [
+        row(*place, **usual, step_seconds=float(value) / SCALE)
+        for place, value in zip(places, FIGURE_3.split(), strict=True)
+    ]
 
 
 def measured(label: str, seed: int = 0, failing: bool = True) -> list[Row]:
@@ -86,18 +105,34 @@ def measured(label: str, seed: int = 0, failing: bool = True) -> list[Row]:
     for number, (n_rec, n_steps) in enumerate((n_rec, n_steps) for n_rec in N_REC for n_steps in N_STEPS):
         told = {"label": label, "environment": environment, "measured_at": "2026-11-15"}
         if failing and number < len(STATES):
-            found.append(row(n_rec, n_steps, **told, state=STATES[number], error=f"The process was ended: {STATES[number]}."))
+            found.append(
+                row(
+                    n_rec,
+                    n_steps,
+                    **told,
+                    state=STATES[number],
+                    error=f"The process was ended: {STATES[number]}.",
+                )
+            )
             continue
         seconds = 1e-3 * (0.2 + n_steps / 40) * (1 + n_rec / 100) * chance.uniform(0.9, 1.1)
         groups = tuple(tuple(seconds * chance.lognormvariate(0, 0.05) for _ in range(30)) for _ in range(3))
-        times = {"step_seconds": seconds, "low_seconds": 0.95 * seconds, "high_seconds": 1.1 * seconds, "first_seconds": 40 * seconds, "groups": groups}
+        times = {
+            "step_seconds": seconds,
+            "low_seconds": 0.95 * seconds,
+            "high_seconds": 1.1 * seconds,
+            "first_seconds": 40 * seconds,
+            "groups": groups,
+        }
         found.append(row(n_rec, n_steps, **told, **times))
     return found
 
 
 def forecasts() -> list[Row]:
-    usual = {"device": "cuda", "unit": "h200", "origin": "forecast", "case": "gpu"}
-    return [row(n_rec, n_steps, **usual, step_seconds=1e-3 * n_steps) for n_rec in N_REC for n_steps in N_STEPS]
+    usual = {"device": "cuda", "device_name": "h200", "origin": "forecast", "case": "gpu"}
+    return [
+        row(n_rec, n_steps, **usual, step_seconds=1e-3 * n_steps) for n_rec in N_REC for n_steps in N_STEPS
+    ]
 
 
 def everything() -> list[Row]:
@@ -105,9 +140,34 @@ def everything() -> list[Row]:
 
 
 VERDICTS = (
-    Verdict(claim="a", text="Linear in timesteps", source="4.1.2", ruling="holds", effect=0.94, low=0.9, high=0.99, counted="slope", published="below 1"),
-    Verdict(claim="b", text="Flat in n_rec", source="4.1.3", ruling="does not hold", effect=1.6, low=1.5, high=1.8, reason="It rises from 50 on."),
-    Verdict(claim="c", text="The GPU overtakes", source="4.1.3", ruling="can't tell", reason="No GPU has been measured here."),
+    Verdict(
+        claim="a",
+        text="Linear in timesteps",
+        source="4.1.2",
+        ruling="holds",
+        effect=0.94,
+        low=0.9,
+        high=0.99,
+        counted="slope",
+        published="below 1",
+    ),
+    Verdict(
+        claim="b",
+        text="Flat in n_rec",
+        source="4.1.3",
+        ruling="does not hold",
+        effect=1.6,
+        low=1.5,
+        high=1.8,
+        reason="It rises from 50 on.",
+    ),
+    Verdict(
+        claim="c",
+        text="The GPU overtakes",
+        source="4.1.3",
+        ruling="can't tell",
+        reason="No GPU has been measured here.",
+    ),
 )
 
 
@@ -144,9 +204,19 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("torch:loop", "jax:scan")
-    held = [PlotLine(figure="figure-03", case=case, label=label, fixed={"n_rec": 100}) for case, label in [("K80", ""), *(("cpu", n) for n in names)]]
-    eleven = Figure(name="figure-11", title="Increasing timesteps", axes=(), plots=(Plot(x="n_steps", lines=tuple(held)),))
-    return study.write(Study(figures=(eleven, Figure())), everything(), VERDICTS, tmp_path_factory.mktemp("report") / "deep" / "report.html")
+    held = [
+        PlotLine(figure="figure-03", case=case, label=label, fixed={"n_rec": 100})
+        for case, label in [("K80", ""), *(("cpu", n) for n in names)]
+    ]
+    eleven = Figure(
+        name="figure-11", title="Increasing timesteps", axes=(), plots=(Plot(x="n_steps", lines=tuple(held)),)
+    )
+    return study.write(
+        Study(figures=(eleven, Figure())),
+        everything(),
+        VERDICTS,
+        tmp_path_factory.mktemp("report") / "deep" / "report.html",
+    )
 
 
 def beside(words: str) -> list[list[str]]:
@@ -160,12 +230,18 @@ def test_the_file_needs_nothing_from_anywhere(whole: Path) -> None:
     words = whole.read_text()
     reader = Reader(words)
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(reader.tags)
-    assert all(value.startswith("#") for _, name, value in reader.attributes if name in ("href", "src", "xlink:href", "action", "poster"))
+    assert all(
+        value.startswith("#")
+        for _, name, value in reader.attributes
+        if name in ("href", "src", "xlink:href", "action", "poster")
+    )
     assert not re.search(r"https?:|@import|url\((?!#)", words)
     assert "default-src 'none'" in words
 
 
-def test_every_cell_shows_the_paper_s_unit_the_time_per_example_and_the_ratio_of_its_rows(whole: Path) -> None:
+def test_every_cell_shows_the_paper_s_unit_the_time_per_example_and_the_ratio_of_its_rows(
+    whole: Path,
+) -> None:
     table = beside(whole.read_text())
     names = table[0]
     place = next(number for number, name in enumerate(names) if name.startswith("jax:scan"))
@@ -183,7 +259,11 @@ def test_every_cell_shows_the_paper_s_unit_the_time_per_example_and_the_ratio_of
 
 def test_every_failed_row_shows_its_state_and_none_is_a_zero_or_a_blank(whole: Path) -> None:
     table = beside(whole.read_text())
-    place = next(number for number, name in enumerate(table[0]) if name.startswith("torch:loop") and name.endswith("measured"))
+    place = next(
+        number
+        for number, name in enumerate(table[0])
+        if name.startswith("torch:loop") and name.endswith("measured")
+    )
     assert [words[place] for words in table[1 : 1 + len(STATES)]] == list(STATES)
     assert all(word.strip() not in ("", "0", "0.0") for words in table for word in words)
     told = next(table for table in Reader(whole.read_text()).tables if table[0][:2] == ["Line", "State"])
@@ -191,7 +271,9 @@ def test_every_failed_row_shows_its_state_and_none_is_a_zero_or_a_blank(whole: P
     assert all(f"The process was ended: {words[1].strip()}." in words[4] for words in told[1:])
 
 
-def test_a_map_names_the_reason_of_every_cell_without_a_time_and_each_reason_has_a_glyph_of_its_own(whole: Path) -> None:
+def test_a_map_names_the_reason_of_every_cell_without_a_time_and_each_reason_has_a_glyph_of_its_own(
+    whole: Path,
+) -> None:
     maps_of = [table for table in Reader(whole.read_text()).tables if table[0][0] == "n_rec \\ n_steps"]
     assert len(maps_of) == 4 and all(len(table) == 1 + len(N_REC) for table in maps_of)
     said = " ".join(word for table in maps_of for words in table for word in words)
@@ -202,7 +284,11 @@ def test_a_map_names_the_reason_of_every_cell_without_a_time_and_each_reason_has
 def test_every_claim_is_told_with_its_ruling_effect_interval_and_reason(whole: Path) -> None:
     table = Reader(whole.read_text()).tables[0]
     assert [words[0].split(maxsplit=1)[1] for words in table[1:]] == ["holds", "does not hold", "can't tell"]
-    assert table[1][2] == "0.940 (0.900 to 0.990) slope" and table[2][4] == "It rises from 50 on." and table[3][2] == "no effect found"
+    assert (
+        table[1][2] == "0.940 (0.900 to 0.990) slope"
+        and table[2][4] == "It rises from 50 on."
+        and table[3][2] == "no effect found"
+    )
 
 
 def test_the_first_step_is_told_beside_the_steady_ones(whole: Path) -> None:
@@ -213,15 +299,23 @@ def test_the_first_step_is_told_beside_the_steady_ones(whole: Path) -> None:
 
 def test_the_page_says_where_it_was_measured_and_how_to_do_it_again(whole: Path) -> None:
     words = whole.read_text()
-    assert "Xeon" in words and "versions.jax" in words and "windtunnel study run brandfonbrener-2017 --frameworks jax,torch" in words
+    assert (
+        "Xeon" in words
+        and "versions.jax" in words
+        and "windtunnel study run brandfonbrener-2017 --frameworks jax,torch" in words
+    )
 
 
 @needs_drawing
 def test_every_chart_has_a_title_a_description_and_ids_of_its_own(whole: Path) -> None:
     words = whole.read_text()
     drawn = re.findall(r"<figure><svg.*?</svg></figure>", words, re.DOTALL)
-    assert len(drawn) >= 6 and all("<title" in svg and "<desc" in svg and 'role="img"' in svg for svg in drawn)
-    assert "<!--chart" not in words and charts.INK not in "".join(drawn), "a chart takes the page's own ink, light or dark"
+    assert len(drawn) >= 6 and all(
+        "<title" in svg and "<desc" in svg and 'role="img"' in svg for svg in drawn
+    )
+    assert "<!--chart" not in words and charts.INK not in "".join(drawn), (
+        "a chart takes the page's own ink, light or dark"
+    )
     ids = [value for _, name, value in Reader(words).attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert set(re.findall(r"url\(#([^)]+)\)", words)) <= set(ids)
@@ -234,16 +328,25 @@ def test_every_box_that_scrolls_can_be_reached_by_keyboard_and_has_a_name(whole:
 
 def test_what_a_stranger_wrote_stays_text() -> None:
     evil = "<script>alert(1)</script>\"'&"
-    rows = [replace(each, label=evil, error=evil, unit=evil, case=evil, environment={evil: evil}) for each in measured("a:b")]
+    rows = [
+        replace(each, label=evil, error=evil, device_name=evil, case=evil, environment={evil: evil})
+        for each in measured("a:b")
+    ]
     hostile = Study(title=evil, source=evil, figures=(Figure(title=evil, source=evil, published_unit=evil),))
-    words = study.build(hostile, rows, [replace(VERDICTS[0], text=evil, reason=evil, published=evil, counted=evil, source=evil)])
+    words = study.build(
+        hostile,
+        rows,
+        [replace(VERDICTS[0], text=evil, reason=evil, published=evil, counted=evil, source=evil)],
+    )
     assert "script" not in Reader(words).tags and "<script" not in words
     assert words.count("&lt;script&gt;") > 10
 
 
 def test_a_page_of_a_study_without_rows_says_so() -> None:
     words = study.build(Study(), [], [])
-    assert "Nothing measured" in words and "There are no rows for this figure." in words and "no claims" in words
+    assert (
+        "Nothing measured" in words and "There are no rows for this figure." in words and "no claims" in words
+    )
     assert "Nothing has been measured here" in study.build(Study(figures=()), [], [])
 
 
@@ -257,9 +360,16 @@ def many(side: int) -> list[Row]:
     """Four frameworks over a square grid, one cell in five timed out."""
     rows = []
     for label in ("torch:loop", "jax:scan", "numpy:hand", "keras:fit"):
-        for n_rec, n_steps in ((n_rec, n_steps) for n_rec in range(1, side + 1) for n_steps in range(1, side + 1)):
+        for n_rec, n_steps in (
+            (n_rec, n_steps) for n_rec in range(1, side + 1) for n_steps in range(1, side + 1)
+        ):
             seconds = 1e-5 * n_rec * n_steps
-            times = {"step_seconds": seconds, "low_seconds": 0.9 * seconds, "high_seconds": 1.1 * seconds, "groups": ((seconds,) * 20,) * 3}
+            times = {
+                "step_seconds": seconds,
+                "low_seconds": 0.9 * seconds,
+                "high_seconds": 1.1 * seconds,
+                "groups": ((seconds,) * 20,) * 3,
+            }
             failed = {"state": "timeout", "error": "No result within 60 s."}
             rows.append(row(n_rec, n_steps, label=label, **(times if (n_rec + n_steps) % 5 else failed)))
     return rows
@@ -280,20 +390,30 @@ def test_the_work_grows_with_the_cells_and_not_with_their_square(without: set[st
         study.build(Study(), [*published(), *rows], VERDICTS)
         return time.process_time() - start
 
-    assert min(spent(many(40)) for _ in range(2)) < 12 * min(spent(many(20)) for _ in range(2)), "four times the cells"
+    assert min(spent(many(40)) for _ in range(2)) < 12 * min(spent(many(20)) for _ in range(2)), (
+        "four times the cells"
+    )
 
 
 # Hand-worked cases
 
 
 def test_a_line_is_held_against_its_own_case_else_the_same_kind_of_unit_else_the_only_one() -> None:
-    old = [row(origin="published", case=case, unit=case, device=device, step_seconds=s) for case, device, s in (("K80", "cuda", 4.0), ("mac", "cpu", 2.0))]
-    here = [row(case="ours", device="cpu", step_seconds=1.0), row(case="K80", device="cpu", label="jax:scan", step_seconds=1.0)]
+    old = [
+        row(origin="published", case=case, device_name=case, device=device, step_seconds=s)
+        for case, device, s in (("K80", "cuda", 4.0), ("mac", "cpu", 2.0))
+    ]
+    here = [
+        row(case="ours", device="cpu", step_seconds=1.0),
+        row(case="K80", device="cpu", label="jax:scan", step_seconds=1.0),
+    ]
     drawn = sheet(Figure(), [*old, *here])
     found = {line.label: drawn.middle_ratio(line) for line in drawn.todays}
     assert found == {"torch:loop": 0.5, "jax:scan": 0.25}
-    third = row(origin="published", case="pc", unit="pc", device="cpu", step_seconds=3.0)
-    assert sheet(Figure(), [*old, third, here[0]]).middle_ratio(sheet(Figure(), [here[0]]).todays[0]) is None, "two CPUs leave a choice"
+    third = row(origin="published", case="pc", device_name="pc", device="cpu", step_seconds=3.0)
+    assert (
+        sheet(Figure(), [*old, third, here[0]]).middle_ratio(sheet(Figure(), [here[0]]).todays[0]) is None
+    ), "two CPUs leave a choice"
 
 
 def test_times_are_compared_by_the_example_whatever_the_batch() -> None:
@@ -303,7 +423,12 @@ def test_times_are_compared_by_the_example_whatever_the_batch() -> None:
 
 
 def test_lines_are_named_by_no_more_than_what_tells_them_apart() -> None:
-    rows = [row(), row(device="cuda", unit="h200"), row(device="cuda", unit="h200", data="streamed"), row(label="jax:scan")]
+    rows = [
+        row(),
+        row(device="cuda", device_name="h200"),
+        row(device="cuda", device_name="h200", data="streamed"),
+        row(label="jax:scan"),
+    ]
     assert sorted(line.name for line in sheet(Figure(), rows).lines) == [
         "jax:scan, CPU",
         "torch:loop, CPU",
@@ -325,8 +450,18 @@ def test_threads_can_be_an_axis_though_they_are_no_setting_of_the_job() -> None:
 
 
 def test_what_could_not_be_asked_here_is_named_without_filling_the_tables() -> None:
-    rows = [*published(), *(replace(each, state="no gpu here", device="cuda") for each in measured("torch:graph", failing=False))]
-    words = study.build(Study(), [replace(each, step_seconds=None, groups=()) if each.state != "done" else each for each in rows], [])
+    rows = [
+        *published(),
+        *(
+            replace(each, state="no gpu here", device="cuda")
+            for each in measured("torch:graph", failing=False)
+        ),
+    ]
+    words = study.build(
+        Study(),
+        [replace(each, step_seconds=None, groups=()) if each.state != "done" else each for each in rows],
+        [],
+    )
     assert not any("torch:graph" in name for name in beside(words)[0])
     assert set(surroundings.APART) < set(lines.APART), "the same words as the study's own"
     told = next(table for table in Reader(words).tables if table[0][:2] == ["Line", "State"])
@@ -335,11 +470,19 @@ def test_what_could_not_be_asked_here_is_named_without_filling_the_tables() -> N
 
 def test_figures_are_counted_as_people_count() -> None:
     names = ["figure-10", "figure-2", "figure-1", "table-1", "future-batching"]
-    assert sorted(names, key=text.by_number) == ["figure-1", "figure-2", "figure-10", "future-batching", "table-1"]
+    assert sorted(names, key=text.by_number) == [
+        "figure-1",
+        "figure-2",
+        "figure-10",
+        "future-batching",
+        "table-1",
+    ]
     assert sheet(Figure(name="figure-02"), []).heading == "Figure 2: Unshared dataset"
 
 
-@pytest.mark.parametrize(("ratio", "words"), [(0.03942, "0.039"), (0.1, "0.10"), (1.0, "1.0"), (15.4, "15"), (1234.0, "1,200")])
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(0.03942, "0.039"), (0.1, "0.10"), (1.0, "1.0"), (15.4, "15"), (1234.0, "1,200")]
+)
 def test_ratios_have_two_digits(ratio: float, words: str) -> None:
     assert text.ratio_words(ratio) == words + text.TIMES
 
@@ -353,7 +496,11 @@ def test_the_text_prints_the_paper_s_table_as_the_paper_does() -> None:
     place = next(number for number, line in enumerate(lines_said) if "theano:scan, k80 (published)" in line)
     assert lines_said[place + 1].split() == ["n_steps", "10", "20", "50", "100"]
     assert lines_said[place + 2].split() == ["n_rec", "10", "4.80", "7.40", "16.8", "32.6"]
-    assert all(state in said for state in STATES) and "can't tell" in said and "0.940 (0.900 to 0.990) slope" in said
+    assert (
+        all(state in said for state in STATES)
+        and "can't tell" in said
+        and "0.940 (0.900 to 0.990) slope" in said
+    )
     assert max(map(len, lines_said)) <= 120
 
 
@@ -361,11 +508,19 @@ def test_a_cell_that_met_no_calm_moment_is_marked_and_counted() -> None:
     rows = measured("torch:loop", failing=False)
     rows[3] = replace(rows[3], environment={**rows[3].environment, "disturbed": True, "slowed": 1.4})
     said = str(study.Report(study=Study(), rows=tuple(rows)))
-    assert said.count(text.MARK) == 2 and "1 met no calm moment (~)" in said and max(map(len, said.splitlines())) <= 120
+    assert (
+        said.count(text.MARK) == 2
+        and "1 met no calm moment (~)" in said
+        and max(map(len, said.splitlines())) <= 120
+    )
     words = study.build(Study(), rows, ())
     marked = [cell for line in beside(words) for cell in line if cell.startswith(text.MARK)]
-    assert len(marked) == 1 and words.count("no process of it was calm") >= 1 and "1 met no calm moment" in words
-    assert text.MARK not in str(study.Report(study=Study(), rows=tuple(measured("torch:loop")))), "the others are not"
+    assert (
+        len(marked) == 1 and words.count("no process of it was calm") >= 1 and "1 met no calm moment" in words
+    )
+    assert text.MARK not in str(study.Report(study=Study(), rows=tuple(measured("torch:loop")))), (
+        "the others are not"
+    )
 
 
 # The charts
@@ -394,7 +549,9 @@ def test_every_chart_is_a_description_that_altair_takes() -> None:
 def test_a_chart_is_saved_by_the_end_of_its_name(suffix: str, tmp_path: Path) -> None:
     path = charts.save(every_chart()[0], tmp_path / f"chart{suffix}")
     found = path.read_bytes()
-    assert {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<"}[suffix] == found[: {".png": 4, ".svg": 4, ".html": 1}[suffix]]
+    assert {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<"}[suffix] == found[
+        : {".png": 4, ".svg": 4, ".html": 1}[suffix]
+    ]
     assert suffix != ".html" or not re.search(rb'<script[^>]+src="http', found)
 
 
@@ -406,10 +563,18 @@ def test_a_chart_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_published_lines_are_dashed_forecasts_dotted_and_failures_have_their_glyph() -> None:
     spec = every_chart()[0].spec
     line = spec["layer"][0]["layer"][1]["encoding"]["strokeDash"]["scale"]
-    assert dict(zip(line["domain"], line["range"], strict=True)) == {"published": [6, 4], "measured": [1, 0], "forecast": [1, 3]}
+    assert dict(zip(line["domain"], line["range"], strict=True)) == {
+        "published": [6, 4],
+        "measured": [1, 0],
+        "forecast": [1, 3],
+    }
     failed = spec["layer"][1]
-    assert [value["state"] for value in failed["data"]["values"]] == list(STATES[:4]), "n_rec 10 has four of them"
-    assert failed["encoding"]["shape"]["scale"]["range"] == [charts.GLYPHS[state] for state in sorted(STATES[:4])]
+    assert [value["state"] for value in failed["data"]["values"]] == list(STATES[:4]), (
+        "n_rec 10 has four of them"
+    )
+    assert failed["encoding"]["shape"]["scale"]["range"] == [
+        charts.GLYPHS[state] for state in sorted(STATES[:4])
+    ]
 
 
 @needs_drawing
@@ -427,43 +592,83 @@ def test_colours_can_be_told_from_both_pages() -> None:
         return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
 
     for colour in charts.COLOURS:
-        assert maps.contrast(parts(colour), (255, 255, 255)) >= 3 and maps.contrast(parts(colour), parts("#12161b")) >= 3
+        assert (
+            maps.contrast(parts(colour), (255, 255, 255)) >= 3
+            and maps.contrast(parts(colour), parts("#12161b")) >= 3
+        )
     for number in range(101):
         back, ink = maps.colour(10 ** (number / 50), (1.0, 100.0))
         assert maps.contrast(parts(back), (255,) * 3 if ink == "#fff" else (0,) * 3) >= 4.5
     for scheme in (style.STYLE.split("@media")[0], style.STYLE.split("@media")[1]):
         told = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6}|#fff)\b", scheme))
         told = {name: "#ffffff" if value == "#fff" else value for name, value in told.items()}
-        pairs = [("ink", "page"), ("soft", "page"), ("soft", "box"), ("link", "page"), ("good", "good-box"), ("bad", "bad-box"), ("open", "open-box")]
+        pairs = [
+            ("ink", "page"),
+            ("soft", "page"),
+            ("soft", "box"),
+            ("link", "page"),
+            ("good", "good-box"),
+            ("bad", "bad-box"),
+            ("open", "open-box"),
+        ]
         assert all(maps.contrast(parts(told[ink]), parts(told[back])) >= 4.5 for ink, back in pairs)
 
 
 def colours(*labels: str, every: bool = True) -> dict[str, str]:
     """The colour of each line in a chart of these labels, with or without what was published and forecast beside them."""
-    drawn = sheet(Figure(), [*(published() + forecasts() if every else []), *(each for label in labels for each in measured(label))])
-    scale = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]["encoding"]["color"]["scale"]
+    drawn = sheet(
+        Figure(),
+        [
+            *(published() + forecasts() if every else []),
+            *(each for label in labels for each in measured(label)),
+        ],
+    )
+    scale = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]["encoding"][
+        "color"
+    ]["scale"]
     return dict(zip(scale["domain"], scale["range"], strict=True))
 
 
 def test_a_label_has_the_same_colour_in_every_chart_whatever_is_drawn_beside_it() -> None:
-    alone, few, many_of_them = colours("torch:loop", every=False), colours("jax:scan", "torch:loop"), colours("fused:epoch", "mine.py:loop", "torch:loop")
+    alone, few, many_of_them = (
+        colours("torch:loop", every=False),
+        colours("jax:scan", "torch:loop"),
+        colours("fused:epoch", "mine.py:loop", "torch:loop"),
+    )
     assert alone["torch:loop"] == few["torch:loop"] == many_of_them["torch:loop"]
     assert few["jax:scan"] == colours("numpy:hand", "jax:scan", every=False)["jax:scan"]
-    assert few["torch:loop, h200 (forecast)"] == few["torch:loop"], "how it is drawn tells a forecast, not its colour"
-    assert many_of_them["mine.py:loop"] == colours("mine.py:loop", every=False)["mine.py:loop"], "nobody's catalogue has it"
-    assert len(set(colours("torch:loop", "torch:module", "torch:graph", "jax:scan", "fused:epoch", every=False).values())) == 5
+    assert few["torch:loop, h200 (forecast)"] == few["torch:loop"], (
+        "how it is drawn tells a forecast, not its colour"
+    )
+    assert many_of_them["mine.py:loop"] == colours("mine.py:loop", every=False)["mine.py:loop"], (
+        "nobody's catalogue has it"
+    )
+    assert (
+        len(
+            set(
+                colours(
+                    "torch:loop", "torch:module", "torch:graph", "jax:scan", "fused:epoch", every=False
+                ).values()
+            )
+        )
+        == 5
+    )
 
 
 def test_every_label_of_the_catalogue_has_a_fixed_colour_and_lines_of_one_colour_their_own_shape() -> None:
     known = charts._colours()
     for name in studies.names():
         for figure in studies.find(name).figures:
-            assert {label for case in figure.cases for label in case.labels} | {told.label for told in figure.published} <= set(known)
+            assert {label for case in figure.cases for label in case.labels} | {
+                told.label for told in figure.published
+            } <= set(known)
     assert set(known.values()) <= {charts.INK, *charts.COLOURS}
     rows = [replace(each, device=device) for each in measured("torch:loop") for device in ("cpu", "cuda")]
     drawn = sheet(Figure(), [*rows, *measured("keras-torch:train")])
     encoding = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]
-    assert len(set(encoding["encoding"]["color"]["scale"]["range"])) == 1, "two of them are one label, the third shares its colour"
+    assert len(set(encoding["encoding"]["color"]["scale"]["range"])) == 1, (
+        "two of them are one label, the third shares its colour"
+    )
     assert len(set(encoding["layer"][2]["encoding"]["shape"]["scale"]["range"])) == 3
 
 
@@ -497,7 +702,11 @@ def test_without_the_extra_the_report_has_its_tables_and_says_how_to_get_charts(
     words = study.build(Study(), everything(), VERDICTS)
     assert "<figure>" not in words and "windtunnel[plots]" in words
     assert len(beside(words)) == 21
-    for ask in (every_chart()[0].svg, every_chart()[0].altair, lambda: charts.save(every_chart()[0], Path("x.png"))):
+    for ask in (
+        every_chart()[0].svg,
+        every_chart()[0].altair,
+        lambda: charts.save(every_chart()[0], Path("x.png")),
+    ):
         with pytest.raises(Unavailable, match="not installed") as error:
             ask()
         assert "windtunnel[plots]" in error.value.hint
@@ -507,7 +716,14 @@ def test_a_dataframe_has_a_line_for_every_row(without: set[str]) -> None:
     pytest.importorskip("pandas")
     report = study.Report(study=Study(), rows=tuple(everything()), verdicts=VERDICTS)
     frame = report.frame()
-    assert len(frame) == len(report.rows) and {"n_rec", "n_steps", "origin", "state", "step_seconds", "example_seconds"} <= set(frame.columns)
+    assert len(frame) == len(report.rows) and {
+        "n_rec",
+        "n_steps",
+        "origin",
+        "state",
+        "step_seconds",
+        "example_seconds",
+    } <= set(frame.columns)
     assert frame[frame.state != "done"].step_seconds.isna().all()
     without |= {"pandas"}
     with pytest.raises(Unavailable, match="pandas"):
@@ -524,12 +740,19 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one_alone(tmp_path: Path) 
     with pytest.raises(BadInput, match="cannot be written"):
         study.write(Study(), [], [], tmp_path / "file" / "report.html")
     path = study.write(Study(), [], [], tmp_path / "report.html")
-    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == [] and os.access(path, os.R_OK)
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == [] and os.access(
+        path, os.R_OK
+    )
 
 
 def test_the_report_loads_no_drawing_library_before_it_draws() -> None:
     code = "import windtunnel.reports.study, sys; print([m for m in ('altair', 'vl_convert', 'pandas', 'torch', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_the_notebook_example_prints_what_is_stored() -> None:
@@ -555,7 +778,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (360, "dark"), (1400, "light")])
-def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(browser: Any, whole: Path, width: int, scheme: str) -> None:
+def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(
+    browser: Any, whole: Path, width: int, scheme: str
+) -> None:
     opened = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     opened.context.set_offline(True)
     said: list[str] = []
@@ -566,7 +791,9 @@ def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(b
     opened.goto(whole.as_uri())
     assert said == [] and asked == [whole.as_uri()]
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    assert opened.evaluate("[...document.querySelectorAll('figure > svg')].every(svg => svg.getBoundingClientRect().width <= innerWidth)")
+    assert opened.evaluate(
+        "[...document.querySelectorAll('figure > svg')].every(svg => svg.getBoundingClientRect().width <= innerWidth)"
+    )
     opened.keyboard.press("Tab")
     assert opened.evaluate("document.activeElement.textContent") == "Skip to the results"
     light = opened.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -575,6 +802,9 @@ def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(b
 
 
 def test_sections_and_pages_escape_by_kind() -> None:
-    assert page.element("p", "<b>", page.Markup("<i></i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></i></p>'
+    assert (
+        page.element("p", "<b>", page.Markup("<i></i>"), title='"')
+        == '<p title="&quot;">&lt;b&gt;<i></i></p>'
+    )
     assert sections.flat({"a": {"b": [1, 2], "c": ""}, "d": "x"}) == {"a.b": "1, 2", "d": "x"}
     assert lines.in_order(2) < lines.in_order(10) < lines.in_order("a")

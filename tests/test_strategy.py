@@ -16,8 +16,8 @@ from torch import nn
 import windtunnel as wt
 from windtunnel.cli import words
 from windtunnel.errors import BadJob, BadRecord
+from windtunnel.job.trainer import Trainer, blocks_of
 from windtunnel.prediction import trace
-from windtunnel.trainer import Trainer, blocks_of
 
 TINY = {"size": "tiny", "length": 16}
 
@@ -28,7 +28,11 @@ def trainer(job: wt.Workload, **how: Any) -> Trainer:
 
 
 def job(model: Callable[[], nn.Module], **given: Any) -> wt.Workload:
-    parts = {"loss": lambda m, b: m(b).square().mean(), "optimizer": lambda params: torch.optim.SGD(params, lr=0.1), "default_batch": 6}
+    parts = {
+        "loss": lambda m, b: m(b).square().mean(),
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.1),
+        "default_batch": 6,
+    }
     return wt.Workload(name="case", model=model, batch=lambda n: torch.randn(n, 8), **{**parts, **given})
 
 
@@ -50,7 +54,9 @@ def test_micro_batches_learn_what_the_whole_batch_does(name: str, batch: int) ->
     examples = network.batch(batch)
     whole, pieces = (trainer(network, batch=batch, accumulate=n) for n in (1, 2))
     for _ in range(3):
-        assert float(pieces.step(examples).detach()) == pytest.approx(float(whole.step(examples).detach()), rel=1e-4)
+        assert float(pieces.step(examples).detach()) == pytest.approx(
+            float(whole.step(examples).detach()), rel=1e-4
+        )
     for a, b in zip(gradients(whole), gradients(pieces), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
@@ -78,14 +84,24 @@ def test_another_optimiser_takes_the_place_of_the_jobs_own_and_learns(name: str)
     examples = torch.randn(6, 8)
     losses = [float(steps.step(examples).detach()) for _ in range(5)]
     assert losses[-1] < losses[0]
-    assert type(steps.optimizer) is {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam}.get(name, torch.optim.AdamW)
+    assert type(steps.optimizer) is {
+        "sgd": torch.optim.SGD,
+        "momentum": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+    }.get(name, torch.optim.AdamW)
 
 
 def test_another_optimiser_trains_what_the_jobs_own_would() -> None:
     network = job(pair, optimizer=lambda params: torch.optim.SGD(list(params)[:2], lr=0.1))
     steps = trainer(network, optimizer="adam")
     assert [len(group["params"]) for group in steps.optimizer.param_groups] == [2]
-    single = job(pair, loss=None, optimizer=None, optimizers=lambda m: torch.optim.SGD(m[0].parameters(), lr=0.1), step=lambda m, b, o: o.step())
+    single = job(
+        pair,
+        loss=None,
+        optimizer=None,
+        optimizers=lambda m: torch.optim.SGD(m[0].parameters(), lr=0.1),
+        step=lambda m, b, o: o.step(),
+    )
     assert isinstance(trainer(single, optimizer="adamw").optimizer, torch.optim.AdamW)
 
 
@@ -106,7 +122,9 @@ def test_recomputed_blocks_run_again_on_the_way_back() -> None:
     plain, again = (trace(network, wt.Strategy(batch=2, recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
 
     def attentions(steps: Any, phase: str) -> int:
-        return sum(op.family == "attention" and "backward" not in op.name and op.phase == phase for op in steps.ops)
+        return sum(
+            op.family == "attention" and "backward" not in op.name and op.phase == phase for op in steps.ops
+        )
 
     assert (attentions(plain, "forward"), attentions(plain, "backward")) == (2, 0)
     assert (attentions(again, "forward"), attentions(again, "backward")) == (2, 2)
@@ -125,9 +143,17 @@ def test_a_job_with_its_own_step_may_still_recompute() -> None:
         optimizer.step()
         return loss
 
-    deep = job(lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))), loss=None, step=step)
+    deep = job(
+        lambda: nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))),
+        loss=None,
+        step=step,
+    )
     plain, again = (trace(deep, wt.Strategy(recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
-    assert sum(op.name == "aten.tanh" for op in again.ops) == 2 * sum(op.name == "aten.tanh" for op in plain.ops) == 6
+    assert (
+        sum(op.name == "aten.tanh" for op in again.ops)
+        == 2 * sum(op.name == "aten.tanh" for op in plain.ops)
+        == 6
+    )
 
 
 # What a block is.
@@ -142,10 +168,14 @@ def test_blocks_are_the_members_of_the_outermost_lists() -> None:
             self.head = nn.Sequential(nn.ReLU(), nn.Linear(8, 8))
 
     network = Net()
-    assert blocks_of(network) == list(network.blocks), "not what is inside of them, and not the head, of which one member has parameters"
+    assert blocks_of(network) == list(network.blocks), (
+        "not what is inside of them, and not the head, of which one member has parameters"
+    )
     layer = nn.Linear(8, 8)
     assert blocks_of(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 8)))[0] is layer
-    assert len(blocks_of(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 8)))) == 2, "a block used twice is wrapped once"
+    assert len(blocks_of(nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(8, 8)))) == 2, (
+        "a block used twice is wrapped once"
+    )
     assert blocks_of(layer) == []
 
 
@@ -183,19 +213,35 @@ def own_step(**given: Any) -> wt.Workload:
         (wt.Workload.named("recursive"), {"accumulate": 2}, "micro-batches"),
     ],
 )
-def test_a_job_that_cannot_be_run_so_is_refused_before_it_runs(network: wt.Workload, how: dict[str, Any], said: str) -> None:
+def test_a_job_that_cannot_be_run_so_is_refused_before_it_runs(
+    network: wt.Workload, how: dict[str, Any], said: str
+) -> None:
     with pytest.raises((BadJob, BadRecord), match=said):
         trace(network, wt.Strategy(**how), "gpu")
 
 
 def test_only_choices_that_were_made_are_told() -> None:
-    assert wt.Strategy().told() == {"precision": "fp32", "execution": "eager", "data": "resident", "prefetch": 0}
+    assert wt.Strategy().told() == {
+        "precision": "fp32",
+        "execution": "eager",
+        "data": "resident",
+        "prefetch": 0,
+    }
     chosen = wt.Strategy(accumulate=2, recompute="blocks", optimizer="adamw", execution="compiled")
-    assert chosen.told() == {**wt.Strategy().told(), "execution": "compiled", "accumulate": 2, "recompute": "blocks", "optimizer": "adamw"}
+    assert chosen.told() == {
+        **wt.Strategy().told(),
+        "execution": "compiled",
+        "accumulate": 2,
+        "recompute": "blocks",
+        "optimizer": "adamw",
+    }
 
 
 def test_a_strategy_survives_saving(tmp_path: Path) -> None:
-    for strategy in (wt.Strategy(), wt.Strategy(batch=8, accumulate=4, recompute="blocks", optimizer="fused-adamw", execution="compiled")):
+    for strategy in (
+        wt.Strategy(),
+        wt.Strategy(batch=8, accumulate=4, recompute="blocks", optimizer="fused-adamw", execution="compiled"),
+    ):
         strategy.save(tmp_path / "s.toml")
         assert wt.Strategy.load(tmp_path / "s.toml") == strategy
 
@@ -209,8 +255,24 @@ def test_words_make_a_strategy() -> None:
 
 
 def test_the_command_line_passes_them_on() -> None:
-    options = ["--batch", "4", "--accumulate", "2", "--recompute", "blocks", "--optimizer", "fused-adamw", "--on", "h200", "--json"]
-    done = subprocess.run([sys.executable, "-m", "windtunnel", "predict", "gpt2", "size=tiny", "length=16", *options], capture_output=True, text=True)
+    options = [
+        "--batch",
+        "4",
+        "--accumulate",
+        "2",
+        "--recompute",
+        "blocks",
+        "--optimizer",
+        "fused-adamw",
+        "--on",
+        "h200",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "windtunnel", "predict", "gpt2", "size=tiny", "length=16", *options],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["strategy"]
     assert (told["accumulate"], told["recompute"], told["optimizer"]) == (2, "blocks", "fused-adamw")

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from windtunnel.errors import BadInput, BadRecord, UnknownName
+from windtunnel.job.workload import Workload
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.prediction import predict
 from windtunnel.strategy import Strategy
 from windtunnel.study import study as studies
-from windtunnel.study.cells import Choice, cells_of, points
-from windtunnel.study.forecasts import Forecasts, can_be_forecast
 from windtunnel.study.results import in_papers_unit, published
-from windtunnel.study.store import StudyStore
-from windtunnel.workload import Workload
+from windtunnel.study.run.cells import Choice, cells_of, points
+from windtunnel.study.run.forecasts import Forecasts, can_be_forecast
+from windtunnel.study.run.store import StudyStore
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
 FIGURE = """
@@ -39,7 +39,7 @@ labels = ["torch:loop", "numpy:hand"]
 [[published]]
 case = "K80"
 label = "theano:scan"
-unit = "k80"
+device_name = "k80"
 rows = { n_rec = [10, 20] }
 columns = { n_steps = [10, 100] }
 table = [[20.0, 40.0], [10.0, "na"]]
@@ -58,16 +58,26 @@ def test_a_published_time_is_a_steps_time_in_the_papers_unit(tmp_path: Path) -> 
     study = studies.find(str(own_study(tmp_path / "mine")))
     rows = published(study)
     first = rows[0]
-    assert first.step_seconds == pytest.approx(0.010) and first.settings == {"n_in": 2, "n_rec": 10, "n_steps": 10}
+    assert first.step_seconds == pytest.approx(0.010) and first.settings == {
+        "n_in": 2,
+        "n_rec": 10,
+        "n_steps": 10,
+    }
     assert in_papers_unit(study.figure("figure-1"), first) == pytest.approx(20.0)
     missing = rows[3]
-    assert missing.state == "not available" and missing.step_seconds is None and missing.settings["n_steps"] == 100
+    assert (
+        missing.state == "not available"
+        and missing.step_seconds is None
+        and missing.settings["n_steps"] == 100
+    )
 
 
 def test_every_published_number_of_the_recurrent_study_is_there() -> None:
     """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints them."""
     study = studies.find("brandfonbrener-2017")
-    printed = {figure.name: [v for p in figure.published for row in p.table for v in row] for figure in study.figures}
+    printed = {
+        figure.name: [v for p in figure.published for row in p.table for v in row] for figure in study.figures
+    }
     assert {name: len(values) for name, values in printed.items() if name.startswith("figure")} == {
         "figure-02": 20,
         "figure-03": 20,
@@ -84,7 +94,10 @@ def test_every_published_number_of_the_recurrent_study_is_there() -> None:
     sums = {2: 444.9, 3: 315.8, 4: 324.3, 5: 2006.5, 6: 327.1, 7: 375.7, 8: 1606.35, 9: 660.5, 10: 173.1}
     for number, total in sums.items():
         assert math.fsum(printed[f"figure-{number:02}"]) == pytest.approx(total), number
-    by = {(r.figure, r.case, r.settings.get("n_rec"), r.settings.get("n_steps"), r.settings.get("n_in")): r for r in published(study)}
+    by = {
+        (r.figure, r.case, r.settings.get("n_rec"), r.settings.get("n_steps"), r.settings.get("n_in")): r
+        for r in published(study)
+    }
     assert by["figure-08", "M2090, Theano", 200, 200, 2].step_seconds == pytest.approx(148.75 / 2000)
     assert by["figure-05", "Macbook, Theano", 5000, 20, 10].step_seconds == pytest.approx(834.1 / 2000)
 
@@ -93,7 +106,11 @@ def test_table_one_has_its_twelve_cells_and_one_is_not_available() -> None:
     rows = [row for row in published(studies.find("wuensche-2018")) if row.figure == "table-1"]
     found = {(row.label.split(":")[0], row.threads): row.step_seconds for row in rows}
     assert len(found) == 12 and found["torch7", 8] is None
-    assert found["caffe", 8] == pytest.approx(15.444) and found["tensorflow", 1] == pytest.approx(7.062) and found["torch7", 4] == pytest.approx(0.423)
+    assert (
+        found["caffe", 8] == pytest.approx(15.444)
+        and found["tensorflow", 1] == pytest.approx(7.062)
+        and found["torch7", 4] == pytest.approx(0.423)
+    )
 
 
 def test_the_guides_data_flow_figures_add_up() -> None:
@@ -110,7 +127,7 @@ def test_cases_of_the_catalogue_are_ways_that_frameworks_have(name: str) -> None
 
     for cell in cells_of(studies.find(name), cores=4):
         known = frameworks.named(cell.task.framework)
-        assert cell.task.way in known.ways[cell.task.job], (cell.figure, cell.task.label)
+        assert cell.task.variant in known.variants[cell.task.job], (cell.figure, cell.task.label)
         from windtunnel.measurement.frameworks.base import settings_of
 
         settings_of(cell.task)
@@ -126,7 +143,10 @@ def test_the_settings_a_study_may_sweep_are_those_of_the_jobs() -> None:
 
 
 def test_a_grid_is_every_combination_and_a_joined_axis_sets_both() -> None:
-    assert list(points({"n_rec": (1, 2), "n_in,n_out": (5,)})) == [{"n_rec": 1, "n_in": 5, "n_out": 5}, {"n_rec": 2, "n_in": 5, "n_out": 5}]
+    assert list(points({"n_rec": (1, 2), "n_in,n_out": (5,)})) == [
+        {"n_rec": 1, "n_in": 5, "n_out": 5},
+        {"n_rec": 2, "n_in": 5, "n_out": 5},
+    ]
 
 
 def test_a_quick_run_has_the_corners_of_the_grid(tmp_path: Path) -> None:
@@ -137,18 +157,37 @@ def test_a_quick_run_has_the_corners_of_the_grid(tmp_path: Path) -> None:
 
 
 def test_threads_are_counted_in_the_machines_cores_and_never_twice() -> None:
-    threads = lambda cores: [c.task.threads for c in cells_of(studies.find("wuensche-2018"), cores, Choice(figures=("table-1",), frameworks=("numpy",)))]  # noqa: E731
+    threads = lambda cores: [
+        c.task.threads
+        for c in cells_of(
+            studies.find("wuensche-2018"), cores, Choice(figures=("table-1",), frameworks=("numpy",))
+        )
+    ]
     assert threads(2) == [1, 2, 4, 8] and threads(16) == [1, 2, 4, 8, 16, 32]
 
 
-GPU_TOO = FIGURE.replace("[[published]]", '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n[[published]]', 1)
+GPU_TOO = FIGURE.replace(
+    "[[published]]",
+    '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n[[published]]',
+    1,
+)
 
 
 def test_cells_of_one_device_can_be_chosen(tmp_path: Path) -> None:
     study = studies.find(str(own_study(tmp_path / "mine", GPU_TOO)))
-    chosen = {devices: cells_of(study, 2, Choice(devices=devices)) for devices in ((), ("cpu",), ("cuda",), ("cpu", "cuda"))}
-    assert {devices: len(cells) for devices, cells in chosen.items()} == {(): 24, ("cpu",): 12, ("cuda",): 12, ("cpu", "cuda"): 24}
-    assert {(cell.task.device, cell.case) for cell in chosen["cuda",]} == {("cuda", "gpu")} and {cell.case for cell in chosen["cpu",]} == {"cpu"}
+    chosen = {
+        devices: cells_of(study, 2, Choice(devices=devices))
+        for devices in ((), ("cpu",), ("cuda",), ("cpu", "cuda"))
+    }
+    assert {devices: len(cells) for devices, cells in chosen.items()} == {
+        (): 24,
+        ("cpu",): 12,
+        ("cuda",): 12,
+        ("cpu", "cuda"): 24,
+    }
+    assert {(cell.task.device, cell.case) for cell in chosen["cuda",]} == {("cuda", "gpu")} and {
+        cell.case for cell in chosen["cpu",]
+    } == {"cpu"}
 
 
 def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path) -> None:
@@ -167,7 +206,7 @@ def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path
         ("n_rec = [10, 20, 50]", "n_rek = [10]", "no setting 'n_rek'"),
         ("n_rec = [10, 20, 50]", "n_rec = []", "needs values"),
         ("n_rec = [10, 20, 50]", "n_rec = [10, 10]", "each once"),
-        ('"torch:loop"', '"torch"', "framework:way"),
+        ('"torch:loop"', '"torch"', "framework:variant"),
         ('job = "rnn"', 'job = "rrn"', "job cannot be 'rrn'"),
         ("[10.0, ", "[", "2 rows of 2"),
         ('"na"', '"n.a."', "is not a time"),
@@ -175,7 +214,11 @@ def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path
         ("published_scale = 2000", "published_scale = 0", "above 0"),
         ("n_steps = [10, 100]\n[[", 'optimizer = ["adagrad"]\n[[', "adagrad"),
         ("n_steps = [10, 100]\n[[", 'threads = ["all"]\n[[', "threads cannot be 'all'"),
-        ('labels = ["torch:loop", "numpy:hand"]', 'labels = ["torch:loop"]\n[[case]]\nname = "cpu"\nlabels = ["a:b"]', "two cases are named 'cpu'"),
+        (
+            'labels = ["torch:loop", "numpy:hand"]',
+            'labels = ["torch:loop"]\n[[case]]\nname = "cpu"\nlabels = ["a:b"]',
+            "two cases are named 'cpu'",
+        ),
         ('title = "F"', "", "'title' is missing"),
         ("n_in = 2", "n_inn = 2", "no setting 'n_inn'"),
     ],
@@ -189,7 +232,9 @@ def test_a_slip_in_a_study_file_is_named_with_the_file(tmp_path: Path, old: str,
 
 def test_a_plot_of_a_line_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     folder = own_study(tmp_path / "mine")
-    (folder / "figure-2.toml").write_text('title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n')
+    (folder / "figure-2.toml").write_text(
+        'title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n'
+    )
     with pytest.raises(BadRecord, match="no case 'K81'"):
         studies.find(str(folder))
 
@@ -220,9 +265,18 @@ def test_the_catalogue_can_be_listed_and_a_figure_shows_its_table_as_printed() -
 
 
 def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_none(tmp_path: Path) -> None:
-    study = own_study(tmp_path / "mine", FIGURE.replace("n_rec = [10, 20, 50]", "n_rec = [10, 1000]").replace("n_steps = [10, 100]\n[[", "n_steps = [10]\n[["))
-    cells = json.loads(ask("run", str(study), "--quick", "--dry-run", "--json", "--store", str(tmp_path / "s.sqlite")))
-    found = {(cell["task"]["framework"], cell["task"]["settings"]["n_rec"]): cell["forecast"] for cell in cells}
+    study = own_study(
+        tmp_path / "mine",
+        FIGURE.replace("n_rec = [10, 20, 50]", "n_rec = [10, 1000]").replace(
+            "n_steps = [10, 100]\n[[", "n_steps = [10]\n[["
+        ),
+    )
+    cells = json.loads(
+        ask("run", str(study), "--quick", "--dry-run", "--json", "--store", str(tmp_path / "s.sqlite"))
+    )
+    found = {
+        (cell["task"]["framework"], cell["task"]["settings"]["n_rec"]): cell["forecast"] for cell in cells
+    }
     assert found["numpy", 10] is None
     assert found["torch", 1000]["step_seconds"] > found["torch", 10]["step_seconds"] > 0
     assert found["torch", 1000]["peak_bytes"] > 1000 * 1000 * 4
@@ -233,11 +287,25 @@ def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_
 def dry(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     """The tasks a run of a study with a GPU case would measure."""
     study = own_study(tmp_path / "mine", GPU_TOO)
-    cells = json.loads(ask("run", str(study), *words, "--dry-run", "--no-forecast", "--json", "--store", str(tmp_path / "s.sqlite")))
+    cells = json.loads(
+        ask(
+            "run",
+            str(study),
+            *words,
+            "--dry-run",
+            "--no-forecast",
+            "--json",
+            "--store",
+            str(tmp_path / "s.sqlite"),
+        )
+    )
     return [cell["task"] for cell in cells]
 
 
-@pytest.mark.parametrize(("word", "devices"), [("cpu", {"cpu"}), ("cuda", {"cuda"}), ("gpu", {"cuda"}), ("cpu,cuda", {"cpu", "cuda"})])
+@pytest.mark.parametrize(
+    ("word", "devices"),
+    [("cpu", {"cpu"}), ("cuda", {"cuda"}), ("gpu", {"cuda"}), ("cpu,cuda", {"cpu", "cuda"})],
+)
 def test_a_run_may_be_of_one_device_alone(tmp_path: Path, word: str, devices: set[str]) -> None:
     tasks = dry(tmp_path, "--on", word)
     assert {task["device"] for task in tasks} == devices and len(tasks) == 12 * len(devices)
@@ -246,11 +314,19 @@ def test_a_run_may_be_of_one_device_alone(tmp_path: Path, word: str, devices: se
 def test_a_quick_run_has_the_whole_grid_where_that_is_asked(tmp_path: Path) -> None:
     assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick")} == {10, 50}
     assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick", "--whole")} == {10, 20, 50}
-    assert len(dry(tmp_path, "--quick")) == 16 and len(dry(tmp_path, "--quick", "--whole")) == len(dry(tmp_path)) == 24
+    assert (
+        len(dry(tmp_path, "--quick")) == 16
+        and len(dry(tmp_path, "--quick", "--whole")) == len(dry(tmp_path)) == 24
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--whole",), "--whole goes with --quick"), (("--whole", "--rigorous"), "--whole goes with --quick"), (("--on", "tpu"), "'tpu'")]
+    ("words", "said"),
+    [
+        (("--whole",), "--whole goes with --quick"),
+        (("--whole", "--rigorous"), "--whole goes with --quick"),
+        (("--on", "tpu"), "'tpu'"),
+    ],
 )
 def test_words_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     words = (*words, "--dry-run", "--no-forecast", "--store", str(tmp_path / "s.sqlite"))
@@ -260,35 +336,60 @@ def test_words_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[
     assert not (tmp_path / "s.sqlite").exists(), "before anything is begun"
 
 
-def a_task(framework: str, way: str, n_steps: int = 100, **other: Any) -> Task:
-    return Task(framework=framework, way=way, job="rnn", settings={"n_rec": 50, "n_steps": n_steps}, **other)
+def a_task(framework: str, variant: str, n_steps: int = 100, **other: Any) -> Task:
+    return Task(
+        framework=framework, variant=variant, job="rnn", settings={"n_rec": 50, "n_steps": n_steps}, **other
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path: Path, device: str) -> None:
     known = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False)
-    loop, (short, fused, long) = a_task("torch", "loop", device=device), (a_task("fused", "epoch", n_steps, device=device) for n_steps in (10, 100, 1000))
+    loop, (short, fused, long) = (
+        a_task("torch", "loop", device=device),
+        (a_task("fused", "epoch", n_steps, device=device) for n_steps in (10, 100, 1000)),
+    )
     assert known.make([loop, short, fused, long]) == 0
     seconds = [known.step_seconds(task) or 0.0 for task in (short, fused, long, loop)]
     assert 0 < seconds[0] < seconds[2] and 0 < seconds[1] < seconds[3] / 5
-    by_calls = predict(Workload.named("rnn", way="fused", **fused.settings), known._machine(fused), Strategy(threads=1 if device == "cpu" else None))
+    by_calls = predict(
+        Workload.named("rnn", variant="fused", **fused.settings),
+        known._machine(fused),
+        Strategy(threads=1 if device == "cpu" else None),
+    )
     assert seconds[1] < by_calls.step_seconds / 2, "what PyTorch's calls take is no part of it"
     found = known.get(fused) or {}
     assert found["low_seconds"] <= found["step_seconds"] <= found["high_seconds"] and found["peak_bytes"] > 0
     assert Forecasts(known.store, has_gpu=False).step_seconds(fused) == seconds[1], "kept"
 
 
-def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, units, ends, timesteps: None)
+def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, devices, ends, timesteps: None
+    )
     known, task = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
     known.make([task])
     found = known.get(task) or {}
-    by_calls = predict(Workload.named("rnn", way="fused", **task.settings), known._machine(task), Strategy(threads=1))
+    by_calls = predict(
+        Workload.named("rnn", variant="fused", **task.settings), known._machine(task), Strategy(threads=1)
+    )
     assert found["low_seconds"] <= found["step_seconds"] < by_calls.step_seconds
-    assert found["high_seconds"] > found["step_seconds"] + 0.9 * (by_calls.host_seconds or 0), "as much may be in what was timed"
+    assert found["high_seconds"] > found["step_seconds"] + 0.9 * (by_calls.host_seconds or 0), (
+        "as much may be in what was timed"
+    )
 
 
 def test_nothing_is_forecast_that_the_fused_engine_cannot_do() -> None:
-    assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(a_task("fused", "epoch", device="cuda"))
-    assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(a_task("fused", "epoch", device="cuda", data="streamed"))
-    assert not can_be_forecast(a_task("torch", "epoch")) and not can_be_forecast(a_task("fused", "loop")) and not can_be_forecast(a_task("jax", "scan"))
+    assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(
+        a_task("fused", "epoch", device="cuda")
+    )
+    assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(
+        a_task("fused", "epoch", device="cuda", data="streamed")
+    )
+    assert (
+        not can_be_forecast(a_task("torch", "epoch"))
+        and not can_be_forecast(a_task("fused", "loop"))
+        and not can_be_forecast(a_task("jax", "scan"))
+    )

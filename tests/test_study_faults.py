@@ -1,4 +1,4 @@
-"""What must not harm a study: a coordinator killed at any moment, children that fail in every way, a full disk, two coordinators."""
+"""What must not harm a study: a coordinator killed at any moment, children that fail in every variant, a full disk, two coordinators."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from study_fakes import FakeEngine, FakeMachine, samples_of, write_study
 
-from windtunnel.study import runner
 from windtunnel.study import study as studies
-from windtunnel.study.engine import Local, Work
 from windtunnel.study.results import results
-from windtunnel.study.runner import Order, run
-from windtunnel.study.store import StudyStore
-from windtunnel.study.surroundings import Here
+from windtunnel.study.run import runner
+from windtunnel.study.run.engine import Local, Work
+from windtunnel.study.run.runner import Order, run
+from windtunnel.study.run.store import StudyStore
+from windtunnel.study.run.surroundings import Here
 
 TESTS = Path(__file__).parent
 KILLS = 100
@@ -33,10 +33,11 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from study_fakes import FakeEngine, FakeMachine, report_of
 from windtunnel.errors import StoreError
-from windtunnel.study import study as studies, summary
-from windtunnel.study.engine import Outcome
-from windtunnel.study.runner import Order, run
-from windtunnel.study.store import StudyStore
+from windtunnel.study import study as studies
+from windtunnel.study.statistics import summary
+from windtunnel.study.run.engine import Outcome
+from windtunnel.study.run.runner import Order, run
+from windtunnel.study.run.store import StudyStore
 
 folder = Path(sys.argv[1])
 study = studies.find(str(folder / "mine"))
@@ -91,7 +92,12 @@ print(json.dumps(told))
 
 def start(folder: Path, ending: str, *words: str) -> subprocess.Popen[str]:
     script = textwrap.dedent(COORDINATOR.format(tests=str(TESTS))) + ending
-    return subprocess.Popen([sys.executable, "-c", script, str(folder), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(folder), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def each_once(folder: Path, cells: int) -> None:
@@ -106,7 +112,9 @@ def each_once(folder: Path, cells: int) -> None:
     for cell in kept:
         for number in (0, 1):
             task = next(c.task for c in [by_task[cell.text]])
-            assert by_size[task.settings["n_rec"]].groups[number] == tuple(samples_of(Work(key=cell.key, number=number, task=task, protocol=PROTOCOL)))
+            assert by_size[task.settings["n_rec"]].groups[number] == tuple(
+                samples_of(Work(key=cell.key, number=number, task=task, protocol=PROTOCOL))
+            )
 
 
 PROTOCOL = runner.LEVELS["default"]
@@ -114,14 +122,16 @@ by_task: dict[str, runner.Cell] = {}
 
 
 def prepare(folder: Path, cells: int) -> None:
-    from windtunnel.study.store import dump
+    from windtunnel.study.run.store import dump
 
     write_study(folder / "mine", range(10, 10 + cells))
     by_task.clear()
     by_task.update({dump(cell.task): cell for cell in runner.cells_of(studies.find(str(folder / "mine")), 4)})
 
 
-def test_a_coordinator_killed_at_a_hundred_moments_measures_every_cell_once_and_loses_no_sample(tmp_path: Path) -> None:
+def test_a_coordinator_killed_at_a_hundred_moments_measures_every_cell_once_and_loses_no_sample(
+    tmp_path: Path,
+) -> None:
     cells = 300
     prepare(tmp_path, cells)
     killer = start(tmp_path, KILLER, "11", str(KILLS))
@@ -130,19 +140,37 @@ def test_a_coordinator_killed_at_a_hundred_moments_measures_every_cell_once_and_
     told = json.loads(out)
     assert len(told) == KILLS
     killed, moved = sum(signal for _, signal in told), len({stored for stored, _ in told})
-    assert killed >= KILLS // 2 and moved >= KILLS // 3, (killed, moved, "kills must fall into the midst of the work")
+    assert killed >= KILLS // 2 and moved >= KILLS // 3, (
+        killed,
+        moved,
+        "kills must fall into the midst of the work",
+    )
     last = FakeEngine()
-    run(studies.find(str(tmp_path / "mine")), StudyStore(tmp_path / "study.sqlite"), last, FakeMachine(), Order(seed=1))
+    run(
+        studies.find(str(tmp_path / "mine")),
+        StudyStore(tmp_path / "study.sqlite"),
+        last,
+        FakeMachine(),
+        Order(seed=1),
+    )
     ran = Counter((tmp_path / "log").read_text().split("\n")[:-1])
     stored = 2 * cells - len(last.seen)
     assert sum(ran.values()) - stored <= KILLS
     each_once(tmp_path, cells)
 
 
-def test_of_two_coordinators_on_one_store_one_is_refused_and_no_cell_is_measured_twice(tmp_path: Path) -> None:
+def test_of_two_coordinators_on_one_store_one_is_refused_and_no_cell_is_measured_twice(
+    tmp_path: Path,
+) -> None:
     cells = 40
     prepare(tmp_path, cells)
-    both = [start(tmp_path, "\ntry:\n    print(coordinate().states)\nexcept StoreError as error:\n    print('refused', error)\n") for _ in range(2)]
+    both = [
+        start(
+            tmp_path,
+            "\ntry:\n    print(coordinate().states)\nexcept StoreError as error:\n    print('refused', error)\n",
+        )
+        for _ in range(2)
+    ]
     said = [process.communicate(timeout=120)[0] for process in both]
     assert any("'done': 40" in text for text in said), said
     assert all("'done': 40" in text or "being run by process" in text for text in said), said
@@ -157,30 +185,32 @@ from windtunnel.measurement.frameworks.base import Built
 
 def build(problem, task):
     speak = int(sys.argv[-1])
-    if task.way == "segfault":
+    if task.variant == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if task.way == "hang":
+    if task.variant == "hang":
         time.sleep(600)
-    if task.way == "memory":
-        room = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 2**27
-        resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    if task.variant == "memory":
+        workspace = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 2**27
+        resource.setrlimit(resource.RLIMIT_AS, (workspace, workspace))
         hoard = [bytearray(2**24) for _ in range(1000)]
-    if task.way == "killed":
+    if task.variant == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if task.way == "garbage":
+    if task.variant == "garbage":
         os.write(speak, b"\\xff\\xfe half a line\\n[1, 2]\\n7\\n{\\"kind\\": \\"samples\\"}\\n{\\"no\\": \\"kind\\"}\\n")
         os._exit(0)
-    if task.way == "silent":
+    if task.variant == "silent":
         os._exit(0)
-    if task.way == "raises":
+    if task.variant == "raises":
         raise ValueError("no such layer")
-    if task.way == "chatty":
+    if task.variant == "chatty":
         print("done 0.001 s/step" * 1000)
     return Built(step=lambda: sum(range(1000)), number=float, parameters=1, dtype="float32", versions={})
 """
 
 
-def test_children_that_fail_in_every_way_are_named_and_the_rest_is_unharmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_that_fail_in_every_way_are_named_and_the_rest_is_unharmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     framework = tmp_path / "faulty.py"
     framework.write_text(FAULTS)
     expected = {
@@ -196,11 +226,13 @@ def test_children_that_fail_in_every_way_are_named_and_the_rest_is_unharmed(tmp_
     }
     quick = dataclasses.replace(runner.LEVELS["quick"], timeout_seconds=12.0, seconds=0.05, warm_seconds=0.02)
     monkeypatch.setitem(runner.LEVELS, "quick", quick)
-    study = studies.find(str(write_study(tmp_path / "mine", (10,), [f"{framework}:{way}" for way in expected])))
+    study = studies.find(
+        str(write_study(tmp_path / "mine", (10,), [f"{framework}:{variant}" for variant in expected]))
+    )
     store = StudyStore(tmp_path / "study.sqlite")
     tally = run(study, store, Local(), Here(), Order(level="quick", seed=1))
     rows = {row.label.rpartition(":")[2]: row for row in results(study, store)}
-    assert {way: row.state for way, row in rows.items()} == expected
+    assert {variant: row.state for variant, row in rows.items()} == expected
     assert tally.failed == 7 and all(row.error for row in rows.values() if row.state != "done")
     assert "SIGSEGV" in rows["segfault"].error and "no such layer" in rows["raises"].error
     assert all((row.step_seconds is None) == (row.state != "done") for row in rows.values())
@@ -210,36 +242,58 @@ def test_children_that_fail_in_every_way_are_named_and_the_rest_is_unharmed(tmp_
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder in which only so much can be written, and a line of Python that makes it so in a child."""
     if request.param == "limit":
-        yield tmp_path, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
+        yield (
+            tmp_path,
+            "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+        )
         return
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     yield folder, "pass"
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(small_disk: tuple[Path, str], tmp_path: Path) -> None:
+def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(
+    small_disk: tuple[Path, str], tmp_path: Path
+) -> None:
     folder, limit = small_disk
     cells = 250
     prepare(folder if folder != tmp_path else tmp_path, cells)
-    ending = f"\n{limit}\ntry:\n    coordinate()\nexcept StoreError as error:\n    print(error)\n    sys.exit(3)\n"
+    ending = (
+        f"\n{limit}\ntry:\n    coordinate()\nexcept StoreError as error:\n    print(error)\n    sys.exit(3)\n"
+    )
     process = start(folder, ending)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 3, errors
     assert "cannot be written" in out and "What it held before is still there" in out
     db = sqlite3.connect(folder / "study.sqlite")
     assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-    whole = db.execute("SELECT count(*), count(DISTINCT process.id) FROM process LEFT JOIN sample ON process.id = process AND phase = 'steady'").fetchone()
+    whole = db.execute(
+        "SELECT count(*), count(DISTINCT process.id) FROM process LEFT JOIN sample ON process.id = process AND phase = 'steady'"
+    ).fetchone()
     assert whole[0] == whole[1], "no process without its samples"
-    before = {row[0] for row in db.execute("SELECT key || ' ' || number FROM process JOIN cell ON cell.id = cell")}
+    before = {
+        row[0] for row in db.execute("SELECT key || ' ' || number FROM process JOIN cell ON cell.id = cell")
+    }
     db.close()
     assert before, "it was full in the midst of the work"
     if limit != "pass":
         engine = FakeEngine()
-        run(studies.find(str(folder / "mine")), StudyStore(folder / "study.sqlite"), engine, FakeMachine(), Order(seed=1))
+        run(
+            studies.find(str(folder / "mine")),
+            StudyStore(folder / "study.sqlite"),
+            engine,
+            FakeMachine(),
+            Order(seed=1),
+        )
         assert not before & {f"{work.key} {work.number}" for work in engine.seen}
         each_once(folder, cells)
 
@@ -247,7 +301,10 @@ def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(small_disk: tup
 def test_the_command_line_runs_names_what_failed_exits_2_and_goes_on(tmp_path: Path) -> None:
     framework = tmp_path / "faulty.py"
     framework.write_text(FAULTS)
-    study, store = write_study(tmp_path / "mine", (10,), [f"{framework}:raises", f"{framework}:good"]), str(tmp_path / "study.sqlite")
+    study, store = (
+        write_study(tmp_path / "mine", (10,), [f"{framework}:raises", f"{framework}:good"]),
+        str(tmp_path / "study.sqlite"),
+    )
 
     def windtunnel(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "windtunnel", "study", *words, "--store", store]
@@ -260,6 +317,8 @@ def test_the_command_line_runs_names_what_failed_exits_2_and_goes_on(tmp_path: P
     assert again.returncode == 2 and json.loads(again.stdout)["states"] == {"raised": 1, "done": 1}
     status = windtunnel("status", str(study), "--json")
     assert status.returncode == 0 and json.loads(status.stdout)["failures"][0]["state"] == "raised"
-    framework.write_text(FAULTS.replace('task.way == "raises"', "False"))
-    mended = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast", "--rerun", "failed", "--json")
+    framework.write_text(FAULTS.replace('task.variant == "raises"', "False"))
+    mended = windtunnel(
+        "run", str(study), "--quick", "--seconds", "0.05", "--no-forecast", "--rerun", "failed", "--json"
+    )
     assert mended.returncode == 0 and json.loads(mended.stdout)["states"] == {"done": 2}

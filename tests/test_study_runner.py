@@ -24,15 +24,17 @@ from windtunnel.errors import BadRecord, Interrupted, StoreError
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Interval
 from windtunnel.measurement.steady import interval as slow_interval
-from windtunnel.study import export, runner, summary
+from windtunnel.study import export
 from windtunnel.study import study as studies
-from windtunnel.study.cells import Choice
-from windtunnel.study.engine import Outcome, Work
-from windtunnel.study.forecasts import ABSENT_GPU
-from windtunnel.study.progress import Standing
 from windtunnel.study.results import results
-from windtunnel.study.runner import Order, run
-from windtunnel.study.store import StudyStore, dump
+from windtunnel.study.run import runner
+from windtunnel.study.run.cells import Choice
+from windtunnel.study.run.engine import Outcome, Work
+from windtunnel.study.run.forecasts import ABSENT_GPU
+from windtunnel.study.run.progress import Standing
+from windtunnel.study.run.runner import Order, run
+from windtunnel.study.run.store import StudyStore, dump
+from windtunnel.study.statistics import summary
 from windtunnel.study.study import Study
 
 QUICK = Order(level="quick", seed=1)
@@ -44,21 +46,27 @@ def store(tmp_path: Path) -> StudyStore:
 
 
 def a_study(tmp_path: Path, *labels: str, sizes: int = 10, more: str = "") -> Study:
-    return studies.find(str(write_study(tmp_path / "mine", range(10, 10 + sizes), labels or ("torch:loop",), more)))
+    return studies.find(
+        str(write_study(tmp_path / "mine", range(10, 10 + sizes), labels or ("torch:loop",), more))
+    )
 
 
 def fail(work: Work, state: str = "crashed") -> Outcome:
     return Outcome(work=work, state=state, error="A process was ended by SIGSEGV.")
 
 
-def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(tmp_path: Path, store: StudyStore) -> None:
+def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(
+    tmp_path: Path, store: StudyStore
+) -> None:
     engine = FakeEngine()
     tally = run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
     assert tally.states == {"done": 10} and not tally.failed
     assert sorted({w.number for w in engine.seen}) == [0, 1] and len(engine.seen) == 20
 
 
-def test_process_zero_of_all_cells_comes_before_process_one_of_any_in_a_shuffled_order(tmp_path: Path, store: StudyStore) -> None:
+def test_process_zero_of_all_cells_comes_before_process_one_of_any_in_a_shuffled_order(
+    tmp_path: Path, store: StudyStore
+) -> None:
     engine = FakeEngine()
     run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
     assert [w.number for w in engine.seen] == [0] * 10 + [1] * 10
@@ -96,7 +104,9 @@ def test_the_same_command_resumes_and_measures_nothing_twice(tmp_path: Path, sto
     assert not again.seen
 
 
-def test_a_cell_whose_processes_disagree_gets_more_of_them_up_to_the_cap(tmp_path: Path, store: StudyStore) -> None:
+def test_a_cell_whose_processes_disagree_gets_more_of_them_up_to_the_cap(
+    tmp_path: Path, store: StudyStore
+) -> None:
     def unsteady(work: Work) -> Outcome:
         report = report_of(work)
         report["samples"]["steady"]["seconds"] = [0.001 * (1 + work.number)] * 5
@@ -109,38 +119,73 @@ def test_a_cell_whose_processes_disagree_gets_more_of_them_up_to_the_cap(tmp_pat
     assert all(row.environment["stopped_by"] == "the cap on processes" for row in rows)
 
 
-def test_a_failure_is_a_row_with_a_name_and_no_seconds_and_the_rest_is_unharmed(tmp_path: Path, store: StudyStore) -> None:
+def test_a_failure_is_a_row_with_a_name_and_no_seconds_and_the_rest_is_unharmed(
+    tmp_path: Path, store: StudyStore
+) -> None:
     study = a_study(tmp_path)
     told: list[tuple[Outcome | None, Standing]] = []
     engine = FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] == 13 else None)
-    tally = run(study, store, engine, FakeMachine(), Order(seed=1), watch=lambda outcome, standing: told.append((outcome, standing)))
-    assert tally.states == {"done": 9, "crashed": 1} and tally.failed == 1 and tally.failures[0][1] == "crashed"
+    tally = run(
+        study,
+        store,
+        engine,
+        FakeMachine(),
+        Order(seed=1),
+        watch=lambda outcome, standing: told.append((outcome, standing)),
+    )
+    assert (
+        tally.states == {"done": 9, "crashed": 1} and tally.failed == 1 and tally.failures[0][1] == "crashed"
+    )
     rows = {row.settings["n_rec"]: row for row in results(study, store)}
     assert rows[13].state == "crashed" and rows[13].step_seconds is None and "SIGSEGV" in rows[13].error
     assert rows[12].state == "done" and rows[12].step_seconds == pytest.approx(0.012, rel=0.02)
-    assert sum(w.task.settings["n_rec"] == 13 for w in engine.seen) == 1, "a cell that failed is not tried again by itself"
-    when = next(i for i, (outcome, _) in enumerate(told) if outcome is not None and outcome.state == "crashed")
+    assert sum(w.task.settings["n_rec"] == 13 for w in engine.seen) == 1, (
+        "a cell that failed is not tried again by itself"
+    )
+    when = next(
+        i for i, (outcome, _) in enumerate(told) if outcome is not None and outcome.state == "crashed"
+    )
     assert told[when][1].failed == 1, "told when it happened"
 
 
 def test_rerun_failed_measures_just_those(tmp_path: Path, store: StudyStore) -> None:
     study = a_study(tmp_path)
-    run(study, store, FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] in (11, 13) else None), FakeMachine(), Order(seed=1))
+    run(
+        study,
+        store,
+        FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] in (11, 13) else None),
+        FakeMachine(),
+        Order(seed=1),
+    )
     engine = FakeEngine()
     tally = run(study, store, engine, FakeMachine(), Order(seed=1, rerun=True))
     assert tally.states == {"done": 10} and {w.task.settings["n_rec"] for w in engine.seen} == {11, 13}
 
 
-def test_what_is_not_installed_and_what_needs_a_gpu_is_counted_apart_and_fails_nothing(tmp_path: Path, store: StudyStore) -> None:
-    study = a_study(tmp_path, "torch:loop", "jax:scan", sizes=3, more='[[case]]\nname = "gpu"\nlabels = ["torch:loop"]\ndevice = "gpu"\n')
+def test_what_is_not_installed_and_what_needs_a_gpu_is_counted_apart_and_fails_nothing(
+    tmp_path: Path, store: StudyStore
+) -> None:
+    study = a_study(
+        tmp_path,
+        "torch:loop",
+        "jax:scan",
+        sizes=3,
+        more='[[case]]\nname = "gpu"\nlabels = ["torch:loop"]\ndevice = "gpu"\n',
+    )
     engine = FakeEngine()
     tally = run(study, store, engine, FakeMachine(missing="jax"), QUICK)
     assert tally.states == {"done": 2, "not installed": 2, "no gpu here": 2} and not tally.failed
-    assert {w.task.label for w in engine.seen} == {"torch:loop"} and {w.task.device for w in engine.seen} == {"cpu"}
-    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 4, "no gpu here": 2}, "installed since"
+    assert {w.task.label for w in engine.seen} == {"torch:loop"} and {w.task.device for w in engine.seen} == {
+        "cpu"
+    }
+    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 4, "no gpu here": 2}, (
+        "installed since"
+    )
 
 
-def test_a_new_version_of_a_framework_is_another_measurement_and_the_latest_is_shown(tmp_path: Path, store: StudyStore) -> None:
+def test_a_new_version_of_a_framework_is_another_measurement_and_the_latest_is_shown(
+    tmp_path: Path, store: StudyStore
+) -> None:
     study = a_study(tmp_path, sizes=2)
     run(study, store, FakeEngine(), FakeMachine(version="1"), QUICK)
     engine = FakeEngine()
@@ -169,12 +214,27 @@ def test_a_more_rigorous_level_stands_in_the_results(tmp_path: Path, store: Stud
 
 
 def test_a_report_without_steady_samples_is_no_result(tmp_path: Path, store: StudyStore) -> None:
-    bad = iter([{}, {"samples": []}, {"samples": {"steady": {"steps": 1, "seconds": []}}}, {"samples": {"steady": {"steps": 1, "seconds": [math.nan]}}}])
-    tally = run(a_study(tmp_path, sizes=4), store, FakeEngine(lambda work: Outcome(work=work, report=next(bad))), FakeMachine(), Order(seed=1))
+    bad = iter(
+        [
+            {},
+            {"samples": []},
+            {"samples": {"steady": {"steps": 1, "seconds": []}}},
+            {"samples": {"steady": {"steps": 1, "seconds": [math.nan]}}},
+        ]
+    )
+    tally = run(
+        a_study(tmp_path, sizes=4),
+        store,
+        FakeEngine(lambda work: Outcome(work=work, report=next(bad))),
+        FakeMachine(),
+        Order(seed=1),
+    )
     assert tally.states == {"no result": 4}
 
 
-def test_an_engine_that_breaks_over_a_piece_has_it_named_and_goes_on_with_the_others(tmp_path: Path, store: StudyStore) -> None:
+def test_an_engine_that_breaks_over_a_piece_has_it_named_and_goes_on_with_the_others(
+    tmp_path: Path, store: StudyStore
+) -> None:
     def breaks(work: Work) -> None:
         if work.task.settings["n_rec"] == 13:
             raise TypeError("unreadable")
@@ -203,7 +263,9 @@ def test_every_raw_sample_is_kept_and_read_back_equal(tmp_path: Path, store: Stu
         assert rows[work.task.settings["n_rec"]].groups[work.number] == tuple(samples_of(work))
 
 
-def test_a_study_of_longer_timing_times_longer_and_does_not_stop_for_precision(tmp_path: Path, store: StudyStore) -> None:
+def test_a_study_of_longer_timing_times_longer_and_does_not_stop_for_precision(
+    tmp_path: Path, store: StudyStore
+) -> None:
     folder = write_study(tmp_path / "mine", (10,))
     figure = folder / "figure-1.toml"
     figure.write_text("longer = 10.0\n" + figure.read_text())
@@ -214,7 +276,14 @@ def test_a_study_of_longer_timing_times_longer_and_does_not_stop_for_precision(t
 
 def test_time_left_falls_to_nothing_and_counts_what_is_left(tmp_path: Path, store: StudyStore) -> None:
     seen: list[Standing] = []
-    run(a_study(tmp_path), store, FakeEngine(), FakeMachine(), Order(seed=1), watch=lambda outcome, standing: seen.append(standing))
+    run(
+        a_study(tmp_path),
+        store,
+        FakeEngine(),
+        FakeMachine(),
+        Order(seed=1),
+        watch=lambda outcome, standing: seen.append(standing),
+    )
     assert seen[0].done == 0 and seen[0].wanted == 20 and seen[0].left_seconds > 0
     assert seen[-1].done == seen[-1].wanted == 20 and seen[-1].left_seconds == pytest.approx(0, abs=1e-6)
 
@@ -223,7 +292,15 @@ def test_long_steps_take_longer_in_the_forecast(tmp_path: Path, store: StudyStor
     study, first = a_study(tmp_path), []
     for steps in (0.001, 10.0):
         kept = StudyStore(tmp_path / f"{steps}.sqlite")
-        run(study, kept, FakeEngine(), FakeMachine(), QUICK, step_seconds=lambda task, s=steps: s, watch=lambda o, s: first.append(s) if o is None else None)
+        run(
+            study,
+            kept,
+            FakeEngine(),
+            FakeMachine(),
+            QUICK,
+            step_seconds=lambda task, s=steps: s,
+            watch=lambda o, s: first.append(s) if o is None else None,
+        )
     assert first[1].left_seconds > 5 * first[0].left_seconds
 
 
@@ -243,12 +320,16 @@ def test_an_interval_of_few_processes_is_no_narrower_than_processes_differ() -> 
     inside = 0
     for _ in range(400):
         median = math.exp(rng.gauss(0, 0.05))
-        low, high = summary.widen({"medians": [median], "median": median, "low": median, "high": median}, spread)
+        low, high = summary.widen(
+            {"medians": [median], "median": median, "low": median, "high": median}, spread
+        )
         inside += low <= 1.0 <= high
     assert inside / 400 >= 0.9
 
 
-def test_a_quick_run_gives_every_cell_two_processes_all_the_first_before_any_second(tmp_path: Path, store: StudyStore) -> None:
+def test_a_quick_run_gives_every_cell_two_processes_all_the_first_before_any_second(
+    tmp_path: Path, store: StudyStore
+) -> None:
     folder = write_study(tmp_path / "mine", (10, 20), [f"torch{i}:loop" for i in range(50)])
     engine = FakeEngine()
     run(studies.find(str(folder)), store, engine, FakeMachine(), QUICK)
@@ -259,7 +340,9 @@ def test_a_quick_run_of_the_whole_grid_is_as_short_as_a_quick_one(tmp_path: Path
     study, corners, whole = a_study(tmp_path), FakeEngine(), FakeEngine()
     run(study, StudyStore(tmp_path / "corners.sqlite"), corners, FakeMachine(), QUICK)
     run(study, store, whole, FakeMachine(), dataclasses.replace(QUICK, whole=True))
-    assert {w.task.settings["n_rec"] for w in corners.seen} == {10, 19} and {w.task.settings["n_rec"] for w in whole.seen} == set(range(10, 20))
+    assert {w.task.settings["n_rec"] for w in corners.seen} == {10, 19} and {
+        w.task.settings["n_rec"] for w in whole.seen
+    } == set(range(10, 20))
     assert {w.protocol for w in whole.seen} == {runner.LEVELS["quick"]}
     assert {row.environment["level"] for row in results(study, store)} == {"quick"}
 
@@ -275,13 +358,21 @@ class WithGpu(FakeMachine):
 
 def on_gpu(work: Work) -> Outcome:
     report = report_of(work)
-    return Outcome(work=work, report={**report, "ready": {**report["ready"], "unit": "a GPU elsewhere"}})
+    return Outcome(
+        work=work, report={**report, "ready": {**report["ready"], "device_name": "a GPU elsewhere"}}
+    )
 
 
 def measured_there(tmp_path: Path, study: Study, *frameworks: str) -> tuple[Path, Path]:
     """The store of another machine that measured some of it, and what is exported from there."""
     path, out = tmp_path / "there.sqlite", tmp_path / "there.json"
-    run(study, StudyStore(path), FakeEngine(on_gpu), WithGpu(), dataclasses.replace(QUICK, choice=Choice(frameworks=frameworks)))
+    run(
+        study,
+        StudyStore(path),
+        FakeEngine(on_gpu),
+        WithGpu(),
+        dataclasses.replace(QUICK, choice=Choice(frameworks=frameworks)),
+    )
     said = ask("export", str(tmp_path / "mine"), "--out", str(out), "--samples", "3", "--store", str(path))
     assert f"{len(export.read(out))} rows written" in said
     return path, out
@@ -294,7 +385,7 @@ def ask(*words: str) -> str:
 
 
 ON_GPU = '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n'
-PRINTED = '[[published]]\ncase = "K80"\nlabel = "theano:scan"\nunit = "k80"\nrows = { n_rec = [10, 11] }\ntable = [[0.5], ["na"]]\n'
+PRINTED = '[[published]]\ncase = "K80"\nlabel = "theano:scan"\ndevice_name = "k80"\nrows = { n_rec = [10, 11] }\ntable = [[0.5], ["na"]]\n'
 
 
 def test_exported_rows_are_read_back_the_same(tmp_path: Path) -> None:
@@ -303,22 +394,37 @@ def test_exported_rows_are_read_back_the_same(tmp_path: Path) -> None:
     kept = StudyStore(path)
     assert export.read(out) == results(study, kept, samples=3) != results(study, kept, samples=2)
     rows = export.read(out)
-    assert {row.origin for row in rows} == {"measured", "published"} and any(row.step_seconds is None for row in rows)
-    assert all(len(group) == 3 for row in rows if row.origin == "measured" for group in row.groups) and any(row.groups for row in rows)
+    assert {row.origin for row in rows} == {"measured", "published"} and any(
+        row.step_seconds is None for row in rows
+    )
+    assert all(len(group) == 3 for row in rows if row.origin == "measured" for group in row.groups) and any(
+        row.groups for row in rows
+    )
 
 
-@pytest.mark.parametrize("text", ["", "no rows at all", '{"rows": []}', "[1, 2]", "[[]]", '[{"study": "mine"}]', '[{"colour": "red"}]'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "no rows at all", '{"rows": []}', "[1, 2]", "[[]]", '[{"study": "mine"}]', '[{"colour": "red"}]'],
+)
 def test_a_file_that_holds_no_rows_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(BadRecord, match=r"rows\.json"):
         export.read(tmp_path / "rows.json")
 
 
-def test_rows_of_another_machine_join_a_report_and_take_the_place_of_forecasts(tmp_path: Path, store: StudyStore) -> None:
+def test_rows_of_another_machine_join_a_report_and_take_the_place_of_forecasts(
+    tmp_path: Path, store: StudyStore
+) -> None:
     study = a_study(tmp_path, sizes=2, more=ON_GPU)
     run(study, store, FakeEngine(), FakeMachine(), QUICK)
     absent = [cell.task for cell in runner.choose(study, QUICK, FakeMachine()) if cell.task.device == "cuda"]
-    forecast = {"step_seconds": 0.5, "low_seconds": 0.4, "high_seconds": 0.6, "peak_bytes": 1.0, "unit": "H200"}
+    forecast = {
+        "step_seconds": 0.5,
+        "low_seconds": 0.4,
+        "high_seconds": 0.6,
+        "peak_bytes": 1.0,
+        "device_name": "H200",
+    }
     store.add_forecasts(windtunnel.__version__, {(dump(task), ABSENT_GPU): forecast for task in absent})
     _, out = measured_there(tmp_path, study, "torch:loop")
 
@@ -326,31 +432,50 @@ def test_rows_of_another_machine_join_a_report_and_take_the_place_of_forecasts(t
         """Name and origin of each of today's lines in the page."""
         page = tmp_path / "report.html"
         ask("report", str(tmp_path / "mine"), "--store", str(store.path), "--out", str(page), *words)
-        return set(re.findall(r'<tr><th scope="row">([^<]+)</th><td>(measured|forecast)</td>', page.read_text()))
+        return set(
+            re.findall(r'<tr><th scope="row">([^<]+)</th><td>(measured|forecast)</td>', page.read_text())
+        )
 
     alone, both = lines(), lines("--with", str(out))
-    assert {name for name, origin in alone if origin == "forecast"} == {"torch:loop, H200", "torch:graph, H200"}
-    assert {name for name, origin in both if origin == "forecast"} == {"torch:graph, H200"}, "that machine has not measured it"
+    assert {name for name, origin in alone if origin == "forecast"} == {
+        "torch:loop, H200",
+        "torch:graph, H200",
+    }
+    assert {name for name, origin in both if origin == "forecast"} == {"torch:graph, H200"}, (
+        "that machine has not measured it"
+    )
     assert not any("GPU" in name for name, origin in alone if origin == "measured")
     assert any(name.startswith("torch:loop, GPU") for name, origin in both if origin == "measured")
     others = [dataclasses.replace(row, study="another") for row in export.read(out)]
-    assert lines("--with", str(export.write(others, tmp_path / "others.json"))) == alone, "rows of another study are not this one's"
+    assert lines("--with", str(export.write(others, tmp_path / "others.json"))) == alone, (
+        "rows of another study are not this one's"
+    )
 
 
 def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume, status and rows of 10,000 cells take seconds: measured against what this machine takes to parse as many lines of JSON."""
-    study = studies.find(str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:way{i}" for i in range(10)])))
+    study = studies.find(
+        str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:way{i}" for i in range(10)]))
+    )
     store = StudyStore(tmp_path / "study.sqlite")
-    store._db.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")  # the disk is not what is asked about
-    monkeypatch.setitem(runner.LEVELS, "default", dataclasses.replace(runner.LEVELS["default"], processes=1, most_processes=1))
+    store._db.executescript(
+        "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY"
+    )  # the disk is not what is asked about
+    monkeypatch.setitem(
+        runner.LEVELS, "default", dataclasses.replace(runner.LEVELS["default"], processes=1, most_processes=1)
+    )
     with monkeypatch.context() as patched:  # nor how long it takes to fill it
-        patched.setattr(summary, "interval", lambda groups: Interval(median=groups[0][0], low=groups[0][0], high=groups[0][0]))
+        patched.setattr(
+            summary,
+            "interval",
+            lambda groups: Interval(median=groups[0][0], low=groups[0][0], high=groups[0][0]),
+        )
         run(study, store, FakeEngine(), FakeMachine(), Order(seed=1))
     line = json.dumps(report_of(Work(key="a", number=0, task=FIRST, protocol=runner.LEVELS["quick"])))
     start = time.perf_counter()
     for _ in range(100_000):
         json.loads(line)
-    unit = time.perf_counter() - start
+    device_name = time.perf_counter() - start
     took = {}
     for name, act in {
         "resume": lambda: run(study, store, FakeEngine(), FakeMachine(), Order(seed=1)),
@@ -359,7 +484,7 @@ def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.
     }.items():
         start = time.perf_counter()
         act()
-        took[name] = (time.perf_counter() - start) / unit
+        took[name] = (time.perf_counter() - start) / device_name
     assert len(results(study, store)) == 10_000
     assert max(took.values()) < 15, took
 
@@ -371,7 +496,7 @@ def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, st
     study = a_study(tmp_path, sizes=2)
     other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
-        from windtunnel.study import store as module
+        from windtunnel.study.run import store as module
 
         name = module._own_name().split("|")
         alive = f"{name[0]}|{other.pid}|{module._started(other.pid)}"
@@ -382,11 +507,15 @@ def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, st
     finally:
         other.kill()
         other.wait()
-    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 2}, "a lock whose owner is gone is taken over"
+    assert run(study, store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 2}, (
+        "a lock whose owner is gone is taken over"
+    )
 
 
-def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(tmp_path: Path, store: StudyStore) -> None:
-    from windtunnel.study import store as module
+def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(
+    tmp_path: Path, store: StudyStore
+) -> None:
+    from windtunnel.study.run import store as module
 
     host = module._own_name().split("|")[0]
     store._db.execute("INSERT INTO lock VALUES ('mine', ?, 'today')", (f"{host}|{os.getppid()}|1.00",))
@@ -398,7 +527,9 @@ def test_a_lock_of_another_host_holds_until_it_is_taken_over(tmp_path: Path, sto
     store._db.execute("INSERT INTO lock VALUES ('mine', 'elsewhere|1|1.00', 'today')")
     with pytest.raises(StoreError, match="elsewhere"):
         run(study, store, FakeEngine(), FakeMachine(), QUICK)
-    assert run(study, store, FakeEngine(), FakeMachine(), dataclasses.replace(QUICK, take_over=True)).states == {"done": 2}
+    assert run(
+        study, store, FakeEngine(), FakeMachine(), dataclasses.replace(QUICK, take_over=True)
+    ).states == {"done": 2}
 
 
 def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -416,6 +547,12 @@ def test_a_median_in_the_results_is_the_samples_median(tmp_path: Path, store: St
     study, engine = a_study(tmp_path, sizes=1), FakeEngine()
     run(study, store, engine, FakeMachine(), Order(seed=1))
     row = next(row for row in results(study, store) if row.origin == "measured")
-    assert row.step_seconds == pytest.approx(statistics.median(statistics.median(samples_of(w)) for w in engine.seen))
-    assert row.low_seconds is not None and row.high_seconds is not None and row.low_seconds <= row.step_seconds <= row.high_seconds
-    assert row.first_seconds == 1.0 and row.peak_bytes == 1000.0 and row.unit == "fake"
+    assert row.step_seconds == pytest.approx(
+        statistics.median(statistics.median(samples_of(w)) for w in engine.seen)
+    )
+    assert (
+        row.low_seconds is not None
+        and row.high_seconds is not None
+        and row.low_seconds <= row.step_seconds <= row.high_seconds
+    )
+    assert row.first_seconds == 1.0 and row.peak_bytes == 1000.0 and row.device_name == "fake"

@@ -27,11 +27,17 @@ QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.
 
 def run(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "WINDTUNNEL_STORE": str(store)}
-    return subprocess.run([sys.executable, "-m", "windtunnel", *words], capture_output=True, text=True, env=environment, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "windtunnel", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
 
 
 def three_steps() -> Timeline:
-    """A host that issues faster than its unit works, with a batch copied first."""
+    """A host that issues faster than its device works, with a batch copied first."""
     tasks: list[Task] = []
     for _ in range(3):
         here = len(tasks)
@@ -39,7 +45,7 @@ def three_steps() -> Timeline:
             Task("host", 1e-6, "launch", "step"),
             Task("copy", 2e-6, "copy", "batch", (here,)),
             Task("host", 3e-6, "launch", "aten.mm"),
-            Task("unit", 9e-6, "compute", "aten.mm", (here + 1, here + 2)),
+            Task("device", 9e-6, "compute", "aten.mm", (here + 1, here + 2)),
             Task("host", 0.0, "launch", "nothing"),
         ]
     spans = place(tasks)
@@ -51,28 +57,35 @@ def spans_by_lane(data: dict[str, Any], process: str) -> dict[str, list[dict[str
     events = data["traceEvents"]
     (pid,) = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == process}
     names = {e["tid"]: e["args"]["name"] for e in events if e["pid"] == pid and e["name"] == "thread_name"}
-    return {name: [e for e in events if e["ph"] == "X" and e["pid"] == pid and e["tid"] == tid] for tid, name in names.items()}
+    return {
+        name: [e for e in events if e["ph"] == "X" and e["pid"] == pid and e["tid"] == tid]
+        for tid, name in names.items()
+    }
 
 
 def test_a_forecast_is_a_lane_a_thread_with_its_steady_step_marked() -> None:
     timeline = three_steps()
     lanes = spans_by_lane(perfetto.from_timeline(timeline), "forecast")
-    assert list(lanes) == ["steps", "host", "unit", "copy engine"]
+    assert list(lanes) == ["steps", "host", "device", "copy engine"]
     assert [e["name"] for e in lanes["steps"]] == ["step 1", "steady step"]
     assert lanes["steps"][-1]["dur"] == pytest.approx(timeline.step_seconds * 1e6)
-    assert {"part": "compute", "step": 2, "steady": True}.items() <= lanes["unit"][-1]["args"].items()
+    assert {"part": "compute", "step": 2, "steady": True}.items() <= lanes["device"][-1]["args"].items()
     for spans in lanes.values():
-        assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-9 for a, b in itertools.pairwise(spans)), "a lane does one thing at a time"
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-9 for a, b in itertools.pairwise(spans)), (
+            "a lane does one thing at a time"
+        )
         assert all(e["dur"] > 0 and e["ts"] >= 0 for e in spans)
 
 
 def test_two_timelines_lie_in_one_file_as_two_processes(tmp_path: Path) -> None:
-    measured = perfetto.from_events([{"lane": "unit", "name": "gemm", "start": 0.5, "seconds": 0.25, "op": "aten::mm"}])
+    measured = perfetto.from_events(
+        [{"lane": "device", "name": "gemm", "start": 0.5, "seconds": 0.25, "op": "aten::mm"}]
+    )
     path = tmp_path / "both.json"
     perfetto.write(path, perfetto.together(perfetto.from_timeline(three_steps()), measured))
     data = json.loads(path.read_text())
-    assert spans_by_lane(data, "forecast")["unit"] and [p.name for p in tmp_path.iterdir()] == ["both.json"]
-    (kernel,) = spans_by_lane(data, "measured")["unit"]
+    assert spans_by_lane(data, "forecast")["device"] and [p.name for p in tmp_path.iterdir()] == ["both.json"]
+    (kernel,) = spans_by_lane(data, "measured")["device"]
     assert (kernel["ts"], kernel["dur"], kernel["args"]) == (0.5e6, 0.25e6, {"launched_by": "aten::mm"})
 
 
@@ -97,7 +110,19 @@ def test_a_bad_file_stops_a_command_before_it_works(tmp_path: Path, verb: tuple[
 
 def test_the_command_writes_a_forecast_beside_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    words = ("measure", "rnn", "n_steps=3", "--threads", "1", "--processes", "1", "--seconds", "0.05", "--timeline", str(path))
+    words = (
+        "measure",
+        "rnn",
+        "n_steps=3",
+        "--threads",
+        "1",
+        "--processes",
+        "1",
+        "--seconds",
+        "0.05",
+        "--timeline",
+        str(path),
+    )
     done = run(*words, store=tmp_path / "s.sqlite")
     assert done.returncode == 0, done.stderr
     data = json.loads(path.read_text())
@@ -109,7 +134,14 @@ def test_a_measured_step_is_told_once_and_not_stored(tmp_path: Path) -> None:
     store, seen = Store(tmp_path / "s.sqlite"), list[dict[str, Any]]()
     protocol = wt.Protocol(processes=2, most_processes=2, seconds=0.05, warm_seconds=0.05)
     here = wt.Machine.here().with_cpu_only()
-    wt.measure(wt.Workload.named("rnn", n_steps=2), here, wt.Strategy(threads=1), protocol=protocol, store=store, timeline=seen.append)
+    wt.measure(
+        wt.Workload.named("rnn", n_steps=2),
+        here,
+        wt.Strategy(threads=1),
+        protocol=protocol,
+        store=store,
+        timeline=seen.append,
+    )
     assert len(seen) == 1 and seen[0]["left_out"] == 0
     events = seen[0]["events"]
     assert {e["lane"] for e in events} == {"host"} and min(e["start"] for e in events) >= 0
@@ -124,7 +156,7 @@ class Raw:
     called: str
     at: int
     lasts: int
-    on_unit: bool = False
+    on_device: bool = False
     own: int = 0
     link: int = 0
     row: int = 1
@@ -140,7 +172,7 @@ class Raw:
         return self.lasts
 
     def device_type(self) -> str:
-        return "unit" if self.on_unit else "host"
+        return "device" if self.on_device else "host"
 
     def correlation_id(self) -> int:
         return self.own
@@ -166,52 +198,94 @@ GPU_STEP = (
     Raw(called="aten::linear", at=100, lasts=1_000, own=2),
     Raw(called="aten::addmm", at=200, lasts=800, own=3),
     Raw(called="cudaLaunchKernel", at=300, lasts=100, own=900, link=3),
-    Raw(called="ampere_sgemm_128x64_tn", at=2_000, lasts=4_000, on_unit=True, own=900, link=3, row=7),
+    Raw(called="ampere_sgemm_128x64_tn", at=2_000, lasts=4_000, on_device=True, own=900, link=3, row=7),
     Raw(called="autograd::engine::evaluate_function: AddmmBackward0", at=1_200, lasts=900, own=4, row=2),
     Raw(called="aten::mm", at=1_300, lasts=700, own=5, row=2),
-    Raw(called="splitKreduce_kernel", at=6_000, lasts=1_000, on_unit=True, link=5, row=7),
+    Raw(called="splitKreduce_kernel", at=6_000, lasts=1_000, on_device=True, link=5, row=7),
     Raw(called="Optimizer.step#AdamW.step", at=3_000, lasts=2_000, own=6, annotation=True),
     Raw(called="aten::_fused_adamw_", at=3_100, lasts=500, own=7),
-    Raw(called="multi_tensor_apply_kernel<FusedAdamMathFunctor>", at=7_000, lasts=2_000, on_unit=True, link=7, row=7),
-    Raw(called="Optimizer.step#AdamW.step", at=7_000, lasts=2_000, on_unit=True, annotation=True, row=7),
-    Raw(called="Memcpy HtoD (Pinned -> Device)", at=5_000, lasts=3_000, on_unit=True, link=8, row=13),
+    Raw(
+        called="multi_tensor_apply_kernel<FusedAdamMathFunctor>",
+        at=7_000,
+        lasts=2_000,
+        on_device=True,
+        link=7,
+        row=7,
+    ),
+    Raw(called="Optimizer.step#AdamW.step", at=7_000, lasts=2_000, on_device=True, annotation=True, row=7),
+    Raw(called="Memcpy HtoD (Pinned -> Device)", at=5_000, lasts=3_000, on_device=True, link=8, row=13),
     Raw(called="aten::copy_", at=5_500, lasts=100, own=8),
-    Raw(called="cudaDeviceSynchronize", at=9_000, lasts=500, own=5),  # numbered by the driver: no kin of the aten::mm above
-    Raw(called="void at::native::vectorized_elementwise_kernel<4, relu>", at=9_000, lasts=500, on_unit=True, row=7),
+    Raw(
+        called="cudaDeviceSynchronize", at=9_000, lasts=500, own=5
+    ),  # numbered by the driver: no kin of the aten::mm above
+    Raw(
+        called="void at::native::vectorized_elementwise_kernel<4, relu>",
+        at=9_000,
+        lasts=500,
+        on_device=True,
+        row=7,
+    ),
 )
 
 
 def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
-    watched = profiler.Watched(tuple(profiler.read(GPU_STEP, "unit")), 1, 1e-5)
+    watched = profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5)
     parts = profiler.sum_up(watched, "cuda")
-    assert parts["ops"] == pytest.approx({"addmm": 4e-6, "mm": 1e-6, "_fused_adamw_": 2e-6, "void at::native::vectorized_elementwise_kernel<4, relu>": 0.5e-6})
+    assert parts["ops"] == pytest.approx(
+        {
+            "addmm": 4e-6,
+            "mm": 1e-6,
+            "_fused_adamw_": 2e-6,
+            "void at::native::vectorized_elementwise_kernel<4, relu>": 0.5e-6,
+        }
+    )
     assert parts["families"] == pytest.approx({"matmul": 5e-6, "optimiser": 2e-6, "streaming": 0.5e-6})
-    assert parts["busy"] == pytest.approx(7.5e-6), "a range mirrored on the unit is no work"
+    assert parts["busy"] == pytest.approx(7.5e-6), "a range mirrored on the device is no work"
     assert parts["update"] == pytest.approx(2e-6) and parts["kernels"] == 4
     assert parts["copy"] == pytest.approx(3e-6) and parts["exposed_copy"] == pytest.approx(0.0)
 
 
 def test_a_gpu_step_shows_threads_streams_and_the_copy_engine_apart() -> None:
-    told = profiler.tell_timeline(profiler.Watched(tuple(profiler.read(GPU_STEP, "unit")), 1, 1e-5))
+    told = profiler.tell_timeline(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
     lanes = {e["lane"] for e in told["events"]}
-    assert lanes == {"host", "host 2", "unit", "copy engine"}
+    assert lanes == {"host", "host 2", "device", "copy engine"}
     assert {e["op"] for e in told["events"] if e["lane"] == "copy engine"} == {"aten::copy_"}
     assert not any(e["name"] == "cudaLaunchKernel" for e in told["events"])
 
 
-def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     events = tuple(
         profiler.Event(name, "host", 1, start, start + 1.0, name, start, name == "windtunnel step")
-        for name, start in (("windtunnel step", 0.0), ("aten::a", 0.5), ("windtunnel step", 2.0), ("aten::b", 2.5), ("aten::c", 2.7))
+        for name, start in (
+            ("windtunnel step", 0.0),
+            ("aten::a", 0.5),
+            ("windtunnel step", 2.0),
+            ("aten::b", 2.5),
+            ("aten::c", 2.7),
+        )
     )
     monkeypatch.setattr(profiler, "MOST_EVENTS", 2)
     told = profiler.tell_timeline(profiler.Watched(events, 2, 4.0))
-    assert [(e["name"], e["start"]) for e in told["events"]] == [("windtunnel step", 0.0), ("aten::b", 0.5)] and told["left_out"] == 1
+    assert [(e["name"], e["start"]) for e in told["events"]] == [
+        ("windtunnel step", 0.0),
+        ("aten::b", 0.5),
+    ] and told["left_out"] == 1
 
 
 def test_time_inside_an_op_is_its_own_and_not_that_of_the_ops_below() -> None:
-    spans = (("windtunnel step", 0.0, 10.0), ("aten::linear", 1.0, 6.0), ("aten::t", 1.5, 2.0), ("aten::addmm", 2.0, 5.0), ("aten::relu", 7.0, 9.0))
-    events = tuple(profiler.Event(name, "host", 1, start, end, name, start, name == "windtunnel step") for name, start, end in spans)
+    spans = (
+        ("windtunnel step", 0.0, 10.0),
+        ("aten::linear", 1.0, 6.0),
+        ("aten::t", 1.5, 2.0),
+        ("aten::addmm", 2.0, 5.0),
+        ("aten::relu", 7.0, 9.0),
+    )
+    events = tuple(
+        profiler.Event(name, "host", 1, start, end, name, start, name == "windtunnel step")
+        for name, start, end in spans
+    )
     parts = profiler.sum_up(profiler.Watched(events, 1, 10.0), "cpu")
     assert parts["ops"] == {"linear": 1.5, "addmm": 3.0, "relu": 2.0}
     assert parts["families"] == {"matmul": 4.5, "streaming": 2.0}

@@ -26,7 +26,10 @@ def test_quantities_are_read_in_base_units(text: str | float, unit: str, value: 
     assert units.parse(text, unit) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(("text", "unit"), [("16 parsecs", "B"), ("4.8 TB", "B/s"), ("fast", "s"), ("1e999 s", "s"), ("", "B"), ("12 XB", "B")])
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [("16 parsecs", "B"), ("4.8 TB", "B/s"), ("fast", "s"), ("1e999 s", "s"), ("", "B"), ("12 XB", "B")],
+)
 def test_a_wrong_quantity_names_itself_and_shows_a_right_one(text: str, unit: str) -> None:
     with pytest.raises(BadQuantity) as caught:
         units.parse(text, unit)

@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 
 import windtunnel as wt
-from windtunnel import truth, validation
-from windtunnel.agreement import Span, Tolerance, agree, error_of, excesses, quantile
+from windtunnel.accuracy import truth, validation
+from windtunnel.accuracy.truth import Case, Row, Table, Tolerances
+from windtunnel.accuracy.validation import Pair, judge
+from windtunnel.agreement import Span, Tolerance, agree, error_of, quantile, slowdowns
 from windtunnel.errors import BadInput, BadRecord
-from windtunnel.truth import Case, Row, Table, Tolerances
-from windtunnel.validation import Pair, judge
 
 HEADER = {"date": "2026-01-02T03:04:05+00:00", "gpu": "a GPU", "torch": "2", "machine": "h200"}
 SMALL = {"job": "ffn", "settings": {"inputs": 16}, "batch": 4, "kind": "dense"}
-TIGHT = "[unit]\nmedian = 0.02\nninetieth = 0.02\n[memory]\nmedian = 0.02\nlowest = -0.01\n"
+TIGHT = "[device]\nmedian = 0.02\nninetieth = 0.02\n[memory]\nmedian = 0.02\nlowest = -0.01\n"
 
 
-def write_table(folder: Path, rows: list[dict[str, Any]], tolerances: str = "", header: dict[str, Any] | None = None) -> Path:
+def write_table(
+    folder: Path, rows: list[dict[str, Any]], tolerances: str = "", header: dict[str, Any] | None = None
+) -> Path:
     path = folder / "table.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in (header or HEADER, *rows)))
     if tolerances:
@@ -35,13 +37,19 @@ def measured_as_forecast(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
     """A row as if it had been measured: the forecast of today, times a factor."""
     case = Case(**{**SMALL, **changes})
     told = wt.predict(case.workload(), wt.Machine.named("h200"), case.strategy())
-    assert told.unit_seconds is not None
-    figures = {"step_seconds": told.step_seconds, "unit_seconds": told.unit_seconds, "peak_bytes": told.memory.peak_bytes}
+    assert told.device_seconds is not None
+    figures = {
+        "step_seconds": told.step_seconds,
+        "device_seconds": told.device_seconds,
+        "peak_bytes": told.memory.peak_bytes,
+    }
     return {**SMALL, **changes, **{name: value * factor for name, value in figures.items()}}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "windtunnel", "validate", *words], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", "windtunnel", "validate", *words], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_errors_are_summed_up_as_worked_by_hand() -> None:
@@ -67,7 +75,7 @@ def test_errors_are_summed_up_as_worked_by_hand() -> None:
     ],
 )
 def test_each_tolerance_can_be_exceeded_by_itself(asked: Tolerance, over: tuple[str, ...]) -> None:
-    assert excesses(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
+    assert slowdowns(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
 
 
 def test_a_span_of_shares_must_be_in_order() -> None:
@@ -77,7 +85,9 @@ def test_a_span_of_shares_must_be_in_order() -> None:
 
 def test_lists_in_a_case_file_stand_for_every_combination(tmp_path: Path) -> None:
     path = tmp_path / "cases.toml"
-    path.write_text('[[case]]\njob = "ffn"\nbatch = [1, 2]\nprecision = ["fp32", "bf16"]\nsettings = { inputs = 3 }\n[[case]]\njob = "rbm"\nbatch = 4\n')
+    path.write_text(
+        '[[case]]\njob = "ffn"\nbatch = [1, 2]\nprecision = ["fp32", "bf16"]\nsettings = { inputs = 3 }\n[[case]]\njob = "rbm"\nbatch = 4\n'
+    )
     cases = truth.read_cases(path)
     assert [(c.job, c.batch, c.precision) for c in cases] == [
         ("ffn", 1, "fp32"),
@@ -107,7 +117,10 @@ def test_a_wrong_case_file_is_refused(tmp_path: Path, text: str, words: str) -> 
 
 def test_every_case_file_of_the_package_is_sound_and_no_network_is_both_tuned_on_and_judged_on() -> None:
     for machine in ("h200", "cpu"):
-        judged, tuned = (truth.read_cases(truth.CATALOG / table / "cases" / f"{machine}.toml") for table in ("truth", "tuning"))
+        judged, tuned = (
+            truth.read_cases(truth.CATALOG / table / "cases" / f"{machine}.toml")
+            for table in ("truth", "tuning")
+        )
         assert not {c.job for c in judged} & {c.job for c in tuned}
         assert len({c.job for c in judged}) >= (24 if machine == "h200" else 12)
         for case in judged + tuned:
@@ -118,15 +131,20 @@ def test_the_lines_of_a_row_are_joined_and_a_later_try_takes_the_place_of_a_fail
     lines = [
         {"key": "a", "pass": "time", **SMALL, "error": "OutOfMemoryError: full"},
         {"key": "b", "pass": "time", **SMALL, "batch": 8, "step_seconds": 2.0},
-        {"key": "b", "pass": "profile", **SMALL, "batch": 8, "unit_seconds": 1.0},
+        {"key": "b", "pass": "profile", **SMALL, "batch": 8, "device_seconds": 1.0},
         {"key": "a", "pass": "time", **SMALL, "step_seconds": 1.3},
-        {"key": "a", "pass": "profile", **SMALL, "unit_seconds": 1.0},
+        {"key": "a", "pass": "profile", **SMALL, "device_seconds": 1.0},
     ]
     path = write_table(tmp_path, lines, header={**HEADER, "host_factor": 1.25})
     path.write_text(path.read_text() + '{"key": "half')
     table = truth.read_table(path)
-    assert [(row.case.batch, row.step_seconds, row.unit_seconds, row.error) for row in table.rows] == [(4, 1.3, 1.0, ""), (8, 2.0, 1.0, "")]
-    assert [row.bound for row in table.rows] == ["unit", "host"], "above 1.4 times the unit's part the host is waited for"
+    assert [(row.case.batch, row.step_seconds, row.device_seconds, row.error) for row in table.rows] == [
+        (4, 1.3, 1.0, ""),
+        (8, 2.0, 1.0, ""),
+    ]
+    assert [row.bound for row in table.rows] == ["device", "host"], (
+        "above 1.4 times the device's part the host is waited for"
+    )
     assert table.machine == "h200" and {row.host_factor for row in table.rows} == {1.25}
 
 
@@ -169,22 +187,48 @@ def test_rows_run_another_way_and_rows_without_forecast_are_kept_apart() -> None
     forecast = wt.predict(Case(**SMALL).workload(), wt.Machine.named("h200"), Case(**SMALL).strategy())
 
     def pair(execution: str = "eager", factor: float = 1.0, **how: Any) -> Pair:
-        row = Row(case=Case(**SMALL, execution=execution), step_seconds=forecast.step_seconds * factor, unit_seconds=forecast.unit_seconds)
+        row = Row(
+            case=Case(**SMALL, execution=execution),
+            step_seconds=forecast.step_seconds * factor,
+            device_seconds=forecast.device_seconds,
+        )
         return Pair(row=row, **({"forecast": forecast} | how))
 
     excused = {"forecast": None, "reason": "timm is not installed.", "excused": True}
     pairs = [pair(), pair("graph", 50.0), pair(**excused), pair(forecast=None, reason="BadJob: cannot")]
-    table = Table(path=Path("t"), machine="h200", header={}, rows=tuple(p.row for p in pairs), tolerances=Tolerances(unit=Tolerance(median=0.01), refused=0))
+    table = Table(
+        path=Path("t"),
+        machine="h200",
+        header={},
+        rows=tuple(p.row for p in pairs),
+        tolerances=Tolerances(device=Tolerance(median=0.01), refused=0),
+    )
     report = judge(table, "h200", pairs)
     found = {(j.section, j.name): j for j in report.judgements}
-    assert found["all", "step, host-bound"].found.rows == 1 and found["all", "step, host-bound"].found.worst == 0  # type: ignore[union-attr]
+    assert (
+        found["all", "step, host-bound"].found.rows == 1 and found["all", "step, host-bound"].found.worst == 0
+    )  # type: ignore[union-attr]
     assert found["execution", "graph: step"].found.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
-    assert len(report.left_out) == 2 and report.refused == 1 and report.failures == ("1 rows went without a forecast, 0 may",)
+    assert (
+        len(report.left_out) == 2
+        and report.refused == 1
+        and report.failures == ("1 rows went without a forecast, 0 may",)
+    )
 
 
 def test_a_tolerance_without_any_row_is_not_met() -> None:
-    report = judge(Table(path=Path("t"), machine="h200", header={}, rows=(), tolerances=Tolerances(unit=Tolerance(median=1.0), inside=Span())), "h200", [])
-    assert report.failures == ("unit time: no rows", "steps inside the interval: share")
+    report = judge(
+        Table(
+            path=Path("t"),
+            machine="h200",
+            header={},
+            rows=(),
+            tolerances=Tolerances(device=Tolerance(median=1.0), inside=Span()),
+        ),
+        "h200",
+        [],
+    )
+    assert report.failures == ("device time: no rows", "steps inside the interval: share")
 
 
 def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) -> None:
@@ -192,13 +236,24 @@ def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) ->
     done = run("--on", str(good), "--rows")
     assert done.returncode == 0, done.stderr
     assert "Within all tolerances" in done.stdout and "ffn inputs=16 b4 fp32 eager" in done.stdout
-    bad = write_table(tmp_path, [measured_as_forecast(2.0), {**SMALL, "batch": 9, "error": "OutOfMemoryError: full"}], TIGHT)
+    bad = write_table(
+        tmp_path, [measured_as_forecast(2.0), {**SMALL, "batch": 9, "error": "OutOfMemoryError: full"}], TIGHT
+    )
     done = run("--on", str(bad))
     assert done.returncode == 1
-    assert "NOT MET" in done.stdout and "peak memory: median, lowest" in done.stdout and "1 of 2 rows could not be judged" in done.stdout
+    assert (
+        "NOT MET" in done.stdout
+        and "peak memory: median, lowest" in done.stdout
+        and "1 of 2 rows could not be judged" in done.stdout
+    )
     data = run("--on", str(bad), "--rows", "--json")
     told = json.loads(data.stdout)
-    assert data.returncode == 1 and told["failures"] and told["rows"][0]["unit"]["error"] == pytest.approx(-0.5) and told["left_out"]
+    assert (
+        data.returncode == 1
+        and told["failures"]
+        and told["rows"][0]["device"]["error"] == pytest.approx(-0.5)
+        and told["left_out"]
+    )
 
 
 def test_without_tolerances_nothing_is_asked(tmp_path: Path) -> None:
@@ -207,7 +262,12 @@ def test_without_tolerances_nothing_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [(("--on", "abacus"), "no truth table"), (("--table", "lies"), "--table"), (("--on", "none.jsonl"), "cannot be read")]
+    ("words", "told"),
+    [
+        (("--on", "abacus"), "no truth table"),
+        (("--table", "lies"), "--table"),
+        (("--on", "none.jsonl"), "cannot be read"),
+    ],
 )
 def test_input_that_cannot_be_used_ends_with_two(words: tuple[str, ...], told: str) -> None:
     done = run(*words)
@@ -222,14 +282,20 @@ def test_a_table_of_another_cpu_is_not_held_against_this_one(tmp_path: Path) -> 
 
 def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
     cases, out, table = tmp_path / "cases.toml", tmp_path / "out.jsonl", tmp_path / "cpu.jsonl"
-    cases.write_text('[[case]]\njob = "ffn"\nbatch = [4, 8]\nthreads = 1\ndetail = true\n[[case]]\njob = "no such job"\nbatch = 1\n')
+    cases.write_text(
+        '[[case]]\njob = "ffn"\nbatch = [4, 8]\nthreads = 1\ndetail = true\n[[case]]\njob = "no such job"\nbatch = 1\n'
+    )
     script = [sys.executable, str(Path(__file__).parent.parent / "benchmarks" / "truth.py")]
     how = ["--device", "cpu", "--seconds-per-row", "0.1"]
     for _ in range(2):
-        done = subprocess.run([*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
     lines = truth.whole_lines(out)
-    assert [line.get("pass") for line in lines] == [None, "time", "time", "time", "profile", "profile"], "nothing is measured twice"
+    assert [line.get("pass") for line in lines] == [None, "time", "time", "time", "profile", "profile"], (
+        "nothing is measured twice"
+    )
     assert lines[0]["torch"] and "UnknownName" in lines[3]["error"] and lines[4]["shapes"]
     subprocess.run([*script, "table", str(out), str(table), "--host-factor", "1.5"], check=True, timeout=300)
     rows = truth.read_table(table).rows
@@ -240,18 +306,31 @@ def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
 def test_forecasts_of_some_truth_rows_hold() -> None:
     """A few rows that come with the package, of networks that need no library, so that a change for the worse is seen at once."""
     table = truth.read_table(truth.find_table("h200", "truth"))
-    wanted = ("resnet50 b64 tf32", "resnet50 b64 bf16", "vgg16 b64 tf32", "gpt2 length=512 b8 tf32", "bert length=128 b64 bf16", "alexnet b256 bf16")
-    rows = tuple(row for row in table.rows if row.case.execution == "eager" and str(row.case).startswith(wanted))
+    wanted = (
+        "resnet50 b64 tf32",
+        "resnet50 b64 bf16",
+        "vgg16 b64 tf32",
+        "gpt2 length=512 b8 tf32",
+        "bert length=128 b64 bf16",
+        "alexnet b256 bf16",
+    )
+    rows = tuple(
+        row for row in table.rows if row.case.execution == "eager" and str(row.case).startswith(wanted)
+    )
     assert len(rows) == len(wanted)
     pairs = validation.forecast_rows(dataclasses.replace(table, rows=rows), validation.find_machine(table))
-    found = {quantity: [abs(pair.error(quantity) or 0.0) for pair in pairs] for quantity in ("unit", "memory")}  # type: ignore[arg-type]
-    assert 0 < sorted(found["unit"])[len(rows) // 2] < 0.08
+    found = {
+        quantity: [abs(pair.error(quantity) or 0.0) for pair in pairs] for quantity in ("device", "memory")
+    }  # type: ignore[arg-type]
+    assert 0 < sorted(found["device"])[len(rows) // 2] < 0.08
     assert max(found["memory"]) < 0.05
 
 
 def test_a_unit_that_was_busy_for_longer_than_its_step_is_not_judged() -> None:
     """The profiler then saw other work than was timed; the step itself still counts."""
     case = Case(job="fcn5", batch=64)
-    row = Row(case=case, step_seconds=0.060, unit_seconds=0.096)
-    assert row.contradicts and row.measured("unit") is None and row.measured("step") == 0.060
-    assert not Row(case=case, step_seconds=0.060, unit_seconds=0.062).contradicts  # as much as clocks may differ
+    row = Row(case=case, step_seconds=0.060, device_seconds=0.096)
+    assert row.contradicts and row.measured("device") is None and row.measured("step") == 0.060
+    assert not Row(
+        case=case, step_seconds=0.060, device_seconds=0.062
+    ).contradicts  # as much as clocks may differ

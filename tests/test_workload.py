@@ -68,7 +68,10 @@ def test_two_players_with_two_optimisers_are_one_step() -> None:
         model=Players,
         batch=lambda n: torch.randn(n, 4),
         step=step,
-        optimizers=lambda m: (torch.optim.Adam(m.judge.parameters()), torch.optim.SGD(m.maker.parameters(), lr=0.1)),
+        optimizers=lambda m: (
+            torch.optim.Adam(m.judge.parameters()),
+            torch.optim.SGD(m.maker.parameters(), lr=0.1),
+        ),
     )
     forecast = wt.predict(job, wt.Machine.named("i7-3820"), wt.Strategy(batch=16))
     assert forecast.memory.parts["optimiser"] > 0
@@ -76,7 +79,13 @@ def test_two_players_with_two_optimisers_are_one_step() -> None:
 
 
 def test_data_made_by_numpy_is_a_batch_too() -> None:
-    job = mine(batch=lambda n: (torch.from_numpy(torch.randn(n, 10).numpy()), torch.zeros(n, dtype=torch.long)) if n < 100 else None)
+    job = mine(
+        batch=lambda n: (
+            (torch.from_numpy(torch.randn(n, 10).numpy()), torch.zeros(n, dtype=torch.long))
+            if n < 100
+            else None
+        )
+    )
     assert wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=8)).batch == 8
 
 
@@ -84,12 +93,20 @@ def test_data_made_by_numpy_is_a_batch_too() -> None:
     ("changes", "words"),
     [
         ({"loss": lambda model, batch: model(batch[0])}, ("one number", "(4, 3)")),
-        ({"loss": lambda model, batch: F.cross_entropy(model(batch[0][:, :5]), batch[1])}, ("mine", "batch 4", "RuntimeError")),
-        ({"loss": lambda model, batch: model(batch[0]).sum() if batch[0].sum().item() > 0 else None}, ("depends on values", "measure")),
+        (
+            {"loss": lambda model, batch: F.cross_entropy(model(batch[0][:, :5]), batch[1])},
+            ("mine", "batch 4", "RuntimeError"),
+        ),
+        (
+            {"loss": lambda model, batch: model(batch[0]).sum() if batch[0].sum().item() > 0 else None},
+            ("depends on values", "measure"),
+        ),
         ({"model": lambda: 1 / 0}, ("ZeroDivisionError",)),
     ],
 )
-def test_a_job_whose_step_raises_is_told_what_and_which(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_a_job_whose_step_raises_is_told_what_and_which(
+    changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(BadJob) as caught:
         wt.predict(mine(**changes), wt.Machine.named("h200"), wt.Strategy(batch=4))
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -125,7 +142,11 @@ def test_a_job_from_a_file_gets_its_settings(tmp_path: Path) -> None:
 
 
 def test_a_file_that_does_not_import_says_where(tmp_path: Path) -> None:
-    for text, word in (("import nowhere_to_be_found\n", "nowhere_to_be_found"), ("x = 1\ny = (\n", "SyntaxError"), ("raise SystemExit(3)\n", "SystemExit")):
+    for text, word in (
+        ("import nowhere_to_be_found\n", "nowhere_to_be_found"),
+        ("x = 1\ny = (\n", "SyntaxError"),
+        ("raise SystemExit(3)\n", "SystemExit"),
+    ):
         path = tmp_path / "job.py"
         path.write_text(text)
         with pytest.raises(BadJob, match=word):
@@ -161,7 +182,7 @@ def test_the_recurrent_network_is_the_papers() -> None:
 
 def test_both_ways_of_the_recurrent_network_compute_the_same() -> None:
     loop = wt.Workload.named("rnn", n_rec=7, n_steps=6).model()
-    module = wt.Workload.named("rnn", n_rec=7, n_steps=6, way="module").model()
+    module = wt.Workload.named("rnn", n_rec=7, n_steps=6, variant="module").model()
     with torch.no_grad():
         module.recurrent.weight_ih_l0.copy_(loop.w_in.t())
         module.recurrent.weight_hh_l0.copy_(loop.w_rec.t())

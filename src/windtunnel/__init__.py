@@ -10,16 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windtunnel.errors import BadInput, DoesNotFit, Interrupted, MeasurementFailed, StoreError, Unavailable, WindtunnelError
+    from windtunnel.errors import (
+        BadInput,
+        DoesNotFit,
+        Interrupted,
+        MeasurementFailed,
+        StoreError,
+        Unavailable,
+        WindtunnelError,
+    )
     from windtunnel.forecast.forecast import Forecast
     from windtunnel.fused.module import FusedRNN
-    from windtunnel.machine import Machine
+    from windtunnel.job.workload import Workload
+    from windtunnel.machine.machine import Machine
     from windtunnel.measurement.measure import Measurement, measure
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
     from windtunnel.prediction import largest_batch, predict
     from windtunnel.strategy import Strategy
-    from windtunnel.workload import Workload
 
 __version__ = "0.1.0"
 _HOMES = {
@@ -28,7 +36,7 @@ _HOMES = {
     "Forecast": "forecast.forecast",
     "FusedRNN": "fused.module",
     "Interrupted": "errors",
-    "Machine": "machine",
+    "Machine": "machine.machine",
     "Measurement": "measurement.measure",
     "MeasurementFailed": "errors",
     "Protocol": "measurement.steady",
@@ -37,7 +45,7 @@ _HOMES = {
     "Strategy": "strategy",
     "Unavailable": "errors",
     "WindtunnelError": "errors",
-    "Workload": "workload",
+    "Workload": "job.workload",
     "largest_batch": "prediction",
     "measure": "measurement.measure",
     "predict": "prediction",

@@ -35,7 +35,12 @@ class Tolerance:
     lowest: float | None = None
 
     def __str__(self) -> str:
-        told = (("median", self.median), ("90th", self.ninetieth), ("bias", self.bias), ("lowest", self.lowest))
+        told = (
+            ("median", self.median),
+            ("90th", self.ninetieth),
+            ("bias", self.bias),
+            ("lowest", self.lowest),
+        )
         return ", ".join(f"{name} {value:.0%}" for name, value in told if value is not None)
 
 
@@ -80,8 +85,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def excesses(found: Agreement, asked: Tolerance) -> tuple[str, ...]:
+def slowdowns(found: Agreement, asked: Tolerance) -> tuple[str, ...]:
     """In what the agreement is worse than asked; nothing where it is well enough."""
-    sizes = (("median", found.median, asked.median), ("90th", found.ninetieth, asked.ninetieth), ("bias", abs(found.bias), asked.bias))
+    sizes = (
+        ("median", found.median, asked.median),
+        ("90th", found.ninetieth, asked.ninetieth),
+        ("bias", abs(found.bias), asked.bias),
+    )
     over = [name for name, value, most in sizes if most is not None and value > most]
     return tuple(over + (["lowest"] if asked.lowest is not None and found.lowest < asked.lowest else []))

@@ -7,8 +7,8 @@ WindtunnelError
 │   ├── UnknownName          no such job, machine, network
 │   ├── BadJob               a job that does not import, build or step
 │   └── RateMissing          the forecast needs a rate that the machine does not state
-├── DoesNotFit               the step needs more memory than the unit has             (exit code 2)
-├── Unavailable              a unit or framework that is not here                     (exit code 2)
+├── DoesNotFit               the step needs more memory than the device has             (exit code 2)
+├── Unavailable              a device or framework that is not here                     (exit code 2)
 ├── MeasurementFailed        a child died, hung or gave no result; stored by name     (exit code 2)
 ├── StoreError               the store cannot be read or written                      (exit code 2)
 └── Interrupted              stopped by the user; what was measured is kept           (exit code 130)
@@ -59,7 +59,7 @@ class RateMissing(BadInput):
 
 
 class DoesNotFit(WindtunnelError):
-    """The step needs more memory than the unit has."""
+    """The step needs more memory than the device has."""
 
 
 class Unavailable(WindtunnelError):

@@ -13,12 +13,12 @@ from typing import Any
 from windtunnel import records
 from windtunnel.errors import BadInput
 from windtunnel.forecast.timeline import Timeline
-from windtunnel.machine import Machine
+from windtunnel.job.workload import Workload
+from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
-from windtunnel.workload import Workload
 
 # Lanes from top to bottom; a second thread or stream of one ("host 2") comes right after it.
-LANES = ("steps", "host", "unit", "copy engine", "link", "loader", "storage")
+LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
 _WORDS = {"copy": "copy engine"}
 _SHOWN_STEPS = 2  # the steady one and the one before it, into which it reaches
 
@@ -32,13 +32,28 @@ def from_timeline(timeline: Timeline, name: str = "forecast") -> dict[str, Any]:
     origin = min((span.start for span in timeline.spans if numbers[span.task] >= first), default=0.0)
     lanes: dict[str, list[dict[str, Any]]] = {"steps": []}
     for step in range(first, last + 1):
-        begin, end = (timeline.begin, timeline.end) if step == last else (ends[step - 1] if step else origin, ends[step])
-        lanes["steps"].append(_span("steady step" if step == last else f"step {step}", begin - origin, end - begin, {"step": step}))
+        begin, end = (
+            (timeline.begin, timeline.end)
+            if step == last
+            else (ends[step - 1] if step else origin, ends[step])
+        )
+        lanes["steps"].append(
+            _span(
+                "steady step" if step == last else f"step {step}", begin - origin, end - begin, {"step": step}
+            )
+        )
     for span in timeline.spans:
         task, step = timeline.tasks[span.task], numbers[span.task]
         if step >= first and span.end > span.start:
-            told = {"part": task.part, "step": step, "steady": step == last, **_known(module=getattr(task, "module", ""))}
-            lanes.setdefault(_WORDS.get(task.lane, task.lane), []).append(_span(task.label or task.part, span.start - origin, span.end - span.start, told))
+            told = {
+                "part": task.part,
+                "step": step,
+                "steady": step == last,
+                **_known(module=getattr(task, "module", "")),
+            }
+            lanes.setdefault(_WORDS.get(task.lane, task.lane), []).append(
+                _span(task.label or task.part, span.start - origin, span.end - span.start, told)
+            )
     return _process(name, lanes)
 
 
@@ -49,18 +64,26 @@ def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> dic
     return from_timeline(timeline(workload, machine, strategy))
 
 
-def from_events(events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0) -> dict[str, Any]:
+def from_events(
+    events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0
+) -> dict[str, Any]:
     """What a profiler saw as one process; `left_out` says how many events were too many to tell."""
     lanes: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         told = _known(launched_by=event.get("op", ""))
-        lanes.setdefault(event["lane"], []).append(_span(event["name"], event["start"], event["seconds"], told))
+        lanes.setdefault(event["lane"], []).append(
+            _span(event["name"], event["start"], event["seconds"], told)
+        )
     return _process(f"{name} ({left_out:,} later events left out)" if left_out else name, lanes)
 
 
 def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
     """Several timelines in one file, each a process of its own."""
-    events = [{**event, "pid": number} for number, timeline in enumerate(timelines, start=1) for event in timeline["traceEvents"]]
+    events = [
+        {**event, "pid": number}
+        for number, timeline in enumerate(timelines, start=1)
+        for event in timeline["traceEvents"]
+    ]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -69,7 +92,10 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     try:
         records.write_whole(path, json.dumps(data))
     except OSError as error:
-        raise BadInput(f"--timeline {path} cannot be written: {error.strerror or error}.", hint="Free some space or name another file.") from error
+        raise BadInput(
+            f"--timeline {path} cannot be written: {error.strerror or error}.",
+            hint="Free some space or name another file.",
+        ) from error
 
 
 def _step_numbers(timeline: Timeline) -> list[int]:
@@ -92,7 +118,10 @@ def _process(name: str, lanes: Mapping[str, Sequence[dict[str, Any]]]) -> dict[s
     """One process with a named and ordered thread for each lane."""
     events: list[dict[str, Any]] = [_label("process_name", 0, name=name)]
     for thread, lane in enumerate(sorted(lanes, key=_place), start=1):
-        events += [_label("thread_name", thread, name=lane), _label("thread_sort_index", thread, sort_index=thread)]
+        events += [
+            _label("thread_name", thread, name=lane),
+            _label("thread_sort_index", thread, sort_index=thread),
+        ]
         events += [{**span, "tid": thread} for span in lanes[lane]]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -103,7 +132,15 @@ def _place(lane: str) -> tuple[int, str]:
 
 
 def _span(name: str, start: float, seconds: float, told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "pid": 1, "tid": 0, "ts": start * 1e6, "dur": seconds * 1e6, "args": dict(told)}
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": 1,
+        "tid": 0,
+        "ts": start * 1e6,
+        "dur": seconds * 1e6,
+        "args": dict(told),
+    }
 
 
 def _label(kind: str, thread: int, **told: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from windtunnel.errors import DoesNotFit
 from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import Forecast, forecast, forecast_timeline
 from windtunnel.forecast.memory import account
-from windtunnel.forecast.price import rooms
+from windtunnel.forecast.price import workspaces
 from windtunnel.forecast.timeline import Timeline
-from windtunnel.machine import Machine
-from windtunnel.profiles import profile_for
+from windtunnel.job.workload import Workload
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.profiles import profile_for
 from windtunnel.results import Memory
 from windtunnel.strategy import MOST_BATCH, Strategy
 from windtunnel.trace import Trace
-from windtunnel.workload import Workload
 
 _PROBE_BATCH = 1024
 
@@ -32,7 +32,7 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
 def predict(workload: Workload, machine: Machine, strategy: Strategy | None = None) -> Forecast:
     """The step's time, memory and bottleneck on a machine that need not be here. Raises DoesNotFit where it would not."""
     strategy = strategy or Strategy()
-    return price(trace(workload, strategy, machine.unit.kind), workload, machine, strategy)
+    return price(trace(workload, strategy, machine.device.kind), workload, machine, strategy)
 
 
 def price(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
@@ -45,7 +45,9 @@ def price(recorded: Trace, workload: Workload, machine: Machine, strategy: Strat
 
 def timeline(workload: Workload, machine: Machine, strategy: Strategy) -> Timeline:
     """The schedule behind a job's forecast."""
-    return forecast_timeline(trace(workload, strategy, machine.unit.kind), machine, strategy, profile_for(machine))
+    return forecast_timeline(
+        trace(workload, strategy, machine.device.kind), machine, strategy, profile_for(machine)
+    )
 
 
 def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
@@ -54,13 +56,13 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
     It is a whole number of examples for each micro-batch. Memory grows nearly in proportion to it, so a line through two of them
     gives a first guess, which is then tried.
     """
-    capacity, profile = machine.unit.memory_bytes or float("inf"), profile_for(machine)
+    capacity, profile = machine.device.memory_bytes or float("inf"), profile_for(machine)
     most = MOST_BATCH // strategy.accumulate
 
     def total(local: int) -> float:
         tried = dataclasses.replace(strategy, batch=local * strategy.accumulate)
-        recorded = trace(workload, tried, machine.unit.kind)
-        return account(recorded, machine, tried, rooms(recorded, machine, tried, profile)).total_bytes
+        recorded = trace(workload, tried, machine.device.kind)
+        return account(recorded, machine, tried, workspaces(recorded, machine, tried, profile)).total_bytes
 
     one, many = total(1), total(_PROBE_BATCH)
     if one > capacity:
@@ -76,12 +78,19 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
     return good * strategy.accumulate
 
 
-def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, batch: int, memory: Memory) -> DoesNotFit:
+def _does_not_fit(
+    workload: Workload, machine: Machine, strategy: Strategy, batch: int, memory: Memory
+) -> DoesNotFit:
     parts = sorted(memory.parts.items(), key=lambda item: -item[1])
     told = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
     most, least = largest_batch(workload, machine, strategy), strategy.accumulate
     advice = (
-        f"Largest batch that fits: {most}." if most else f"Not even a batch of {least} fits: a smaller network, lower precision or a larger unit is needed."
+        f"Largest batch that fits: {most}."
+        if most
+        else f"Not even a batch of {least} fits: a smaller network, lower precision or a larger device is needed."
     )
     needs, has = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
-    return DoesNotFit(f"{workload.name} at batch {batch} needs {needs} on each unit; {machine.name} has {has}.\n    {told}", hint=advice)
+    return DoesNotFit(
+        f"{workload.name} at batch {batch} needs {needs} on each device; {machine.name} has {has}.\n    {told}",
+        hint=advice,
+    )

@@ -179,7 +179,9 @@ def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     try:
         if hint is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[str(value).lower()]
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                str(value).lower()
+            ]
         if hint is int and not isinstance(value, bool):
             number = float(value) if not isinstance(value, int) else value
             if number == int(number):

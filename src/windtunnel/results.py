@@ -9,13 +9,13 @@ from typing import Any
 
 from windtunnel import records, units
 
-PARTS = ("compute", "launch", "feed", "copy", "exchange", "update", "waiting")
+PARTS = ("compute", "launch", "feed", "copy", "communication", "update", "waiting")
 BOUNDS = {
-    "compute": "the unit's arithmetic and memory traffic",
-    "launch": "the host issuing one small op after another",
+    "compute": "the device's arithmetic and memory traffic",
+    "launch": "the host launching one small op after another",
     "feed": "storage and decoding that bring the data",
-    "copy": "the link that carries the batch to the unit",
-    "exchange": "workers exchanging gradients",
+    "copy": "the link that carries the batch to the device",
+    "communication": "workers exchanging gradients",
     "update": "the optimiser's passes over the weights",
     "waiting": "waiting for others",
 }
@@ -23,7 +23,7 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on one unit at the fullest moment of a step; the parts sum to `peak_bytes`.
+    """Bytes on one device at the fullest moment of a step; the parts sum to `peak_bytes`.
 
     `reserved_bytes` is what the allocator takes for that, `context_bytes` what the framework's own context needs beside it.
     """
@@ -40,7 +40,7 @@ class Memory:
 
     @property
     def fits(self) -> bool | None:
-        """None where the unit's memory is not known."""
+        """None where the device's memory is not known."""
         return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
 
 
@@ -58,7 +58,7 @@ class Result:
     parts: Mapping[str, float]
     memory: Memory
     bound_by: str
-    unit_seconds: float | None = None
+    device_seconds: float | None = None
     host_seconds: float | None = None
     examples: int | None = None
     cautions: tuple[str, ...] = ()
@@ -81,7 +81,13 @@ class Result:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        return [self.headline(), *self._time_lines(), *self._own_lines(), *self._memory_lines(), *_caution_lines(self.cautions)]
+        return [
+            self.headline(),
+            *self._time_lines(),
+            *self._own_lines(),
+            *self._memory_lines(),
+            *_caution_lines(self.cautions),
+        ]
 
     def headline(self) -> str:
         how = ", ".join(f"{key} {value}" for key, value in self.strategy.items() if key != "batch")
@@ -99,20 +105,28 @@ class Result:
             "  parts    " + _shares(self.parts, self.step_seconds, "s"),
         ]
         if self.epoch_seconds is not None:
-            lines.insert(1, f"  epoch    {units.show(self.epoch_seconds, 's')} for {self.examples:,} examples")
+            lines.insert(
+                1, f"  epoch    {units.show(self.epoch_seconds, 's')} for {self.examples:,} examples"
+            )
         return lines
 
     def _memory_lines(self) -> list[str]:
         memory = self.memory
-        room = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
-        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{room}"]
-        return lines + (["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else [])
+        workspace = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
+        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{workspace}"]
+        return lines + (
+            ["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else []
+        )
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
     """Parts from large to small; the ones that round to nothing are left out."""
     ordered = sorted(parts.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {units.show(value, unit)} ({value / whole:.0%})" for name, value in ordered if value > 0.0005 * whole)
+    return ", ".join(
+        f"{name} {units.show(value, unit)} ({value / whole:.0%})"
+        for name, value in ordered
+        if value > 0.0005 * whole
+    )
 
 
 def _caution_lines(cautions: tuple[str, ...]) -> list[str]:

@@ -39,13 +39,26 @@ class Strategy:
     optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
-        for name, least, most in (("batch", 1, MOST_BATCH), ("threads", 1, 4096), ("prefetch", 0, 1024), ("accumulate", 1, 4096)):
+        for name, least, most in (
+            ("batch", 1, MOST_BATCH),
+            ("threads", 1, 4096),
+            ("prefetch", 0, 1024),
+            ("accumulate", 1, 4096),
+        ):
             value = getattr(self, name)
             if value is None and name in ("batch", "threads"):
                 continue
             if not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
-                raise BadRecord(f"strategy: {name} must be a whole number from {least} to {most}, not {value!r}.")
-        kinds = {"precision": Precision, "execution": Execution, "data": Data, "recompute": Recompute, "optimizer": Optimizer | None}
+                raise BadRecord(
+                    f"strategy: {name} must be a whole number from {least} to {most}, not {value!r}."
+                )
+        kinds = {
+            "precision": Precision,
+            "execution": Execution,
+            "data": Data,
+            "recompute": Recompute,
+            "optimizer": Optimizer | None,
+        }
         for name, kind in kinds.items():
             records.convert(getattr(self, name), kind, f"strategy: {name}")
         if self.batch is not None:

@@ -26,7 +26,19 @@ FlopRate = Annotated[float, "flop/s"]
 Frequency = Annotated[float, "Hz"]
 Watts = Annotated[float, "W"]
 
-_DECIMAL = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_DECIMAL = {
+    "n": 1e-9,
+    "u": 1e-6,
+    "µ": 1e-6,
+    "m": 1e-3,
+    "": 1.0,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+}
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": 2**40}
 _SYMBOLS = {"s": "s", "B": "B", "B/s": "B/s", "flop": "flop", "flop/s": "flop/s", "Hz": "Hz", "W": "W"}
 _NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
@@ -89,9 +101,14 @@ def _scale(symbol: str, unit: str, text: str) -> float:
         rest = base[len(prefix) :]
         if base.startswith(prefix) and rest in _SYMBOLS:
             if _SYMBOLS[rest] != unit:
-                raise BadQuantity(f"{text!r} is in {rest}; this needs {unit}.", hint=f'Write it like "{_example(unit)}".')
+                raise BadQuantity(
+                    f"{text!r} is in {rest}; this needs {unit}.", hint=f'Write it like "{_example(unit)}".'
+                )
             return _BINARY.get(prefix) or _DECIMAL[prefix]
-    raise BadQuantity(f"{text!r} has an unknown unit {symbol!r}; this needs {unit}.", hint=f'Write it like "{_example(unit)}".')
+    raise BadQuantity(
+        f"{text!r} has an unknown unit {symbol!r}; this needs {unit}.",
+        hint=f'Write it like "{_example(unit)}".',
+    )
 
 
 def _finite(value: float, text: str, unit: str) -> float:
@@ -101,4 +118,12 @@ def _finite(value: float, text: str, unit: str) -> float:
 
 
 def _example(unit: str) -> str:
-    return {"s": "22.5 ms", "B": "16 GiB", "B/s": "4.8 TB/s", "flop": "2 Gflop", "flop/s": "312 TFLOP/s", "Hz": "3.6 GHz", "W": "700 W"}[unit]
+    return {
+        "s": "22.5 ms",
+        "B": "16 GiB",
+        "B/s": "4.8 TB/s",
+        "flop": "2 Gflop",
+        "flop/s": "312 TFLOP/s",
+        "Hz": "3.6 GHz",
+        "W": "700 W",
+    }[unit]

@@ -32,18 +32,27 @@ class Boosting:
         """Trees whose sum follows the targets. Few rows get few trees."""
         rng = np.random.default_rng(seed)
         edges = [_edges(column) for column in rows.T]
-        binned = np.stack([np.searchsorted(edge, column, side="left") for edge, column in zip(edges, rows.T, strict=True)], axis=1)
+        binned = np.stack(
+            [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, rows.T, strict=True)],
+            axis=1,
+        )
         base = float(np.median(targets) if self.above is None else np.quantile(targets, 1 - self.above))
         left = targets - base
         count = self.trees if len(rows) >= 40 else self.trees // 4
         depth = min(self.depth, max(1, int(np.log2(max(len(rows), 2))) - 2))
-        features, thresholds, leaves = (np.zeros((count, depth), dtype=np.int64), np.zeros((count, depth)), np.zeros((count, 1 << depth)))
+        features, thresholds, leaves = (
+            np.zeros((count, depth), dtype=np.int64),
+            np.zeros((count, depth)),
+            np.zeros((count, 1 << depth)),
+        )
         for tree in range(count):
             chosen = rng.random(len(rows)) < self.share
             pull = self._pull(left)
             number = np.zeros(len(rows), dtype=np.int64)
             for level in range(depth):
-                feature, bin_index = _best_question(edges, binned, number, np.where(chosen, pull, 0.0), chosen, level, self.shade, rng)
+                feature, bin_index = _best_question(
+                    edges, binned, number, np.where(chosen, pull, 0.0), chosen, level, self.shade, rng
+                )
                 features[tree, level] = feature
                 thresholds[tree, level] = edges[feature][bin_index] if len(edges[feature]) else 0.0
                 number += (rows[:, feature] > thresholds[tree, level]).astype(np.int64) << level
@@ -56,7 +65,11 @@ class Boosting:
     def _pull(self, left: Numbers) -> Numbers:
         """Where each row would have the sum go: a far-off row pulls no harder than a factor of e."""
         near = np.clip(left, -1.0, 1.0)
-        return near if self.above is None else np.asarray(np.where(left > 0, (1 - self.above) * near, self.above * near))
+        return (
+            near
+            if self.above is None
+            else np.asarray(np.where(left > 0, (1 - self.above) * near, self.above * near))
+        )
 
 
 def _edges(column: Numbers) -> Numbers:
@@ -83,10 +96,16 @@ def _best_question(
     for feature in rng.permutation(binned.shape[1])[: max(3, int(binned.shape[1] * 0.7))]:
         cell = number * width + binned[:, feature]
         sums = np.bincount(cell, weights=pull, minlength=groups * width).reshape(groups, width).cumsum(axis=1)
-        counts = np.bincount(cell, weights=chosen.astype(np.float64), minlength=groups * width).reshape(groups, width).cumsum(axis=1)
+        counts = (
+            np.bincount(cell, weights=chosen.astype(np.float64), minlength=groups * width)
+            .reshape(groups, width)
+            .cumsum(axis=1)
+        )
         if not len(edges[feature]):
             continue
-        gain = (sums**2 / (counts + shade) + (sums[:, -1:] - sums) ** 2 / (counts[:, -1:] - counts + shade)).sum(axis=0)
+        gain = (
+            sums**2 / (counts + shade) + (sums[:, -1:] - sums) ** 2 / (counts[:, -1:] - counts + shade)
+        ).sum(axis=0)
         edge = int(gain[: len(edges[feature])].argmax())
         if gain[edge] > best:
             best, answer = float(gain[edge]), (int(feature), edge)

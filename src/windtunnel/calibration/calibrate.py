@@ -1,4 +1,4 @@
-"""Probe this machine from its first op to a profile: what its unit reaches, what its host pays, how long kernels wait."""
+"""Probe this machine from its first op to a profile: what its device reaches, what its host pays, how long kernels wait."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windtunnel import here, profiles, records
-from windtunnel.calibration import epochs, fit, host, issue, probe, transfers
-from windtunnel.calibration.drills import draw
+from windtunnel import records
+from windtunnel.calibration import epochs, fit, host, launch_costs, probe, transfers
+from windtunnel.calibration.microbenchmarks import draw
 from windtunnel.calibration.probe import Row
 from windtunnel.calibration.sums import fit_sums
-from windtunnel.forecast.price import roof_of
+from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import Kind, Profile
-from windtunnel.machine import Issue, Machine, Unit
+from windtunnel.machine import here, profiles
+from windtunnel.machine.machine import Device, LaunchCosts, Machine
 from windtunnel.measurement import environment
 from windtunnel.prediction import trace
 from windtunnel.strategy import Strategy
@@ -28,24 +29,24 @@ _BUSY_CORES = 0.3
 _BUSY_SPREAD = 1.25
 _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
 # How far single steps were off where a profile of the same sort was held against tuning rows: a start for one that was not.
-_UNIT_SPREAD = {"gpu": 1.15, "cpu": 1.3}
+_DEVICE_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
-_HOST_STRETCH = {"gpu": 1.06, "cpu": 1.0}
-_UNIT_STRETCH = {"gpu": 1.0, "cpu": 1.3}
+_LAUNCH_COST_FACTOR = {"gpu": 1.06, "cpu": 1.0}
+_CACHED_OP_FACTOR = {"gpu": 1.0, "cpu": 1.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long to time ops, how many drills to run, how finely to fit."""
+    """How long to time ops, how many microbenchmarks to run, how finely to fit."""
 
     seconds: float
-    drills: int
+    microbenchmarks: int
     effort: fit.Effort
 
 
-QUICK = Plan(seconds=85.0, drills=24, effort=fit.Effort(few=80, many=160, depth=6))
-THOROUGH = Plan(seconds=330.0, drills=48, effort=fit.Effort(few=200, many=500, depth=7))
-HOST_DRILLS = 8
+QUICK = Plan(seconds=85.0, microbenchmarks=24, effort=fit.Effort(few=80, many=160, depth=6))
+THOROUGH = Plan(seconds=330.0, microbenchmarks=48, effort=fit.Effort(few=200, many=500, depth=7))
+HOST_MICROBENCHMARKS = 8
 _ENOUGH_ROWS = 40  # a kind of fewer is better served by the reference's profile
 
 
@@ -56,25 +57,29 @@ class Found:
 
     profile: Profile
     learned: tuple[str, ...]
-    issue: Issue
+    launch_costs: LaunchCosts
     rows: tuple[Row, ...]
-    unit: Unit
+    device: Device
     interpreter_seconds: float
     cautions: tuple[str, ...]
 
     def beside(self) -> dict[str, Any]:
-        """What a machine's description takes from a profile: the unit as it was when probed, the host's costs and its pace."""
-        return {"unit": records.plain(self.unit), "issue": records.plain(self.issue), "interpreter_seconds": self.interpreter_seconds}
+        """What a machine's description takes from a profile: the device as it was when probed, the host's costs and its pace."""
+        return {
+            "device": records.plain(self.device),
+            "launch_costs": records.plain(self.launch_costs),
+            "interpreter_seconds": self.interpreter_seconds,
+        }
 
 
 def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) -> Found:
-    """Time synthetic ops and drills on the machine at hand."""
+    """Time synthetic ops and microbenchmarks on the machine at hand."""
     tell = progress or (lambda what, share: None)
-    kind = machine.unit.kind
+    kind = machine.device.kind
     cautions = _busy()
-    tell("drills", 0.0)
+    tell("microbenchmarks", 0.0)
     pace = here.interpreter_seconds(kind)
-    costs = measure_issue(machine, plan.drills)
+    costs = measure_launch_costs(machine, plan.microbenchmarks)
     latencies = host.measure_latencies() if kind == "gpu" else None
     if latencies is not None:
         costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
@@ -82,18 +87,28 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     tell("fitting", 0.0)
     blank = _blank(machine, latencies)
     threads = sorted({row.threads for row in rows})
-    fitted = fit.fit_kinds(rows, {count: roof_of(machine, blank, count) for count in threads}, plan.effort)
+    fitted = fit.fit_kinds(
+        rows, {count: roofline_of(machine, blank, count) for count in threads}, plan.effort
+    )
     own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
     wider = _BUSY_SPREAD if cautions else 1.0
     profile = dataclasses.replace(
         blank,
         kinds={**fitted, **_reference_kinds(kind), **own},
-        rooms=fit.find_rooms(rows, own, machine.unit.cores or 1) if kind == "gpu" else {},
+        workspaces=fit.find_workspaces(rows, own, machine.device.cores or 1) if kind == "gpu" else {},
         sums={**profiles.load(profiles.REFERENCE[kind]).sums, **fit_sums(rows)},
-        unit_spread=blank.unit_spread * wider,
+        device_spread=blank.device_spread * wider,
         host_spread=blank.host_spread * wider,
     )
-    return Found(profile=profile, learned=tuple(sorted(own)), issue=costs, rows=tuple(rows), unit=machine.unit, interpreter_seconds=pace, cautions=cautions)
+    return Found(
+        profile=profile,
+        learned=tuple(sorted(own)),
+        launch_costs=costs,
+        rows=tuple(rows),
+        device=machine.device,
+        interpreter_seconds=pace,
+        cautions=cautions,
+    )
 
 
 def _reference_kinds(kind: str) -> Mapping[str, Kind]:
@@ -101,38 +116,40 @@ def _reference_kinds(kind: str) -> Mapping[str, Kind]:
     return profiles.load(profiles.REFERENCE[kind]).kinds
 
 
-def measure_issue(machine: Machine, count: int) -> Issue:
-    """What the host at hand pays to issue work, by drills; on a CPU their little arithmetic is in it."""
-    assert machine.issue is not None
-    kind = machine.unit.kind
-    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", count)
-    return issue.fit(ran, _drill_traces(kind, count), machine.issue)
+def measure_launch_costs(machine: Machine, count: int) -> LaunchCosts:
+    """What the host at hand pays to launch work, by microbenchmarks; on a CPU their little arithmetic is in it."""
+    assert machine.launch_costs is not None
+    kind = machine.device.kind
+    ran = host.run_microbenchmarks("cuda" if kind == "gpu" else "cpu", count)
+    return launch_costs.fit(ran, _microbenchmark_traces(kind, count), machine.launch_costs)
 
 
-def host_factor(kind: str, base: Issue) -> float:
+def host_factor(kind: str, base: LaunchCosts) -> float:
     """How many times as slow as these costs this host is just now, in about ten seconds."""
-    ran = host.run_drills("cuda" if kind == "gpu" else "cpu", HOST_DRILLS, 0.16, rounds=4, choose=statistics.median)
-    return issue.factor(ran, _drill_traces(kind, HOST_DRILLS), base)
+    ran = host.run_microbenchmarks(
+        "cuda" if kind == "gpu" else "cpu", HOST_MICROBENCHMARKS, 0.16, rounds=4, choose=statistics.median
+    )
+    return launch_costs.factor(ran, _microbenchmark_traces(kind, HOST_MICROBENCHMARKS), base)
 
 
-def _drill_traces(kind: str, count: int) -> list[Any]:
+def _microbenchmark_traces(kind: str, count: int) -> list[Any]:
     return [trace(workload, Strategy(), kind) for workload in draw(count)]
 
 
 def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None]) -> Sequence[Row]:
-    if machine.unit.kind == "gpu":
+    if machine.device.kind == "gpu":
         return probe.probe_gpu(seconds, progress=progress)
-    cores = machine.unit.cores or 1
+    cores = machine.device.cores or 1
     return probe.probe_cpu(seconds, sorted({1, cores}), progress=progress)
 
 
 def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
     """A profile with everything but what is learned."""
-    kind = machine.unit.kind
+    kind = machine.device.kind
     return Profile(
         name=machine.name,
         target=kind,
-        model=machine.unit.model,
+        model=machine.device.model,
         date=time.strftime("%Y-%m-%d"),
         versions={"torch": importlib.metadata.version("torch"), "python": platform.python_version()},
         fixed_seconds=_FIXED_SECONDS[kind],
@@ -142,10 +159,10 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
         copies=transfers.measure_copies() if kind == "gpu" else {},
         rounding=transfers.measure_rounding() if kind == "gpu" else {},
         epochs=epochs.measure_epochs(kind),
-        unit_spread=_UNIT_SPREAD[kind],
+        device_spread=_DEVICE_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
-        host_stretch=_HOST_STRETCH[kind],
-        unit_stretch=_UNIT_STRETCH[kind],
+        launch_cost_factor=_LAUNCH_COST_FACTOR[kind],
+        cached_op_factor=_CACHED_OP_FACTOR[kind],
         kinds={},
     )
 
@@ -155,4 +172,6 @@ def _busy() -> tuple[str, ...]:
     others = environment.busy_cores()
     if others < _BUSY_CORES:
         return ()
-    return (f"other programs kept {others:.1f} cores busy when the probe began: figures may be too slow, and intervals are widened",)
+    return (
+        f"other programs kept {others:.1f} cores busy when the probe began: figures may be too slow, and intervals are widened",
+    )

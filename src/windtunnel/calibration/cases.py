@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large a case may be on this unit ("cpu" or "gpu"), so that none takes longer than a few thousandths of a second."""
+    """How large a case may be on this device ("cpu" or "gpu"), so that none takes longer than a few thousandths of a second."""
 
     flop: float
     elements: int

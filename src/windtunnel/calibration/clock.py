@@ -19,7 +19,13 @@ from torch._C._autograd import DeviceType
 from windtunnel.calibration.cases import Case, Spec
 from windtunnel.measurement.environment import Calm
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 _REPEATS = 3
 _MARK = "spin_kernel"
 _PATIENCE = 0.25  # seconds a case on a CPU waits for a calm moment
@@ -39,7 +45,10 @@ class Pool:
 
     def __init__(self, device: str, elements: int) -> None:
         self.device = device
-        self._numbers = {dtype: torch.randn(elements, device=device, dtype=dtype) for dtype in {torch.float32, torch.bfloat16, torch.float16}}
+        self._numbers = {
+            dtype: torch.randn(elements, device=device, dtype=dtype)
+            for dtype in {torch.float32, torch.bfloat16, torch.float16}
+        }
         self._used = 0
 
     def make(self, case: Case) -> list[Tensor]:
@@ -87,7 +96,9 @@ class GpuClock:
 
         runs = [self._warm(case) for case in cases]
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            done = [self._repeat(case) if run is not None else 0 for case, run in zip(cases, runs, strict=True)]
+            done = [
+                self._repeat(case) if run is not None else 0 for case, run in zip(cases, runs, strict=True)
+            ]
             torch.cuda.synchronize()
         segments = _segments(recorded)
         results: list[tuple[Timing | None, Timing | None]] = []
@@ -110,7 +121,11 @@ class GpuClock:
             if not case.backward:
                 return forward, 0.0
             seed = torch.ones_like(result)
-            _, backward = _with_workspace(lambda: torch.autograd.grad(result, [t for t in tensors if t.requires_grad], seed, retain_graph=True))
+            _, backward = _with_workspace(
+                lambda: torch.autograd.grad(
+                    result, [t for t in tensors if t.requires_grad], seed, retain_graph=True
+                )
+            )
             return forward, backward
         except (RuntimeError, NotImplementedError):
             torch.cuda.empty_cache()
@@ -128,7 +143,9 @@ class GpuClock:
                 marks += _mark()
                 result = case.call(tensors)
                 if wanted:
-                    if seed is None:  # made between marks once: that segment is the slowest and the median drops it
+                    if (
+                        seed is None
+                    ):  # made between marks once: that segment is the slowest and the median drops it
                         seed = torch.ones_like(result)
                     marks += _mark()
                     torch.autograd.grad(result, wanted, seed)
@@ -158,10 +175,10 @@ def _with_workspace(call: Any) -> tuple[Any, float]:
 
 def _segments(recorded: Any) -> Iterator[tuple[float, int]]:
     """Seconds and kernels between each mark and the next, in the order of time."""
-    on_unit = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == DeviceType.CUDA]
-    on_unit.sort(key=lambda e: e.start_ns())
+    on_device = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == DeviceType.CUDA]
+    on_device.sort(key=lambda e: e.start_ns())
     seconds, kernels, begun = 0.0, 0, False
-    for event in on_unit:
+    for event in on_device:
         if _MARK in event.name():
             if begun:
                 yield seconds, kernels
@@ -192,7 +209,9 @@ class CpuClock:
         x = torch.ones(1, requires_grad=True)
         y = x.view(1)
         seed = torch.ones(1)
-        torch.autograd.grad(y, x, seed, retain_graph=True)  # the engine starts its threads when it is first asked
+        torch.autograd.grad(
+            y, x, seed, retain_graph=True
+        )  # the engine starts its threads when it is first asked
         return self._clock(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
 
     def time(self, case: Case) -> tuple[Timing | None, Timing | None]:

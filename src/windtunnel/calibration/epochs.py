@@ -24,11 +24,21 @@ ROUNDS = {"cpu": 40, "gpu": 7}  # a core has neighbours; a GPU is alone, and its
 def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
     """Rows for a profile; none of what the engine cannot hold here."""
     networks = [Network(n_in=ends, n_rec=width, n_out=ends) for width in WIDTHS[kind] for ends in ENDS]
-    held = [each for each in networks if (not cuda.refusal(each, max(LENGTHS)) if kind == "gpu" else cpu.available())]
+    held = [
+        each
+        for each in networks
+        if (not cuda.refusal(each, max(LENGTHS)) if kind == "gpu" else cpu.available())
+    ]
     calls = [_call(kind, network, n_steps) for network in held for n_steps in LENGTHS]
     least = _least_seconds(calls, ROUNDS[kind])
-    lines = [_line(short / EXAMPLES[kind], long / EXAMPLES[kind]) for short, long in zip(least[::2], least[1::2], strict=True)]
-    return tuple((float(each.n_rec), float(each.n_in + each.n_out), *line) for each, line in zip(held, lines, strict=True))
+    lines = [
+        _line(short / EXAMPLES[kind], long / EXAMPLES[kind])
+        for short, long in zip(least[::2], least[1::2], strict=True)
+    ]
+    return tuple(
+        (float(each.n_rec), float(each.n_in + each.n_out), *line)
+        for each, line in zip(held, lines, strict=True)
+    )
 
 
 def _least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
@@ -53,18 +63,34 @@ def _call(kind: str, network: Network, n_steps: int) -> Callable[[], object]:
     """So many updates with one example each."""
     draw = np.random.default_rng(0)
     shape = EXAMPLES[kind], n_steps
-    examples = Examples(inputs=draw.uniform(-5, 5, (*shape, network.n_in)), targets=draw.uniform(-5, 5, (*shape, network.n_out))).checked(network)
-    order, optimizer = np.arange(EXAMPLES[kind])[:, None], Optimizer(rate=1e-12)  # weights stay as they are: one that learns falls silent, and is quicker then
-    return _on_gpu(network, examples, order, optimizer) if kind == "gpu" else _on_cpu(network, examples, order, optimizer, n_steps)
+    examples = Examples(
+        inputs=draw.uniform(-5, 5, (*shape, network.n_in)),
+        targets=draw.uniform(-5, 5, (*shape, network.n_out)),
+    ).checked(network)
+    order, optimizer = (
+        np.arange(EXAMPLES[kind])[:, None],
+        Optimizer(rate=1e-12),
+    )  # weights stay as they are: one that learns falls silent, and is quicker then
+    return (
+        _on_gpu(network, examples, order, optimizer)
+        if kind == "gpu"
+        else _on_cpu(network, examples, order, optimizer, n_steps)
+    )
 
 
-def _on_cpu(network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer, n_steps: int) -> Callable[[], object]:
+def _on_cpu(
+    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer, n_steps: int
+) -> Callable[[], object]:
     engine = engine_for(network, Weights.random(network, 0), n_steps=n_steps, optimizer=optimizer)
     return lambda: engine.train(examples, order)
 
 
-def _on_gpu(network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer) -> Callable[[], object]:
-    batch = cuda.Batch([Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer)])
+def _on_gpu(
+    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer
+) -> Callable[[], object]:
+    batch = cuda.Batch(
+        [Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer)]
+    )
     placed = batch.place([order])
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""What this host pays to issue work: drills timed here beside counts of what they issue."""
+"""What this host pays to launch work: microbenchmarks timed here beside counts of what they launch."""
 
 from __future__ import annotations
 
@@ -12,34 +12,42 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.utils import _pytree as pytree
 
-from windtunnel.calibration import drills
+from windtunnel.calibration import microbenchmarks as microbenchmarks
+from windtunnel.job.trainer import Trainer
+from windtunnel.job.workload import Workload
 from windtunnel.measurement.environment import Calm
 from windtunnel.strategy import Strategy
-from windtunnel.trainer import Trainer
-from windtunnel.workload import Workload
 
 _WARM_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drill:
-    """One synthetic network, by its number in the row of drills, and the seconds of its steady step."""
+class Microbenchmark:
+    """One synthetic network, by its number in the row of microbenchmarks, and the seconds of its steady step."""
 
     name: str
     seconds: float
 
 
-def run_drills(device: str, count: int, seconds: float = 0.15, rounds: int = 2, choose: Callable[[Sequence[float]], float] = min) -> list[Drill]:
-    """Every drill in turn, several times round, so that a slow moment of the machine does not fall on one kind alone.
+def run_microbenchmarks(
+    device: str,
+    count: int,
+    seconds: float = 0.15,
+    rounds: int = 2,
+    choose: Callable[[Sequence[float]], float] = min,
+) -> list[Microbenchmark]:
+    """Every microbenchmark in turn, several times round, so that a slow moment of the machine does not fall on one kind alone.
 
-    The lowest of a drill's times tells what its ops cost, the middle one what is usual on a machine that others use too.
+    The lowest of a microbenchmark's times tells what its ops cost, the middle one what is usual on a machine that others use too.
     """
-    workloads = drills.draw(count)
+    workloads = microbenchmarks.draw(count)
     steps = [_make_step(workload, device) for workload in workloads]
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     calm = Calm()
     times = [[_time(step, sync, seconds / rounds, calm) for step in steps] for _ in range(rounds)]
-    return [Drill(name=w.name, seconds=choose(seen)) for w, *seen in zip(workloads, *times, strict=True)]
+    return [
+        Microbenchmark(name=w.name, seconds=choose(seen)) for w, *seen in zip(workloads, *times, strict=True)
+    ]
 
 
 def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
@@ -149,7 +157,7 @@ def _kernel_seconds(chain: Callable[[], Any]) -> float:
 
 
 def _kernel_events(call: Callable[[], Any]) -> list[Any]:
-    """What the unit did for a call, by its own record."""
+    """What the device did for a call, by its own record."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:

@@ -1,4 +1,4 @@
-"""Probe a machine: time synthetic ops and drills within a budget of seconds; what was seen comes back as rows."""
+"""Probe a machine: time synthetic ops and microbenchmarks within a budget of seconds; what was seen comes back as rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,12 @@ class Row:
 Progress = Callable[[float], None]
 
 
-def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS) -> list[Row]:
+def probe_gpu(
+    budget: float,
+    seed: int = 0,
+    progress: Progress | None = None,
+    weights: Sequence[tuple[str, int]] = WEIGHTS,
+) -> list[Row]:
     """Random synthetic ops until the budget of seconds is spent; `weights` says how often each family is drawn."""
     begin, rows = time.perf_counter(), list[Row]()
     watch = clock.GpuClock(_GPU_LIMITS.elements)
@@ -87,7 +92,11 @@ def probe_gpu(budget: float, seed: int = 0, progress: Progress | None = None, we
 
 
 def probe_cpu(
-    budget: float, threads: Sequence[int], seed: int = 0, progress: Progress | None = None, weights: Sequence[tuple[str, int]] = WEIGHTS
+    budget: float,
+    threads: Sequence[int],
+    seed: int = 0,
+    progress: Progress | None = None,
+    weights: Sequence[tuple[str, int]] = WEIGHTS,
 ) -> list[Row]:
     """The same on the CPU, each case with every number of threads in turn, and every handful of cases twice: whoever else is at work
     only ever adds time, so the lower counts."""
@@ -104,7 +113,12 @@ def probe_cpu(
                 rounds = [[_time_on(watch, case, threads) for case in handful] for _ in range(_ROUNDS)]
                 for case, *tries in zip(handful, *rounds, strict=True):
                     for count, *timings in zip(threads, *tries, strict=True):
-                        rows += _rows_of(observer, case, (_lower([t[0] for t in timings]), _lower([t[1] for t in timings])), count)
+                        rows += _rows_of(
+                            observer,
+                            case,
+                            (_lower([t[0] for t in timings]), _lower([t[1] for t in timings])),
+                            count,
+                        )
     finally:
         torch.set_num_threads(before)
     return rows

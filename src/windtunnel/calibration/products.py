@@ -19,9 +19,15 @@ from windtunnel.fused import standin
 from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import ACTIVATIONS, Network, shapes_of
 
-COMMON_WIDTHS = sorted({base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3})
+COMMON_WIDTHS = sorted(
+    {base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3}
+)
 
-_STANDARD_WIDTHS = ((3, 64), *((1 << i, 1 << i) for i in range(5, 11)), *((1 << i, 2 << i) for i in range(5, 10)))
+_STANDARD_WIDTHS = (
+    (3, 64),
+    *((1 << i, 1 << i) for i in range(5, 11)),
+    *((1 << i, 2 << i) for i in range(5, 10)),
+)
 _STANDARD_SIDES = (4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)
 _CHANNELS_LAST = 0.12  # of convolutions read pictures whose channels lie closest, as layers that normalise over channels leave them
 
@@ -74,19 +80,40 @@ class Products(Sizes):
         super().__init__(limits, seed)
         self._standard = self.standard_convolutions()
 
-    _network: Network | None = None  # the last fused one: code is written for a network and serves any number of timesteps and examples
+    _network: Network | None = (
+        None  # the last fused one: code is written for a network and serves any number of timesteps and examples
+    )
 
     def _matmul(self) -> Case | None:
         precision, r = self._precision(), self.rng
         batched = r.random() < 0.2
         if batched:
-            batch, rows, columns, depth = self._size(2, 1024), self._size(1, 2048), self._size(1, 2048), self._size(4, 2048)
+            batch, rows, columns, depth = (
+                self._size(2, 1024),
+                self._size(1, 2048),
+                self._size(1, 2048),
+                self._size(4, 2048),
+            )
         elif r.random() < 0.12:  # positions by a vocabulary
-            batch, rows, columns, depth = 1, 1 << r.randint(6, 14), r.randint(1000, 60000), 64 * r.randint(2, 24)
-            rows, columns, depth = r.choice(((rows, columns, depth), (rows, depth, columns), (columns, depth, rows)))
+            batch, rows, columns, depth = (
+                1,
+                1 << r.randint(6, 14),
+                r.randint(1000, 60000),
+                64 * r.randint(2, 24),
+            )
+            rows, columns, depth = r.choice(
+                ((rows, columns, depth), (rows, depth, columns), (columns, depth, rows))
+            )
         elif r.random() < 0.06:  # a few features of a great many positions
-            batch, rows, columns, depth = 1, self._size(16384, 2_000_000), self._size(1, 64), self._size(1, 64)
-            rows, columns, depth = r.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
+            batch, rows, columns, depth = (
+                1,
+                self._size(16384, 2_000_000),
+                self._size(1, 64),
+                self._size(1, 64),
+            )
+            rows, columns, depth = r.choice(
+                ((rows, columns, depth), (rows, columns, depth), (columns, depth, rows))
+            )
         elif r.random() < 0.5:  # as layers are commonly built: examples or positions by widths
             batch, rows, columns, depth = (
                 1,
@@ -94,7 +121,9 @@ class Products(Sizes):
                 r.choice((*COMMON_WIDTHS, 1000, 3072, 4096, 8192)),
                 r.choice((*COMMON_WIDTHS, 3072, 4096, 8192)),
             )
-            rows, columns, depth = r.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
+            rows, columns, depth = r.choice(
+                ((rows, columns, depth), (rows, columns, depth), (columns, depth, rows))
+            )
         else:
             batch, rows, columns, depth = 1, self._size(1, 65536), self._size(1, 60000), self._size(1, 60000)
         flop = 2.0 * batch * rows * columns * depth
@@ -105,11 +134,23 @@ class Products(Sizes):
         left = Spec(shape=(*lead, rows, depth), dtype=precision, turned=left_turned)
         right = Spec(shape=(*lead, depth, columns), dtype=precision, turned=right_turned)
         if batched:
-            return Case(family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.bmm(t[0], t[1]))
+            return Case(
+                family="matmul",
+                precision=precision,
+                tensors=(left, right),
+                call=lambda t: torch.bmm(t[0], t[1]),
+            )
         if r.random() < 0.35:
             bias = Spec(shape=(columns,), dtype=precision)
-            return Case(family="matmul", precision=precision, tensors=(bias, left, right), call=lambda t: torch.addmm(t[0], t[1], t[2]))
-        return Case(family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.mm(t[0], t[1]))
+            return Case(
+                family="matmul",
+                precision=precision,
+                tensors=(bias, left, right),
+                call=lambda t: torch.addmm(t[0], t[1], t[2]),
+            )
+        return Case(
+            family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.mm(t[0], t[1])
+        )
 
     def _convolution(self) -> Case | None:
         """Two of three as layers are commonly built: batches of a power of two, channels of round numbers, small odd kernels."""
@@ -123,7 +164,9 @@ class Products(Sizes):
         r, kernel = self.rng, self.rng.choice((2, 4, 8, 14, 16, 16, 32))
         side = kernel * r.choice((4, 7, 8, 10, 14, 16))
         out = r.choice([w for w in COMMON_WIDTHS if w >= 48])
-        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), 3, out, side, kernel, kernel, 0, 1)
+        return self._sized_convolution(
+            self._precision(), 1 << r.randint(0, 8), 3, out, side, kernel, kernel, 0, 1
+        )
 
     def _common_convolution(self) -> Case | None:
         r, precision = self.rng, self._precision()
@@ -141,7 +184,17 @@ class Products(Sizes):
             channels = out = each * max(2, round(channels / each))
             groups = channels // each
         stride = r.choice((1, 1, 1, 1, 2))
-        return self._sized_convolution(precision, batch, channels, channels if groups == channels else out, side, kernel, stride, kernel // 2, groups)
+        return self._sized_convolution(
+            precision,
+            batch,
+            channels,
+            channels if groups == channels else out,
+            side,
+            kernel,
+            stride,
+            kernel // 2,
+            groups,
+        )
 
     def _depthwise(self) -> Case | None:
         """Every channel by itself, with small and large kernels."""
@@ -149,7 +202,17 @@ class Products(Sizes):
         side = min(256, r.choice((5, 6, 7, 7, 7, 8, 8, 9)) << r.randint(0, 5))
         channels = r.choice([w for w in COMMON_WIDTHS if w >= 16])
         stride = r.choice((1, 1, 1, 2))
-        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, channels, side, kernel, stride, kernel // 2, channels)
+        return self._sized_convolution(
+            self._precision(),
+            1 << r.randint(0, 8),
+            channels,
+            channels,
+            side,
+            kernel,
+            stride,
+            kernel // 2,
+            channels,
+        )
 
     def _grouped(self) -> Case | None:
         """Groups of a few channels each."""
@@ -158,17 +221,27 @@ class Products(Sizes):
         side = min(128, r.choice((6, 7, 7, 7, 8, 9)) << r.randint(0, 4))
         wider = r.choice((1, 1, 1, 1, 2))
         return self._sized_convolution(
-            self._precision(), 1 << r.randint(0, 8), groups * each, groups * each * wider, side, 3, r.choice((1, 1, 1, 2)), 1, groups
+            self._precision(),
+            1 << r.randint(0, 8),
+            groups * each,
+            groups * each * wider,
+            side,
+            3,
+            r.choice((1, 1, 1, 2)),
+            1,
+            groups,
         )
 
     def _gate(self) -> Case | None:
         """1 x 1 over maps of one position or a few, as gates that weigh channels have them."""
         r = self.rng
         channels, out = self._width(4, 2048), self._width(4, 2048)
-        return self._sized_convolution(self._precision(), 1 << r.randint(0, 8), channels, out, r.choice((1, 1, 1, 2, 3)), 1, 1, 0, 1)
+        return self._sized_convolution(
+            self._precision(), 1 << r.randint(0, 8), channels, out, r.choice((1, 1, 1, 2, 3)), 1, 1, 0, 1
+        )
 
     def _square(self) -> Case | None:
-        """3 x 3, where a library has the most algorithms to choose from, some of which take much room: of the sizes most people choose
+        """3 x 3, where a library has the most algorithms to choose from, some of which take much workspace: of the sizes most people choose
         one after the other, or any width in full precision, which has the most algorithms."""
         r = self.rng
         if r.random() < 0.6:
@@ -178,12 +251,22 @@ class Products(Sizes):
         widths = [w for w in COMMON_WIDTHS if w >= 8]
         channels = r.choice(widths)
         out = r.choice([w for w in widths if channels / 2 <= w <= channels * 2])
-        return self._sized_convolution("fp32", 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1)
+        return self._sized_convolution(
+            "fp32", 1 << r.randint(0, 8), channels, out, side, 3, r.choice((1, 1, 1, 2)), 1, 1
+        )
 
     def standard_convolutions(self) -> Iterator[tuple[str, tuple[int, int], int, int, int]]:
         """Precision, channels in and out, side, examples and stride of 3 x 3 convolutions: all that are common, in a random order."""
         while True:
-            everything = list(itertools.product(self.limits.precisions, _STANDARD_WIDTHS, _STANDARD_SIDES, (1 << i for i in range(9)), (1, 1, 2)))
+            everything = list(
+                itertools.product(
+                    self.limits.precisions,
+                    _STANDARD_WIDTHS,
+                    _STANDARD_SIDES,
+                    (1 << i for i in range(9)),
+                    (1, 1, 2),
+                )
+            )
             self.rng.shuffle(everything)
             yield from everything
 
@@ -195,7 +278,11 @@ class Products(Sizes):
             return None
         batch = self._examples()
         channels = self._channels(side)
-        out = self._width(8, 2048) if r.random() < 0.4 else max(1, round(channels * r.choice((0.25, 0.5, 1, 1, 2, 4))))
+        out = (
+            self._width(8, 2048)
+            if r.random() < 0.4
+            else max(1, round(channels * r.choice((0.25, 0.5, 1, 1, 2, 4))))
+        )
         groups = self._groups(channels, kernel)
         if groups > 1:
             out = groups * max(1, round(out / groups)) if groups < channels else channels
@@ -204,16 +291,37 @@ class Products(Sizes):
         return self._sized_convolution(precision, batch, channels, out, side, kernel, stride, padding, groups)
 
     def _sized_convolution(
-        self, precision: str, batch: int, channels: int, out: int, side: int, kernel: int, stride: int, padding: int, groups: int
+        self,
+        precision: str,
+        batch: int,
+        channels: int,
+        out: int,
+        side: int,
+        kernel: int,
+        stride: int,
+        padding: int,
+        groups: int,
     ) -> Case | None:
         """The case, unless it is too large for a probe or so small that it says little."""
         r = self.rng
         out_side = (side + 2 * padding - kernel) // stride + 1
         flop = 2.0 * batch * out_side**2 * out * channels * kernel**2 / groups
         most = max(batch * channels * side**2, batch * out * out_side**2)
-        if out_side < 1 or flop > self._flop_limit(precision) or most > self.limits.elements / 3 or (flop < 1e6 and r.random() < 0.8):
+        if (
+            out_side < 1
+            or flop > self._flop_limit(precision)
+            or most > self.limits.elements / 3
+            or (flop < 1e6 and r.random() < 0.8)
+        ):
             return None
-        return self._convolution_case(precision, (batch, channels, side, side), (out, channels // groups, kernel, kernel), stride, padding, groups)
+        return self._convolution_case(
+            precision,
+            (batch, channels, side, side),
+            (out, channels // groups, kernel, kernel),
+            stride,
+            padding,
+            groups,
+        )
 
     def _channels(self, side: int) -> int:
         r = self.rng
@@ -231,10 +339,21 @@ class Products(Sizes):
             return self.rng.choice([g for g in (2, 4, 8, 16, 32) if channels % g == 0] or [1])
         return 1
 
-    def _convolution_case(self, precision: str, source: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, groups: int) -> Case:
+    def _convolution_case(
+        self,
+        precision: str,
+        source: tuple[int, ...],
+        weight: tuple[int, ...],
+        stride: int,
+        padding: int,
+        groups: int,
+    ) -> Case:
         to_source = self.rng.random() < 0.5  # one gradient at a time, so that each is timed alone
         last = self.rng.random() < _CHANNELS_LAST and source[1] > 1
-        tensors = (Spec(shape=source, dtype=precision, grad=to_source, channels_last=last), Spec(shape=weight, dtype=precision, grad=not to_source))
+        tensors = (
+            Spec(shape=source, dtype=precision, grad=to_source, channels_last=last),
+            Spec(shape=weight, dtype=precision, grad=not to_source),
+        )
         return Case(
             family="convolution",
             precision=precision,
@@ -244,17 +363,32 @@ class Products(Sizes):
 
     def _transposed(self) -> Case | None:
         precision, kernel = self._precision(), self.rng.choice((2, 3, 4, 4, 5))
-        side, batch, channels, out = self._side() // 2, self._examples(), self._width(8, 1024), self._width(1, 1024)
+        side, batch, channels, out = (
+            self._side() // 2,
+            self._examples(),
+            self._width(8, 1024),
+            self._width(1, 1024),
+        )
         stride = self.rng.choice((1, 2, 2))
         padding = kernel // 2 - (kernel % 2 == 0 and stride == 2 and kernel == 2)
         out_side = (side - 1) * stride - 2 * padding + kernel
         flop = 2.0 * batch * side**2 * channels * out * kernel**2
-        if out_side < 1 or flop > self._flop_limit(precision) or flop < 1e5 or batch * max(channels * side**2, out * out_side**2) > self.limits.elements / 3:
+        if (
+            out_side < 1
+            or flop > self._flop_limit(precision)
+            or flop < 1e5
+            or batch * max(channels * side**2, out * out_side**2) > self.limits.elements / 3
+        ):
             return None
         to_source = self.rng.random() < 0.5
         source = Spec(shape=(batch, channels, side, side), dtype=precision, grad=to_source)
         weight = Spec(shape=(channels, out, kernel, kernel), dtype=precision, grad=not to_source)
-        return Case(family="convolution", precision=precision, tensors=(source, weight), call=lambda t: F.conv_transpose2d(t[0], t[1], None, stride, padding))
+        return Case(
+            family="convolution",
+            precision=precision,
+            tensors=(source, weight),
+            call=lambda t: F.conv_transpose2d(t[0], t[1], None, stride, padding),
+        )
 
     def _attention(self) -> Case | None:
         precision = self._precision()
@@ -271,16 +405,33 @@ class Products(Sizes):
             family="attention",
             precision=precision,
             tensors=tensors,
-            call=lambda t: F.scaled_dot_product_attention(t[0], t[1], t[2], t[3] if len(t) > 3 else None, is_causal=causal),
+            call=lambda t: F.scaled_dot_product_attention(
+                t[0], t[1], t[2], t[3] if len(t) > 3 else None, is_causal=causal
+            ),
         )
 
     def _recurrent(self) -> Case | None:
         # A CPU has one call for an LSTM alone; it takes the others apart.
-        precision, kind = self._precision(), "LSTM" if self.limits.target == "cpu" else self.rng.choice(("RNN", "LSTM", "LSTM", "GRU"))
-        steps, batch, width, hidden = self._size(4, 256), self._size(1, 256), self._size(2, 1024), self._size(8, 1500)
-        layers, ways = (1, 1) if self.limits.target == "cpu" else (self.rng.choice((1, 1, 1, 2)), self.rng.choice((1, 1, 1, 2)))
+        precision, kind = (
+            self._precision(),
+            "LSTM" if self.limits.target == "cpu" else self.rng.choice(("RNN", "LSTM", "LSTM", "GRU")),
+        )
+        steps, batch, width, hidden = (
+            self._size(4, 256),
+            self._size(1, 256),
+            self._size(2, 1024),
+            self._size(8, 1500),
+        )
+        layers, ways = (
+            (1, 1)
+            if self.limits.target == "cpu"
+            else (self.rng.choice((1, 1, 1, 2)), self.rng.choice((1, 1, 1, 2)))
+        )
         gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[kind]
-        if 2.0 * gates * steps * batch * hidden * (width + hidden) * layers * ways > self._flop_limit(precision) / 4:
+        if (
+            2.0 * gates * steps * batch * hidden * (width + hidden) * layers * ways
+            > self._flop_limit(precision) / 4
+        ):
             return None
         return Case(
             family="recurrent",
@@ -303,15 +454,22 @@ class Products(Sizes):
             )
         network, steps, batch = self._network, self._size(4, 200), self._examples()
         each = network.n_rec * (network.n_in + network.n_rec + network.n_out)
-        if 2.0 * steps * batch * each > self._flop_limit("fp32") / 4 or (gpu and not standin.fits_block(network, steps)):
+        if 2.0 * steps * batch * each > self._flop_limit("fp32") / 4 or (
+            gpu and not standin.fits_block(network, steps)
+        ):
             return None
         with torch.device("meta"):  # its own weights are never used
-            module = FusedRNN(network.n_in, network.n_rec, network.n_out, activation=network.activation, leak=network.leak)
+            module = FusedRNN(
+                network.n_in, network.n_rec, network.n_out, activation=network.activation, leak=network.leak
+            )
         shapes = shapes_of(network).values()
         return Case(
             family="fused",
             precision="fp32",
-            tensors=(Spec(shape=(steps, batch, network.n_in), dtype="fp32"), *(Spec(shape=shape, dtype="fp32", grad=True) for shape in shapes)),
+            tensors=(
+                Spec(shape=(steps, batch, network.n_in), dtype="fp32"),
+                *(Spec(shape=shape, dtype="fp32", grad=True) for shape in shapes),
+            ),
             call=lambda t: module.run(t[0], t[1:]),
             prepare=lambda t: _write_code(module, t),
         )
@@ -320,18 +478,28 @@ class Products(Sizes):
 def _write_code(module: FusedRNN, tensors: list[Tensor]) -> None:
     """Machine code is written at the first call each way. Numbers are drawn as a network has them: which units are silent counts."""
     bounds = [1.0, *(tensor.shape[0] ** -0.5 for tensor in tensors[1:])]
-    tensors[:] = [torch.empty_like(t).uniform_(-b, b).requires_grad_(t.requires_grad) for t, b in zip(tensors, bounds, strict=True)]
+    tensors[:] = [
+        torch.empty_like(t).uniform_(-b, b).requires_grad_(t.requires_grad)
+        for t, b in zip(tensors, bounds, strict=True)
+    ]
     source, *weights = tensors
     torch.autograd.grad(module.run(source, weights).sum(), weights)
 
 
-def _recurrent_specs(precision: str, steps: int, batch: int, width: int, hidden: int, gates: int, layers: int, ways: int) -> tuple[Spec, ...]:
+def _recurrent_specs(
+    precision: str, steps: int, batch: int, width: int, hidden: int, gates: int, layers: int, ways: int
+) -> tuple[Spec, ...]:
     """The sequence, then every weight and bias of every layer and way."""
     specs = [Spec(shape=(steps, batch, width), dtype=precision, grad=True)]
     for layer in range(layers):
         inputs = width if layer == 0 else hidden * ways
         for _ in range(ways):
-            shapes = ((gates * hidden, inputs), (gates * hidden, hidden), (gates * hidden,), (gates * hidden,))
+            shapes = (
+                (gates * hidden, inputs),
+                (gates * hidden, hidden),
+                (gates * hidden,),
+                (gates * hidden,),
+            )
             specs += [Spec(shape=shape, dtype=precision, grad=True) for shape in shapes]
     return tuple(specs)
 
@@ -343,7 +511,9 @@ def _flatten(kind: str, layers: int, ways: int, tensors: list[Tensor]) -> None:
         return
     mode = {"RNN": 1, "LSTM": 2, "GRU": 3}[kind]
     with torch.no_grad():
-        torch._cudnn_rnn_flatten_weight(weights, 4, source.shape[-1], mode, weights[1].shape[1], 0, layers, False, ways == 2)
+        torch._cudnn_rnn_flatten_weight(
+            weights, 4, source.shape[-1], mode, weights[1].shape[1], 0, layers, False, ways == 2
+        )
 
 
 def _run_recurrent(kind: str, layers: int, ways: int, tensors: list[Tensor]) -> Tensor:

@@ -11,7 +11,21 @@ from windtunnel.calibration.probe import Row
 from windtunnel.errors import BadRecord
 from windtunnel.records import write_whole
 
-_COLUMNS = ("name", "family", "phase", "dtype", "shape", "calls", "flop", "read_bytes", "written_bytes", "seconds", "kernels", "workspace_bytes", "threads")
+_COLUMNS = (
+    "name",
+    "family",
+    "phase",
+    "dtype",
+    "shape",
+    "calls",
+    "flop",
+    "read_bytes",
+    "written_bytes",
+    "seconds",
+    "kernels",
+    "workspace_bytes",
+    "threads",
+)
 
 
 def save(path: Path, rows: Iterable[Row]) -> None:
@@ -29,7 +43,9 @@ def load(path: Path) -> list[Row]:
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise BadRecord(f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}.")
+            raise BadRecord(
+                f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}."
+            )
         return [_read(line, path, number) for number, line in enumerate(reader, 2)]
 
 

@@ -1,4 +1,4 @@
-"""How many times over the parts of a recurrent call make up its room, from a probe's rows."""
+"""How many times over the parts of a recurrent call make up its workspace, from a probe's rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def fit_sums(rows: Sequence[Row]) -> dict[str, tuple[float, ...]]:
     gathered: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.family == "recurrent" and len(row.shape) == 7 and row.workspace_bytes > 0:
-            gathered[recurrent.key(row.shape, row.dtype, backward=row.phase == "backward", kernels=row.kernels)].append(row)
+            gathered[
+                recurrent.key(row.shape, row.dtype, backward=row.phase == "backward", kernels=row.kernels)
+            ].append(row)
     return {name: _fit(held) for name, held in sorted(gathered.items()) if len(held) >= _LEAST_ROWS}
 
 

@@ -19,8 +19,14 @@ Timed = tuple[tuple[float, float], ...]
 def measure_copies() -> dict[str, Timed]:
     """Seconds from asking for a copy to its arrival, from memory the system may page out and from memory it may not."""
     target = torch.empty(_COPIED[-1], dtype=torch.uint8, device="cuda")
-    sources = {"pageable": torch.ones(_COPIED[-1], dtype=torch.uint8), "pinned": torch.ones(_COPIED[-1], dtype=torch.uint8).pin_memory()}
-    return {name: tuple((float(size), _copy_seconds(target[:size], source[:size])) for size in _COPIED) for name, source in sources.items()}
+    sources = {
+        "pageable": torch.ones(_COPIED[-1], dtype=torch.uint8),
+        "pinned": torch.ones(_COPIED[-1], dtype=torch.uint8).pin_memory(),
+    }
+    return {
+        name: tuple((float(size), _copy_seconds(target[:size], source[:size])) for size in _COPIED)
+        for name, source in sources.items()
+    }
 
 
 def _copy_seconds(target: torch.Tensor, source: torch.Tensor) -> float:

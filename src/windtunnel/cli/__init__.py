@@ -32,7 +32,13 @@ Fly your training run before you build it: predict a training step's time, memor
 Add --debug anywhere to see the traceback behind an error.
 """
 
-app = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    help=_HELP,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
 app.command("validate", help=validate.HELP)(validate.validate)
@@ -51,7 +57,10 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version),
+    ] = False,
 ) -> None:
     """Options before any command."""
 

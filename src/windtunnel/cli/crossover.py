@@ -13,7 +13,7 @@ from windtunnel.cli import words
 from windtunnel.errors import BadInput
 
 HELP = """
-Find where one unit or framework overtakes another: by forecast, then by few measurements.
+Find where one device or framework overtakes another: by forecast, then by few measurements.
 
 [bold]Examples[/bold]
 
@@ -31,24 +31,41 @@ _RANGE = re.compile(r"^(\w+)=([\d_]+)\.\.([\d_]+)$")
 def crossover(
     job: words.Job,
     over: Annotated[str, typer.Option("--over", help="The setting to sweep and its range: n_rec=10..5000.")],
-    between: Annotated[str, typer.Option("--between", help="Two of: cpu, cuda, a machine's name, framework:way (torch:loop, jax:scan@cuda).")] = "cpu,cuda",
+    between: Annotated[
+        str,
+        typer.Option(
+            "--between",
+            help="Two of: cpu, cuda, a machine's name, framework:variant (torch:loop, jax:scan@cuda).",
+        ),
+    ] = "cpu,cuda",
     batch: words.Batch = None,
     precision: words.Precision = "fp32",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",
     no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
-    budget: Annotated[float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")] = 600.0,
-    processes: Annotated[int, typer.Option("--processes", min=1, max=100, help="Fresh processes at each place.")] = 2,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")] = 1.0,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it to FILE.svg, .png or .html (extra plots).")] = None,
-    store: Annotated[Path | None, typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else.")] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")
+    ] = 600.0,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=100, help="Fresh processes at each place.")
+    ] = 2,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")
+    ] = 1.0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it to FILE.svg, .png or .html (extra plots).")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else."),
+    ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
-    from windtunnel.study.crossover import find
-    from windtunnel.study.sides import Sides
+    from windtunnel.study.crossover.crossover import find
+    from windtunnel.study.crossover.sides import Sides
 
     name, low, high = _range(over)
     if plot:
@@ -57,7 +74,15 @@ def crossover(
     job_name, settings = _settings(job)
     kept = None if no_measure else Store(store)
     protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
-    sides = Sides(job=job_name, over=name, between=_two(between), settings=settings, strategy=strategy, protocol=protocol, store=kept)
+    sides = Sides(
+        job=job_name,
+        over=name,
+        between=_two(between),
+        settings=settings,
+        strategy=strategy,
+        protocol=protocol,
+        store=kept,
+    )
     sides.check(low)
     end = time.monotonic() + budget
     found = find(
@@ -78,14 +103,19 @@ def crossover(
 def _range(text: str) -> tuple[str, int, int]:
     match = _RANGE.match(text)
     if not match:
-        raise BadInput(f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000")
+        raise BadInput(
+            f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000"
+        )
     return match[1], int(match[2]), int(match[3])
 
 
 def _two(text: str) -> tuple[str, str]:
     sides = [word.strip() for word in text.split(",") if word.strip()]
     if len(sides) != 2:
-        raise BadInput(f"--between {text!r} does not name two sides.", hint="Write it like --between cpu,cuda or --between torch:loop,jax:scan")
+        raise BadInput(
+            f"--between {text!r} does not name two sides.",
+            hint="Write it like --between cpu,cuda or --between torch:loop,jax:scan",
+        )
     return sides[0], sides[1]
 
 
@@ -96,7 +126,9 @@ def _settings(job: list[str]) -> tuple[str, dict[str, Any]]:
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise BadInput(f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_steps=20.")
+            raise BadInput(
+                f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_steps=20."
+            )
         settings[key] = _number(value)
     return name, settings
 
@@ -115,6 +147,9 @@ def _refuse_plot(path: Path) -> None:
     from windtunnel.reports import charts
 
     if path.suffix not in charts.SUFFIXES:
-        raise BadInput(f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.", hint="For example --plot crossing.svg")
+        raise BadInput(
+            f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
+            hint="For example --plot crossing.svg",
+        )
     charts.can_draw()
     words.refuse_unwritable(path, "--plot")

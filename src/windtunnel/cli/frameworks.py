@@ -14,7 +14,11 @@ from windtunnel.errors import MeasurementFailed, WindtunnelError
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.agreement import Verdict
 
-app = typer.Typer(help="The frameworks that jobs are measured in, each in a Python of its own.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    help="The frameworks that jobs are measured in, each in a Python of its own.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
 
 CHECK_HELP = """
 Ask frameworks whether they do the same work: the losses of ten steps of every job beside those of NumPy by hand.
@@ -39,7 +43,8 @@ An installation that fails or is interrupted leaves nothing behind.
 
 
 @app.command(
-    "list", help="Every framework: its version, where it is, and those that nobody can install any more.\n\nExample: windtunnel frameworks list --json"
+    "list",
+    help="Every framework: its version, where it is, and those that nobody can install any more.\n\nExample: windtunnel frameworks list --json",
 )
 def list_frameworks(as_json: words.Json = False) -> None:
     from windtunnel.measurement.frameworks import catalogue
@@ -51,7 +56,9 @@ def list_frameworks(as_json: words.Json = False) -> None:
 
 @app.command("install", help=INSTALL_HELP)
 def install_framework(
-    name: Annotated[str, typer.Argument(metavar="NAME|all", help="A framework of: windtunnel frameworks list")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|all", help="A framework of: windtunnel frameworks list")
+    ],
     fresh: Annotated[bool, typer.Option("--fresh", help="Build it anew where it is there already.")] = False,
 ) -> None:
     from windtunnel.measurement.frameworks import catalogue, installation
@@ -61,7 +68,9 @@ def install_framework(
     for each in catalogue.names() if name == "all" else [name]:
         environment = catalogue.named(each).environment
         try:
-            where = installation.install(each, fresh=fresh and environment not in built, tell=lambda text: print(text, file=sys.stderr))
+            where = installation.install(
+                each, fresh=fresh and environment not in built, tell=lambda text: print(text, file=sys.stderr)
+            )
         except WindtunnelError as error:
             if name != "all":
                 raise
@@ -76,7 +85,9 @@ def install_framework(
 
 @app.command("check", help=CHECK_HELP)
 def check_frameworks(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One framework; else all that are installed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One framework; else all that are installed.")
+    ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.frameworks import agreement, catalogue
@@ -91,7 +102,11 @@ def check_frameworks(
             if name:
                 raise
             failures.append(f"{each}: {error}")
-    words.show(as_json, lambda: [verdict.plain() for verdict in verdicts] + [{"failed": text} for text in failures], lambda: _verdicts(verdicts, failures))
+    words.show(
+        as_json,
+        lambda: [verdict.plain() for verdict in verdicts] + [{"failed": text} for text in failures],
+        lambda: _verdicts(verdicts, failures),
+    )
     if failures or not all(verdict.agrees for verdict in verdicts):
         raise typer.Exit(1)
 
@@ -100,15 +115,23 @@ def _row(name: str) -> dict[str, Any]:
     from windtunnel.measurement.frameworks import catalogue, installation
 
     framework, python = catalogue.named(name), catalogue.python_for(name)
-    state = "not installed" if python is None else "this Python" if python == Path(sys.executable) else "own environment"
+    state = (
+        "not installed"
+        if python is None
+        else "this Python"
+        if python == Path(sys.executable)
+        else "own environment"
+    )
     return {
         "name": name,
         "title": framework.title,
         "status": framework.status,
-        "state": "outdated environment" if state == "own environment" and installation.is_outdated(framework) else state,
+        "state": "outdated environment"
+        if state == "own environment" and installation.is_outdated(framework)
+        else state,
         "versions": installation.versions(name),
         "python": str(python) if python else None,
-        "ways": {job: list(ways) for job, ways in framework.ways.items()},
+        "variants": {job: list(variants) for job, variants in framework.variants.items()},
         "devices": list(framework.devices),
         "reason": framework.reason,
     }
@@ -118,21 +141,36 @@ def _gone_row(name: str) -> dict[str, Any]:
     from windtunnel.measurement.frameworks import catalogue
 
     framework = catalogue.named(name)
-    return {"name": name, "title": framework.title, "status": "gone", "reason": framework.reason, "successor": framework.successor}
+    return {
+        "name": name,
+        "title": framework.title,
+        "status": "gone",
+        "reason": framework.reason,
+        "successor": framework.successor,
+    }
 
 
 def _table(rows: list[dict[str, Any]], gone: list[dict[str, Any]]) -> str:
-    lines = [f"{'name':<18}{'where':<22}{'version':<34}{'units':<11}ways"]
+    lines = [f"{'name':<18}{'where':<22}{'version':<34}{'devices':<11}ways"]
     for row in rows:
-        ways = "  ".join(f"{job}: {' '.join(ways)}" for job, ways in row["ways"].items())
-        lines.append(f"{row['name']:<18}{row['state']:<22}{_shown(row['versions']):<34}{' '.join(row['devices']):<11}{ways}")
-    lines += ["", *(f"{row['name']} is {row['status']}: {row['reason']}." for row in rows if row["status"] != "living")]
+        variants = "  ".join(f"{job}: {' '.join(variants)}" for job, variants in row["variants"].items())
+        lines.append(
+            f"{row['name']:<18}{row['state']:<22}{_shown(row['versions']):<34}{' '.join(row['devices']):<11}{variants}"
+        )
+    lines += [
+        "",
+        *(f"{row['name']} is {row['status']}: {row['reason']}." for row in rows if row["status"] != "living"),
+    ]
     lines += ["", "Cannot be installed any more; their published figures stay in the tables:"]
-    return "\n".join([*lines, *(f"  {row['name']:<16}{row['reason']}; its successor: {row['successor']}" for row in gone)])
+    return "\n".join(
+        [*lines, *(f"  {row['name']:<16}{row['reason']}; its successor: {row['successor']}" for row in gone)]
+    )
 
 
 def _verdicts(verdicts: list[Verdict], failures: list[str]) -> str:
-    lines = [f"{'framework:way':<24}{'job':<6}{'data':<10}{'optimiser':<11}{'parameters':>10}  {'apart by':>9}  verdict"]
+    lines = [
+        f"{'framework:variant':<24}{'job':<6}{'data':<10}{'optimiser':<11}{'parameters':>10}  {'apart by':>9}  verdict"
+    ]
     for v in verdicts:
         task = v.task
         lines.append(

@@ -12,9 +12,9 @@ import typer
 
 from windtunnel.cli import words
 from windtunnel.errors import DoesNotFit, Unavailable, WindtunnelError
-from windtunnel.machine import Machine
+from windtunnel.job.workload import Workload
+from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
-from windtunnel.workload import Workload
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
@@ -44,31 +44,69 @@ def measure(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, max=1000, help="Fresh processes at least.")] = 3,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.01, max=86400, help="Longest steady timing in each process.")] = 2.0,
-    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds after which a process is given up.")] = 600.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")] = False,
-    store: Annotated[Path | None, typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else.")] = None,
-    timeline: Annotated[Path | None, typer.Option("--timeline", help="Write forecast and one measured step to this file, for ui.perfetto.dev.")] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=1000, help="Fresh processes at least.")
+    ] = 3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.01, max=86400, help="Longest steady timing in each process.")
+    ] = 2.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds after which a process is given up.")
+    ] = 600.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")
+    ] = False,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else."),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", help="Write forecast and one measured step to this file, for ui.perfetto.dev."
+        ),
+    ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel import perfetto
-    from windtunnel.difference import explain
+    from windtunnel.accuracy.difference import explain
     from windtunnel.measurement.measure import measure as measure_step
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
 
-    strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
+    strategy = words.make_strategy(
+        batch,
+        precision,
+        threads,
+        execution,
+        data,
+        prefetch,
+        accumulate=accumulate,
+        recompute=recompute,
+        optimizer=optimizer,
+    )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)
-    protocol = Protocol(processes=processes, most_processes=max(processes, min(2 * processes, processes + 2)), seconds=seconds, timeout_seconds=timeout)
+    protocol = Protocol(
+        processes=processes,
+        most_processes=max(processes, min(2 * processes, processes + 2)),
+        seconds=seconds,
+        timeout_seconds=timeout,
+    )
     forecast, caution = _forecast(workload, machine, strategy)
     kept = Store(store)
     seen: list[dict[str, Any]] = []
     with _progress(f"measuring {workload.name}") as progress:
         measured = measure_step(
-            workload, machine, strategy, protocol=protocol, store=kept, fresh=fresh, progress=progress, timeline=seen.append if timeline else None
+            workload,
+            machine,
+            strategy,
+            protocol=protocol,
+            store=kept,
+            fresh=fresh,
+            progress=progress,
+            timeline=seen.append if timeline else None,
         )
     ratio = forecast.step_seconds / measured.step_seconds if forecast else None
     difference = explain(forecast, measured) if forecast else None
@@ -78,11 +116,20 @@ def measure(
         "forecast_over_measured": ratio,
         "difference": difference.plain() if difference else None,
     }
-    beside = f"{forecast}\n\n{difference}\n\nforecast over measured: {ratio:.2f}" if forecast else f"forecast: none, {caution}"
+    beside = (
+        f"{forecast}\n\n{difference}\n\nforecast over measured: {ratio:.2f}"
+        if forecast
+        else f"forecast: none, {caution}"
+    )
     words.show(as_json, lambda: both, lambda: f"{measured}\n\n{beside}")
     if timeline:
         flown = [perfetto.of_forecast(workload, machine, strategy)] if forecast else []
-        perfetto.write(timeline, perfetto.together(*flown, *(perfetto.from_events(each["events"], left_out=each["left_out"]) for each in seen)))
+        perfetto.write(
+            timeline,
+            perfetto.together(
+                *flown, *(perfetto.from_events(each["events"], left_out=each["left_out"]) for each in seen)
+            ),
+        )
 
 
 def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple[Forecast | None, str]:
@@ -90,7 +137,10 @@ def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple
     from windtunnel.prediction import predict
 
     if machine.name != "here":
-        raise Unavailable(f"measure runs on this machine; {machine.name} is not it.", hint=f"Use: windtunnel predict ... --on {machine.name}")
+        raise Unavailable(
+            f"measure runs on this machine; {machine.name} is not it.",
+            hint=f"Use: windtunnel predict ... --on {machine.name}",
+        )
     try:
         return predict(workload, machine, strategy), ""
     except DoesNotFit:
@@ -108,7 +158,13 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, most: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("processes"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("processes"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
         task = bar.add_task(title, total=None)
 

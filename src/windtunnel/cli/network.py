@@ -20,7 +20,11 @@ from windtunnel.cli import words
 if TYPE_CHECKING:
     from windtunnel.learning.training import Course
 
-app = typer.Typer(help="The networks that can be named as jobs: what they are for, and training them for real.", no_args_is_help=True, rich_markup_mode="rich")
+app = typer.Typer(
+    help="The networks that can be named as jobs: what they are for, and training them for real.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
 _TRAIN = """
 Train a network for real, on data that is here or on yours, and examine it on examples held out.
 
@@ -44,12 +48,15 @@ def list_networks(as_json: words.Json = False) -> None:
     words.show(as_json, lambda: [records.plain(n) for n in found], lambda: _list(found))
 
 
-@app.command("show", help="What a network is for, its settings, layers, parameters, flop and memory a step.\n\nExample: windtunnel network show rnn n_rec=200")
+@app.command(
+    "show",
+    help="What a network is for, its settings, layers, parameters, flop and memory a step.\n\nExample: windtunnel network show rnn n_rec=200",
+)
 def show_network(job: words.Network, as_json: words.Json = False) -> None:
     from windtunnel.forecast.memory import account
     from windtunnel.learning.guide import WHEN
     from windtunnel.learning.layers import layers
-    from windtunnel.machine import Machine
+    from windtunnel.machine.machine import Machine
     from windtunnel.prediction import trace
     from windtunnel.strategy import Strategy
 
@@ -76,14 +83,34 @@ def show_network(job: words.Network, as_json: words.Json = False) -> None:
 @app.command("train", help=_TRAIN)
 def train_network(
     job: words.Network,
-    data: Annotated[str | None, typer.Option("--data", help="digits, text, images, arithmetic, decision, or a path; the network's own else.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Stop when a held-out figure is reached: accuracy=0.95, 'loss<=0.2'.")] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Epochs of each stage; the network's own number else.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="digits, text, images, arithmetic, decision, or a path; the network's own else."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="Stop when a held-out figure is reached: accuracy=0.95, 'loss<=0.2'."),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="Epochs of each stage; the network's own number else."),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
     threads: words.Threads = None,
-    folder: Annotated[Path | None, typer.Option("--folder", help="Where weights, curve and samples go; a folder under windtunnel-runs else.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="For initial weights, the order of examples and all noise.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew even where an interrupted training could go on.")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", help="Where weights, curve and samples go; a folder under windtunnel-runs else."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="For initial weights, the order of examples and all noise.")
+    ] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew even where an interrupted training could go on.")
+    ] = False,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.learning import training
@@ -96,8 +123,25 @@ def train_network(
     lesson, identity = training.prepare(name, _given(job), data)
     place = folder or Path("windtunnel-runs") / f"{name}-{records.digest({**identity, 'seed': seed})[:8]}"
     with _progress(f"training {name}") as progress:
-        course = training.train(lesson, epochs=epochs, until=goal, device=device, folder=place, seed=seed, progress=progress, identity=identity, fresh=fresh)
-    facts = {"network": name, **{key: identity[key] for key in ("settings", "data")}, "seed": seed, "device": device, "until": until, **course.plain()}
+        course = training.train(
+            lesson,
+            epochs=epochs,
+            until=goal,
+            device=device,
+            folder=place,
+            seed=seed,
+            progress=progress,
+            identity=identity,
+            fresh=fresh,
+        )
+    facts = {
+        "network": name,
+        **{key: identity[key] for key in ("settings", "data")},
+        "seed": seed,
+        "device": device,
+        "until": until,
+        **course.plain(),
+    }
     words.show(as_json, lambda: facts, lambda: _course(f"{name} on {identity['data']}", course, until, place))
 
 
@@ -141,9 +185,21 @@ def _layer_lines(rows: list[dict[str, Any]]) -> list[str]:
     from windtunnel.learning.pictures import bar
 
     most = max(row["width"] for row in rows)
-    table = [((row["name"] or "(whole)") if i else "", row["kind"], "x".join(map(str, row["shape"])), f"{row['parameters']:,}") for i, row in enumerate(rows)]
-    wide = [max(len(line[column]) for line in [("", "", "gives", "parameters"), *table]) for column in range(4)]
-    lines = [f"    {'':<{wide[0]}}  {'':<{wide[1]}}  {'gives':<{wide[2]}}  {'parameters':>{wide[3]}}  values an example, on a logarithmic scale"]
+    table = [
+        (
+            (row["name"] or "(whole)") if i else "",
+            row["kind"],
+            "x".join(map(str, row["shape"])),
+            f"{row['parameters']:,}",
+        )
+        for i, row in enumerate(rows)
+    ]
+    wide = [
+        max(len(line[column]) for line in [("", "", "gives", "parameters"), *table]) for column in range(4)
+    ]
+    lines = [
+        f"    {'':<{wide[0]}}  {'':<{wide[1]}}  {'gives':<{wide[2]}}  {'parameters':>{wide[3]}}  values an example, on a logarithmic scale"
+    ]
     for line, row in zip(table, rows, strict=True):
         told = f"    {line[0]:<{wide[0]}}  {line[1]:<{wide[1]}}  {line[2]:<{wide[2]}}  {line[3]:>{wide[3]}}"
         lines.append(f"{told}  {bar(row['width'], most)} {row['width']:,}")
@@ -163,7 +219,14 @@ def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
         f"  best      {course.metric} {course.best:.4g} in epoch {course.best_epoch}",
     ]
     if until:
-        lines.append(f"  target    {until}: " + (f"reached in epoch {last.epoch}" if course.reached else "not reached; try more epochs, or other settings"))
+        lines.append(
+            f"  target    {until}: "
+            + (
+                f"reached in epoch {last.epoch}"
+                if course.reached
+                else "not reached; try more epochs, or other settings"
+            )
+        )
     curves = {course.metric: [r.figures[course.metric] for r in course.rows if course.metric in r.figures]}
     curves["training loss"] = [r.loss for r in course.rows if r.loss is not None]
     wide = max(map(len, curves))
@@ -172,7 +235,13 @@ def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
             lines.append(f"  {name:<{wide}}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}")
     for caution in course.cautions:
         lines += _wrapped("caution", caution)
-    return "\n".join([*lines, f"  files     {folder}{os.sep}", *(f"            {file.relative_to(folder)}" for file in course.files)])
+    return "\n".join(
+        [
+            *lines,
+            f"  files     {folder}{os.sep}",
+            *(f"            {file.relative_to(folder)}" for file in course.files),
+        ]
+    )
 
 
 @contextlib.contextmanager
@@ -184,13 +253,24 @@ def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}, {task.fields[rate]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[told]}, {task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, told="begins", rate="")
 
         def move(done: int, total: int, told: str) -> None:
             speed = bar.tasks[task].speed
-            bar.update(task, completed=done, total=total, told=told, rate=f"{units.digits(speed)} steps/s" if speed else "")
+            bar.update(
+                task,
+                completed=done,
+                total=total,
+                told=told,
+                rate=f"{units.digits(speed)} steps/s" if speed else "",
+            )
 
         yield move
 
@@ -208,7 +288,14 @@ def _lines() -> Callable[[int, int, str], None]:
 
 
 def _wrapped(key: str, text: str) -> list[str]:
-    return textwrap.wrap(text, 110, initial_indent=f"  {key:<10}", subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        110,
+        initial_indent=f"  {key:<10}",
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _word(value: Any) -> str:

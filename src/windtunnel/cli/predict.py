@@ -24,7 +24,9 @@ Predict a training step's time, memory and bottleneck on a machine that need not
 
 def predict(
     job: words.Job,
-    on: Annotated[str, typer.Option("--on", help="here, cpu, cuda, a machine's name (8xh200, 4x8xh200) or FILE.toml.")] = "here",
+    on: Annotated[
+        str, typer.Option("--on", help="here, cpu, cuda, a machine's name (8xh200, 4x8xh200) or FILE.toml.")
+    ] = "here",
     batch: words.Batch = None,
     precision: words.Precision = "fp32",
     threads: words.Threads = None,
@@ -34,14 +36,29 @@ def predict(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
-    host_factor: Annotated[float | None, typer.Option("--host-factor", help="How slow the host is, as `machine probe --host` tells.")] = None,
-    timeline: Annotated[Path | None, typer.Option("--timeline", help="Write the step to this file, for ui.perfetto.dev.")] = None,
+    host_factor: Annotated[
+        float | None,
+        typer.Option("--host-factor", help="How slow the host is, as `machine probe --host` tells."),
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option("--timeline", help="Write the step to this file, for ui.perfetto.dev.")
+    ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel import perfetto
     from windtunnel.prediction import predict as predict_step
 
-    strategy = words.make_strategy(batch, precision, threads, execution, data, prefetch, accumulate=accumulate, recompute=recompute, optimizer=optimizer)
+    strategy = words.make_strategy(
+        batch,
+        precision,
+        threads,
+        execution,
+        data,
+        prefetch,
+        accumulate=accumulate,
+        recompute=recompute,
+        optimizer=optimizer,
+    )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)

@@ -14,14 +14,14 @@ from windtunnel import records, units
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.task import Task
-    from windtunnel.study.cells import Cell
-    from windtunnel.study.engine import Outcome
-    from windtunnel.study.forecasts import Forecasts
-    from windtunnel.study.progress import Standing
-    from windtunnel.study.runner import Order, Tally
-    from windtunnel.study.store import Kept
+    from windtunnel.study.run.cells import Cell
+    from windtunnel.study.run.engine import Outcome
+    from windtunnel.study.run.forecasts import Forecasts
+    from windtunnel.study.run.progress import Standing
+    from windtunnel.study.run.runner import Order, Tally
+    from windtunnel.study.run.store import Kept
+    from windtunnel.study.run.surroundings import Surroundings
     from windtunnel.study.study import Figure, Published, Study
-    from windtunnel.study.surroundings import Surroundings
 
 _LINE_SECONDS = 10.0
 _MOST_FAILURES = 10
@@ -32,49 +32,88 @@ def say(text: str) -> None:
 
 
 def head(study: Study) -> dict[str, Any]:
-    return {"name": study.name, "title": study.title, "authors": study.authors, "year": study.year, "figures": [f.name for f in study.figures]}
+    return {
+        "name": study.name,
+        "title": study.title,
+        "authors": study.authors,
+        "year": study.year,
+        "figures": [f.name for f in study.figures],
+    }
 
 
 def list_lines(studies: Iterable[Study]) -> list[str]:
     lines = []
     for study in studies:
         printed = sum(_count(p) for figure in study.figures for p in figure.published)
-        lines += [f"{study.name:<24}{study.title}", f"{'':<24}{study.authors}, {study.year}; {len(study.figures)} figures, {printed} published times"]
-    return [*lines, "", "windtunnel study show STUDY tells more; windtunnel study run STUDY --quick measures its corners."]
+        lines += [
+            f"{study.name:<24}{study.title}",
+            f"{'':<24}{study.authors}, {study.year}; {len(study.figures)} figures, {printed} published times",
+        ]
+    return [
+        *lines,
+        "",
+        "windtunnel study show STUDY tells more; windtunnel study run STUDY --quick measures its corners.",
+    ]
 
 
 def plain_study(study: Study) -> dict[str, Any]:
-    return {**head(study), "source": study.source, "note": study.note.strip(), "figures": records.plain(study.figures)}
+    return {
+        **head(study),
+        "source": study.source,
+        "note": study.note.strip(),
+        "figures": records.plain(study.figures),
+    }
 
 
 def lines(study: Study) -> list[str]:
     """A study with a paragraph for each figure."""
-    said = [f"{study.name}: {study.title}", f"  {study.authors}, {study.year}. {study.source}", "", *study.note.strip().splitlines(), ""]
+    said = [
+        f"{study.name}: {study.title}",
+        f"  {study.authors}, {study.year}. {study.source}",
+        "",
+        *study.note.strip().splitlines(),
+        "",
+    ]
     for figure in study.figures:
         said += [f"{figure.name:<22}{figure.title}", f"{'':<22}{figure.source}"]
         if figure.grid:
-            said.append(f"{'':<22}" + " x ".join(f"{axis} {_values(values)}" for axis, values in figure.grid.items()))
+            said.append(
+                f"{'':<22}" + " x ".join(f"{axis} {_values(values)}" for axis, values in figure.grid.items())
+            )
         said += [f"{'':<22}{case.name}: {', '.join(case.labels)}" for case in figure.cases]
-        said += [f"{'':<22}published, {printed.case}: {_count(printed)} times" for printed in figure.published]
-        said += [f"{'':<22}published, {quoted.name}: {quoted.value:g} {quoted.counted}" for quoted in figure.quoted]
+        said += [
+            f"{'':<22}published, {printed.case}: {_count(printed)} times" for printed in figure.published
+        ]
+        said += [
+            f"{'':<22}published, {quoted.name}: {quoted.value:g} {quoted.counted}" for quoted in figure.quoted
+        ]
         said += [f"{'':<22}a plot over {plot.x} of {len(plot.lines)} lines" for plot in figure.plots]
     return [*said, "", f"Claims: {len(study.claims)}."]
 
 
 def figure_lines(figure: Figure) -> list[str]:
     """One figure with every table as it was printed."""
-    said = [f"{figure.name}: {figure.title}", f"  {figure.source}", *(f"  {line}" for line in figure.note.strip().splitlines())]
+    said = [
+        f"{figure.name}: {figure.title}",
+        f"  {figure.source}",
+        *(f"  {line}" for line in figure.note.strip().splitlines()),
+    ]
     for printed in figure.published:
         (down, tall), (across, wide) = _axis(printed.rows), _axis(printed.columns)
-        said += ["", f"{printed.case} ({printed.unit}, {printed.label}), {figure.published_unit}"]
-        said += [f"  {down + ' / ' + across if across else down:<20}" + "".join(f"{value!s:>9}" for value in wide)]
-        said += [f"  {value!s:<20}" + "".join(f"{each!s:>9}" for each in row) for value, row in zip(tall, printed.table, strict=True)]
+        said += ["", f"{printed.case} ({printed.device_name}, {printed.label}), {figure.published_unit}"]
+        said += [
+            f"  {down + ' / ' + across if across else down:<20}" + "".join(f"{value!s:>9}" for value in wide)
+        ]
+        said += [
+            f"  {value!s:<20}" + "".join(f"{each!s:>9}" for each in row)
+            for value, row in zip(tall, printed.table, strict=True)
+        ]
     return said
 
 
 def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
-    from windtunnel.study.progress import Pace
-    from windtunnel.study.runner import LEVELS
+    from windtunnel.study.run.progress import Pace
+    from windtunnel.study.run.runner import LEVELS
 
     pace = Pace(order.protocol(), known.step_seconds)
     return lambda task: pace.expect(task) * LEVELS[order.level].processes
@@ -82,12 +121,20 @@ def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
 
 def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -> list[dict[str, Any]]:
     return [
-        {"figure": cell.figure, "case": cell.case, "task": records.plain(cell.task), "obstacle": around.obstacle(cell.task), "forecast": known.get(cell.task)}
+        {
+            "figure": cell.figure,
+            "case": cell.case,
+            "task": records.plain(cell.task),
+            "obstacle": around.obstacle(cell.task),
+            "forecast": known.get(cell.task),
+        }
         for cell in cells
     ]
 
 
-def dry_lines(cells: Sequence[Cell], known: Forecasts, around: Surroundings, expect: Callable[[Task], float]) -> list[str]:
+def dry_lines(
+    cells: Sequence[Cell], known: Forecasts, around: Surroundings, expect: Callable[[Task], float]
+) -> list[str]:
     """Each task once: what it is, what is forecast for it, or why nothing is."""
     figures: dict[str, set[str]] = {}
     tasks = {}
@@ -102,41 +149,68 @@ def dry_lines(cells: Sequence[Cell], known: Forecasts, around: Surroundings, exp
             apart[obstacle[0]] += 1
         else:
             total += expect(task)
-        said.append(f"{task.label:<24}{_task(task):<66}{_forecast(known.get(task), obstacle)}   {', '.join(sorted(figures[name]))}")
+        said.append(
+            f"{task.label:<24}{_task(task):<66}{_forecast(known.get(task), obstacle)}   {', '.join(sorted(figures[name]))}"
+        )
     left = "".join(f", {count} {state}" for state, count in sorted(apart.items()))
     runs = len(tasks) - sum(apart.values())
     return [
         *said,
         "",
-        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's ways and the fused engine have a forecast; the others count by their timing.",
+        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's variants and the fused engine have a forecast; the others count by their timing.",
     ]
 
 
 def failures(cells: Iterable[tuple[str, str, Kept]]) -> list[dict[str, str]]:
-    from windtunnel.study.runner import is_failure
+    from windtunnel.study.run.runner import is_failure
 
     found = {kept.key: kept for _, _, kept in cells if is_failure(kept.state)}
     return [
-        {"label": f"{k.task['framework']}:{k.task['way']}", "state": k.state, "error": k.error, "task": str(dict(k.task["settings"]))} for k in found.values()
+        {
+            "label": f"{k.task['framework']}:{k.task['variant']}",
+            "state": k.state,
+            "error": k.error,
+            "task": str(dict(k.task["settings"])),
+        }
+        for k in found.values()
     ]
 
 
-def plain_status(study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]) -> dict[str, Any]:
-    cells = [{"figure": figure, "level": level, "state": state, "cells": count} for (figure, level, state), count in counts.items()]
+def plain_status(
+    study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]
+) -> dict[str, Any]:
+    cells = [
+        {"figure": figure, "level": level, "state": state, "cells": count}
+        for (figure, level, state), count in counts.items()
+    ]
     return {"study": study.name, "running": owner or None, "cells": cells, "failures": failed}
 
 
-def status_lines(study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]) -> list[str]:
+def status_lines(
+    study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]
+) -> list[str]:
     if not counts:
         return [f"Nothing of {study.name} has been run into this store yet."]
-    states = sorted({state for _, _, state in counts}, key=lambda state: (state not in ("done", "waiting"), state))
+    states = sorted(
+        {state for _, _, state in counts}, key=lambda state: (state not in ("done", "waiting"), state)
+    )
     widths = [max(9, len(state) + 2) for state in states]
-    said = [f"{'figure':<26}{'level':<10}" + "".join(f"{state:>{wide}}" for state, wide in zip(states, widths, strict=True))]
+    said = [
+        f"{'figure':<26}{'level':<10}"
+        + "".join(f"{state:>{wide}}" for state, wide in zip(states, widths, strict=True))
+    ]
     for figure, level in sorted({(figure, level) for figure, level, _ in counts}):
         said.append(
-            f"{figure:<26}{level:<10}" + "".join(f"{counts.get((figure, level, state), 0):>{wide}}" for state, wide in zip(states, widths, strict=True))
+            f"{figure:<26}{level:<10}"
+            + "".join(
+                f"{counts.get((figure, level, state), 0):>{wide}}"
+                for state, wide in zip(states, widths, strict=True)
+            )
         )
-    said += [f"failed: {one['label']} {one['task']}: {one['state']}. {_first_line(one['error'])}" for one in failed[:_MOST_FAILURES]]
+    said += [
+        f"failed: {one['label']} {one['task']}: {one['state']}. {_first_line(one['error'])}"
+        for one in failed[:_MOST_FAILURES]
+    ]
     if len(failed) > _MOST_FAILURES:
         said.append(f"and {len(failed) - _MOST_FAILURES} more that failed; --json has all.")
     return [*said, f"Running: {owner}." if owner else "Nobody is running it just now."]
@@ -144,7 +218,9 @@ def status_lines(study: Study, counts: Mapping[tuple[str, str, str], int], owner
 
 def ending(study: Study, tally: Tally, path: Path) -> str:
     """The last words of a run."""
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(tally.states.items(), key=lambda item: -item[1]))
+    counts = ", ".join(
+        f"{count} {state}" for state, count in sorted(tally.states.items(), key=lambda item: -item[1])
+    )
     again = f"\nwindtunnel study run {study.name} --rerun failed tries those again." if tally.failed else ""
     return f"{study.name}: {counts}; in {path}.{again}\nwindtunnel study report {study.name} shows them beside what was published."
 
@@ -172,14 +248,25 @@ def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("processes, {task.fields[left]} left"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("processes, {task.fields[left]} left"),
+    )
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
         task = bar.add_task(name, total=None, left="?")
         errors = _Errors(bar.console.print)
 
         def tell(outcome: Outcome | None, standing: Standing) -> None:
             errors.tell(outcome)
-            bar.update(task, completed=standing.done, total=standing.wanted, left=units.show(standing.left_seconds, "s"), refresh=True)
+            bar.update(
+                task,
+                completed=standing.done,
+                total=standing.wanted,
+                left=units.show(standing.left_seconds, "s"),
+                refresh=True,
+            )
 
         yield tell
 
@@ -196,7 +283,9 @@ class _Errors:
         kind = (outcome.work.task.label, outcome.state)
         if kind not in self.seen:
             self.seen.add(kind)
-            self.say(f"{outcome.work.task.label} {dict(outcome.work.task.settings)}: {outcome.state}. {outcome.error}")
+            self.say(
+                f"{outcome.work.task.label} {dict(outcome.work.task.settings)}: {outcome.state}. {outcome.error}"
+            )
 
 
 class _Lines:
@@ -208,7 +297,9 @@ class _Lines:
         if time.monotonic() - self.last > _LINE_SECONDS or standing.done == standing.wanted:
             self.last = time.monotonic()
             failed = f", {standing.failed} cells failed" if standing.failed else ""
-            say(f"{self.name}: {standing.done} of {standing.wanted} processes{failed}, about {units.show(standing.left_seconds, 's')} left")
+            say(
+                f"{self.name}: {standing.done} of {standing.wanted} processes{failed}, about {units.show(standing.left_seconds, 's')} left"
+            )
 
 
 def _task(task: Task) -> str:

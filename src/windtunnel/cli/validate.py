@@ -13,7 +13,7 @@ from windtunnel.cli import words
 from windtunnel.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    from windtunnel.validation import Judgement, Pair, Report, Share
+    from windtunnel.accuracy.validation import Judgement, Pair, Report, Share
 
 HELP = """
 Forecast every row of a table of measured steps and tell how far off the forecasts are.
@@ -34,17 +34,24 @@ package. Nothing is measured, and no GPU is needed.
   0 within the tolerances beside the table.   1 beyond them.   2 the input cannot be used.
 """
 _TABLES = ("truth", "tuning")
-_SECTIONS = {"all": "eager rows", "kind": "eager rows by kind", "precision": "eager rows by precision", "execution": "rows run another way"}
+_SECTIONS = {
+    "all": "eager rows",
+    "kind": "eager rows by kind",
+    "precision": "eager rows by precision",
+    "execution": "rows run another variant",
+}
 _WIDE = 34
 
 
 def validate(
-    on: Annotated[str, typer.Option("--on", help="A machine with a table (h200, ice-lake-2-cores), or FILE.jsonl.")] = "h200",
+    on: Annotated[
+        str, typer.Option("--on", help="A machine with a table (h200, ice-lake-2-cores), or FILE.jsonl.")
+    ] = "h200",
     table: Annotated[str, typer.Option("--table", help="truth, or tuning.")] = "truth",
     rows: Annotated[bool, typer.Option("--rows", help="Tell every row.")] = False,
     as_json: words.Json = False,
 ) -> None:
-    from windtunnel import truth, validation
+    from windtunnel.accuracy import truth, validation
 
     if table not in _TABLES:
         raise BadInput(f"--table cannot be {table!r}.", hint=nearest(table, _TABLES))
@@ -63,21 +70,28 @@ def report_lines(report: Report, rows: bool) -> list[str]:
     header = report.table.header
     where = header.get("gpu") or header.get("cpu") or report.machine
     known = ", ".join(f"{name} {header[name]}" for name in ("torch", "cuda") if header.get(name))
-    lines = [f"forecasts for {report.machine} against {len(report.pairs)} rows measured {header.get('date', '')[:10]} on {where} {known}".rstrip()]
+    lines = [
+        f"forecasts for {report.machine} against {len(report.pairs)} rows measured {header.get('date', '')[:10]} on {where} {known}".rstrip()
+    ]
     if rows:
         lines += _row_lines(report.pairs)
     for section, title in _SECTIONS.items():
         some = [judgement for judgement in report.judgements if judgement.section == section]
         if some:
-            lines += ["", f"{title:{_WIDE}} {'rows':>5} {'median':>7} {'90th':>7} {'worst':>7} {'bias':>7}  {'asked' if section == 'all' else ''}".rstrip()]
+            lines += [
+                "",
+                f"{title:{_WIDE}} {'rows':>5} {'median':>7} {'90th':>7} {'worst':>7} {'bias':>7}  {'asked' if section == 'all' else ''}".rstrip(),
+            ]
             lines += [_line(judgement) for judgement in some]
     return lines + _left_out_lines(report) + _verdict_lines(report)
 
 
 def _line(judgement: Judgement | Share) -> str:
-    from windtunnel.validation import Share
+    from windtunnel.accuracy.validation import Share
 
-    asked = "" if judgement.asked is None else f"  {'NOT MET' if judgement.over else 'met'}: {judgement.asked}"
+    asked = (
+        "" if judgement.asked is None else f"  {'NOT MET' if judgement.over else 'met'}: {judgement.asked}"
+    )
     name = f"  {judgement.name:{_WIDE - 2}}"
     if isinstance(judgement, Share):
         share = f"{judgement.count / judgement.rows:.0%}" if judgement.rows else "-"
@@ -89,12 +103,17 @@ def _line(judgement: Judgement | Share) -> str:
 
 
 def _row_lines(pairs: tuple[Pair, ...]) -> list[str]:
-    """Predicted over measured for unit, step and memory of each row."""
-    lines = ["", f"{'':60} {'unit':>26} {'step':>26} {'peak memory':>26}  interval"]
+    """Predicted over measured for device, step and memory of each row."""
+    lines = ["", f"{'':60} {'device':>26} {'step':>26} {'peak memory':>26}  interval"]
     for pair in pairs:
-        cells = [_cell(pair, quantity, unit) for quantity, unit in (("unit", "s"), ("step", "s"), ("memory", "B"))]
+        cells = [
+            _cell(pair, quantity, device)
+            for quantity, device in (("device", "s"), ("step", "s"), ("memory", "B"))
+        ]
         inside = {True: "inside", False: "outside", None: ""}[pair.inside]
-        lines.append(f"{textwrap.shorten(str(pair.row.case), 60, placeholder='...'):60} {' '.join(cells)}  {pair.reason and 'left out'}{inside}")
+        lines.append(
+            f"{textwrap.shorten(str(pair.row.case), 60, placeholder='...'):60} {' '.join(cells)}  {pair.reason and 'left out'}{inside}"
+        )
     return lines
 
 
@@ -112,7 +131,7 @@ def _left_out_lines(report: Report) -> list[str]:
 
 
 def _verdict_lines(report: Report) -> list[str]:
-    from windtunnel.truth import Tolerances
+    from windtunnel.accuracy.truth import Tolerances
 
     if report.table.tolerances == Tolerances():
         return ["", f"No tolerances lie beside {report.table.path.name}: nothing was asked."]
@@ -124,4 +143,6 @@ def _verdict_lines(report: Report) -> list[str]:
 def _show_progress(done: int, rows: int) -> None:
     """A long wait is told on a terminal, and nowhere else."""
     if sys.stderr.isatty():
-        print(f"\r{done} of {rows} rows" if done < rows else f"\r{'':24}\r", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r{done} of {rows} rows" if done < rows else f"\r{'':24}\r", end="", file=sys.stderr, flush=True
+        )

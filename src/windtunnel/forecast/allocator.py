@@ -108,7 +108,13 @@ class Pools:
 
     def _take_segment(self, wanted: int, shelf: Shelf, is_small: bool) -> Block:
         rules = self.rounding
-        size = -(-wanted // rules.large_step) * rules.large_step if wanted >= MEDIUM else rules.small_segment if is_small else rules.medium_segment
+        size = (
+            -(-wanted // rules.large_step) * rules.large_step
+            if wanted >= MEDIUM
+            else rules.small_segment
+            if is_small
+            else rules.medium_segment
+        )
         block = Block(self._next_address, size, shelf, is_small)
         self._next_address += size
         self.reserved += size

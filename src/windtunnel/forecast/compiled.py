@@ -40,7 +40,11 @@ def fuse(trace: Trace) -> Trace:
     late: list[int] = []  # dead in views that vanished before there was an op that could say so
     for run in _runs(trace.ops):
         if any(op.family != "view" or op.phase == "update" for op in run):
-            merged = _merge(run, early, trace.allocations) if _vanishes(run[0]) else dataclasses.replace(run[0], born=(*early, *run[0].born))
+            merged = (
+                _merge(run, early, trace.allocations)
+                if _vanishes(run[0])
+                else dataclasses.replace(run[0], born=(*early, *run[0].born))
+            )
             ops.append(dataclasses.replace(merged, dead=(*late, *merged.dead)))
             early, late = [], []
             continue
@@ -54,7 +58,9 @@ def fuse(trace: Trace) -> Trace:
             late += gone
     if ops and (early or late):
         ops[-1] = dataclasses.replace(ops[-1], born=(*ops[-1].born, *early), dead=(*ops[-1].dead, *late))
-    return dataclasses.replace(trace, ops=tuple(ops), allocations=_kept(trace, ops), module_calls=_graphs(trace), nodes=_nodes(trace))
+    return dataclasses.replace(
+        trace, ops=tuple(ops), allocations=_kept(trace, ops), module_calls=_graphs(trace), nodes=_nodes(trace)
+    )
 
 
 def _runs(ops: Sequence[Op]) -> Iterator[list[Op]]:
@@ -101,7 +107,9 @@ def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Al
     )
 
 
-def _traffic(run: Sequence[Op], early: Sequence[int], inside: set[int], sizes: Mapping[int, float]) -> tuple[float, float]:
+def _traffic(
+    run: Sequence[Op], early: Sequence[int], inside: set[int], sizes: Mapping[int, float]
+) -> tuple[float, float]:
     """Bytes that a fused run still reads from memory and writes to it; `inside` never get there."""
     read = written = 0.0
     filled = dict.fromkeys(early, False)  # newborns, and whether anything was written to them
@@ -110,7 +118,9 @@ def _traffic(run: Sequence[Op], early: Sequence[int], inside: set[int], sizes: M
         filled |= dict.fromkeys(op.born, op.written_bytes > 0)
         if op.family == "view":
             continue
-        handed = {name for name in op.dead if filled.get(name) and name not in op.born} | ({last} if last is not None else set())
+        handed = {name for name in op.dead if filled.get(name) and name not in op.born} | (
+            {last} if last is not None else set()
+        )
         read += max(0.0, op.read_bytes - sum(sizes[name] for name in handed))
         if op.born:
             written += max(0.0, op.written_bytes - sum(sizes[name] for name in op.born if name in inside))
@@ -128,24 +138,40 @@ def _traffic(run: Sequence[Op], early: Sequence[int], inside: set[int], sizes: M
 
 def _target(op: Op, last: int | None, filled: Mapping[int, bool], sizes: Mapping[int, float]) -> int | None:
     """The newborn that an op without births of its own writes to, if it is one: an empty one that has the size, else the last."""
-    empty = next((name for name, full in filled.items() if not full and sizes[name] == op.written_bytes), None)
+    empty = next(
+        (name for name, full in filled.items() if not full and sizes[name] == op.written_bytes), None
+    )
     if empty is not None or last is None:
         return empty
     # Going back, autograd adds to gradients in place, which are no newborns.
-    in_place = op.phase == "forward" and not op.name.endswith(_OVERWRITING) and sizes[last] >= op.written_bytes
+    in_place = (
+        op.phase == "forward" and not op.name.endswith(_OVERWRITING) and sizes[last] >= op.written_bytes
+    )
     return last if in_place else None
 
 
 def _shape(work: Sequence[Op]) -> tuple[int, ...]:
     """Elements, layout and tensors read, as for any streaming op; the widest op of the run counts."""
     streams = [op.shape for op in work if op.family == "streaming" and len(op.shape) == 3]
-    elements = max((math.prod(op.shape[:1] if op.family in ("streaming", "random") else op.shape[:3]) for op in work), default=0)
-    return elements, max((shape[1] for shape in streams), default=0), max((shape[2] for shape in streams), default=1)
+    elements = max(
+        (math.prod(op.shape[:1] if op.family in ("streaming", "random") else op.shape[:3]) for op in work),
+        default=0,
+    )
+    return (
+        elements,
+        max((shape[1] for shape in streams), default=0),
+        max((shape[2] for shape in streams), default=1),
+    )
 
 
 def _common(modules: Iterable[str]) -> str:
     """The path of the module that holds all of them."""
-    shared = [pieces[0] for pieces in itertools.takewhile(lambda pieces: len(set(pieces)) == 1, zip(*(m.split(".") for m in modules), strict=False))]
+    shared = [
+        pieces[0]
+        for pieces in itertools.takewhile(
+            lambda pieces: len(set(pieces)) == 1, zip(*(m.split(".") for m in modules), strict=False)
+        )
+    ]
     return ".".join(shared)
 
 

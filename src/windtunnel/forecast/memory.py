@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
-from windtunnel.machine import Machine
+from windtunnel.machine.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
@@ -28,7 +28,7 @@ _STEPS = 2  # the first makes the optimiser's state and fills the cache, the sec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room(Memory):
+class DeviceMemory(Memory):
     """The memory of a step that was never run. `spare_bytes` is no part of what it takes, but must be left for it to fit."""
 
     spare_bytes: float = 0.0
@@ -38,28 +38,40 @@ class Room(Memory):
         return (self.reserved_bytes or self.peak_bytes) + self.context_bytes + self.spare_bytes
 
 
-def account(trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float] | None = None, rounding: Rounding | None = None) -> Room:
+def account(
+    trace: Trace,
+    machine: Machine,
+    strategy: Strategy,
+    workspace: Sequence[float] | None = None,
+    rounding: Rounding | None = None,
+) -> DeviceMemory:
     """The fullest moment of a warm process's steps, what fills it, and what the allocator has taken by then.
 
     `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
     """
-    if machine.unit.kind == "cpu":
+    if machine.device.kind == "cpu":
         replay = _Replay(trace, Heap(), workspace)
         _run_eagerly(replay, 0)
-        return Room(peak_bytes=float(replay.peak), parts=replay.peak_parts(), capacity_bytes=machine.unit.memory_bytes)
+        return DeviceMemory(
+            peak_bytes=float(replay.peak),
+            parts=replay.peak_parts(),
+            capacity_bytes=machine.device.memory_bytes,
+        )
     pools = Pools(rounding)
     replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
     if strategy.execution == "graph":
         _capture(replay, pools)
     else:
         _run_eagerly(replay, strategy.prefetch if strategy.data == "streamed" else 0)
-    return Room(
+    return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
         reserved_bytes=float(pools.most_reserved),
         context_bytes=float(_CONTEXT),
-        capacity_bytes=machine.unit.memory_bytes,
-        spare_bytes=_BLIND_SPARE * pools.most_reserved + _convolution_room(trace) if workspace is None else _SPARE * pools.most_reserved,
+        capacity_bytes=machine.device.memory_bytes,
+        spare_bytes=_BLIND_SPARE * pools.most_reserved + _convolution_workspace(trace)
+        if workspace is None
+        else _SPARE * pools.most_reserved,
     )
 
 
@@ -84,7 +96,9 @@ def _capture(replay: _Replay, pools: Pools) -> None:
 class _Replay:
     """Plays steps of a trace to an allocator and remembers the fullest moment, part by part."""
 
-    def __init__(self, trace: Trace, store: Pools | Heap, workspace: Sequence[float] | None, matrix_workspace: int = 0) -> None:
+    def __init__(
+        self, trace: Trace, store: Pools | Heap, workspace: Sequence[float] | None, matrix_workspace: int = 0
+    ) -> None:
         self.peak = 0
         self._peak_parts: dict[str, int] = {}
         self._store = store
@@ -92,12 +106,18 @@ class _Replay:
         self._is_warm = False
         self._parts: dict[str, int] = {}
         self._blocks: dict[Hashable, tuple[Block, str]] = {}
-        self._allocations = {name: (allocation.bytes, allocation.part) for name, allocation in trace.allocations.items()}
+        self._allocations = {
+            name: (allocation.bytes, allocation.part) for name, allocation in trace.allocations.items()
+        }
         self._held = trace.held
         self._born = [name for op in trace.ops for name in op.born]
         needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
         # Most ops of a trace are views or work in place, and move no memory.
-        self._ops = [(op, need) for op, need in zip(trace.ops, needs, strict=True) if op.born or op.dead or need or op.family == "matmul"]
+        self._ops = [
+            (op, need)
+            for op, need in zip(trace.ops, needs, strict=True)
+            if op.born or op.dead or need or op.family == "matmul"
+        ]
 
     def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
         """Take what is there between steps for the sake of `parts`; a further `copy` lies beside the first."""
@@ -163,6 +183,6 @@ class _Replay:
                 self._store.free(block)
 
 
-def _convolution_room(trace: Trace) -> float:
+def _convolution_workspace(trace: Trace) -> float:
     moved = (op.read_bytes + op.written_bytes for op in trace.ops if op.family == "convolution")
     return _CONVOLUTION_ROOM * max(moved, default=0.0)

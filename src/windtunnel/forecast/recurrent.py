@@ -1,7 +1,7 @@
-"""The room that a recurrent call of a GPU takes beside its tensors.
+"""The workspace that a recurrent call of a GPU takes beside its tensors.
 
 A library's call has 8 MiB for every layer and way, its weights once more, and the sequence several times over, oftener where one kernel
-lasts for all timesteps. How many times was learned from probes. The fused engine's room follows from its own code.
+lasts for all timesteps. How many times was learned from probes. The fused engine's workspace follows from its own code.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ def key(shape: Sequence[int], dtype: str, *, backward: bool, kernels: float) -> 
 
 
 def terms(shape: Sequence[int], dtype: str) -> tuple[float, ...]:
-    """What a call's room is a sum of, in bytes. `shape`: timesteps, examples, inputs, hidden, gates, layers, ways."""
+    """What a call's workspace is a sum of, in bytes. `shape`: timesteps, examples, inputs, hidden, gates, layers, ways."""
     timesteps, examples, inputs, hidden, gates, layers, ways = shape
     size = _WIDTHS.get(dtype, 4)
-    weights = sum(ways * gates * hidden * ((inputs if layer == 0 else ways * hidden) + hidden + 2) for layer in range(layers))
+    weights = sum(
+        ways * gates * hidden * ((inputs if layer == 0 else ways * hidden) + hidden + 2)
+        for layer in range(layers)
+    )
     state = examples * hidden * size
     return (
         float(_LAYER_BYTES * layers * ways),
@@ -38,9 +41,13 @@ def terms(shape: Sequence[int], dtype: str) -> tuple[float, ...]:
     )
 
 
-def library_bytes(sums: Mapping[str, Sequence[float]], shape: Sequence[int], dtype: str, *, backward: bool, kernels: float) -> float:
+def library_bytes(
+    sums: Mapping[str, Sequence[float]], shape: Sequence[int], dtype: str, *, backward: bool, kernels: float
+) -> float:
     """By what was learned of calls like it; where none was seen, of those that launch for every timestep."""
-    found = sums.get(key(shape, dtype, backward=backward, kernels=kernels)) or sums.get(key(shape, dtype, backward=backward, kernels=math.inf))
+    found = sums.get(key(shape, dtype, backward=backward, kernels=kernels)) or sums.get(
+        key(shape, dtype, backward=backward, kernels=math.inf)
+    )
     return sum(times * size for times, size in zip(found, terms(shape, dtype), strict=True)) if found else 0.0
 
 

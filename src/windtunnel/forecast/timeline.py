@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import Lanes, Span, Task
-from windtunnel.machine import Issue, Machine
+from windtunnel.machine.machine import LaunchCosts, Machine
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
@@ -44,8 +44,10 @@ class Timeline:
         return parts
 
 
-def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float = 0.0) -> Timeline:
-    """Repeat the step until its period is steady. `copy_seconds` is what a batch takes to the unit where it is streamed."""
+def lay_out(
+    trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float = 0.0
+) -> Timeline:
+    """Repeat the step until its period is steady. `copy_seconds` is what a batch takes to the device where it is streamed."""
     step = _step(trace, prices, machine, strategy, copy_seconds)
     lanes = Lanes()
     for _ in range(_MOST_STEPS):
@@ -53,22 +55,29 @@ def lay_out(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: S
         ends = lanes.ends
         if len(ends) > 2 and abs((ends[-1] - ends[-2]) - (ends[-2] - ends[-3])) <= _STEADY * ends[-1]:
             break
-    return Timeline(tasks=tuple(lanes.tasks), spans=tuple(lanes.spans), begin=lanes.ends[-2], end=lanes.ends[-1])
+    return Timeline(
+        tasks=tuple(lanes.tasks), spans=tuple(lanes.spans), begin=lanes.ends[-2], end=lanes.ends[-1]
+    )
 
 
-def _step(trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float) -> list[Task]:
+def _step(
+    trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, copy_seconds: float
+) -> list[Task]:
     """One step's tasks; every step of a steady run has the same."""
-    issue = machine.issue
-    assert issue is not None
-    calls = issue.backward_seconds * trace.backward_calls + issue.update_seconds * trace.update_calls
-    captured = machine.unit.kind == "gpu" and strategy.execution == "graph"
+    launch_costs = machine.launch_costs
+    assert launch_costs is not None
+    calls = (
+        launch_costs.backward_seconds * trace.backward_calls
+        + launch_costs.update_seconds * trace.update_calls
+    )
+    captured = machine.device.kind == "gpu" and strategy.execution == "graph"
     tasks = [Task(lane="host", seconds=0.0 if captured else calls, part="launch", label="step")]
-    streamed = strategy.data == "streamed" and machine.unit.kind == "gpu"
+    streamed = strategy.data == "streamed" and machine.device.kind == "gpu"
     ready = _add_copy(tasks, copy_seconds, strategy.prefetch) if streamed else ()
-    if machine.unit.kind == "cpu":
+    if machine.device.kind == "cpu":
         _add_cpu_ops(tasks, trace, prices)
     elif captured:
-        _add_graph(tasks, trace, prices, issue, ready)
+        _add_graph(tasks, trace, prices, launch_costs, ready)
     else:
         _add_gpu_ops(tasks, trace, prices, ready)
     return tasks
@@ -87,34 +96,62 @@ def _add_copy(tasks: list[Task], seconds: float, prefetch: int) -> tuple[int, ..
 
 
 def _add_cpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price]) -> None:
-    """A CPU does what it issues before it issues the next: one lane."""
+    """A CPU does what it launches before it launches the next: one lane."""
     for op, price in zip(trace.ops, prices, strict=True):
         tasks.append(Task("host", price.host_seconds, "launch", op.name, (), 0, op.module))
-        if price.unit_seconds:
-            tasks.append(Task("host", price.unit_seconds, _unit_part(op.phase), op.name, (), 0, op.module))
+        if price.device_seconds:
+            tasks.append(
+                Task("host", price.device_seconds, _device_part(op.phase), op.name, (), 0, op.module)
+            )
 
 
 def _add_gpu_ops(tasks: list[Task], trace: Trace, prices: Sequence[Price], ready: tuple[int, ...]) -> None:
-    """The host runs ahead; the unit starts an op when it was issued and the one before has ended."""
+    """The host runs ahead; the device starts an op when it was launched and the one before has ended."""
     for op, price in zip(trace.ops, prices, strict=True):
         tasks.append(Task("host", price.host_seconds, "launch", op.name, (), 0, op.module))
-        if price.unit_seconds:
+        if price.device_seconds:
             after = (len(tasks) - 1, *ready)
-            tasks.append(Task("unit", price.unit_seconds + price.gap_seconds, _unit_part(op.phase), op.name, after, 0, op.module))
+            tasks.append(
+                Task(
+                    "device",
+                    price.device_seconds + price.gap_seconds,
+                    _device_part(op.phase),
+                    op.name,
+                    after,
+                    0,
+                    op.module,
+                )
+            )
             ready = ()
 
 
-def _add_graph(tasks: list[Task], trace: Trace, prices: Sequence[Price], issue: Issue, ready: tuple[int, ...]) -> None:
+def _add_graph(
+    tasks: list[Task],
+    trace: Trace,
+    prices: Sequence[Price],
+    launch_costs: LaunchCosts,
+    ready: tuple[int, ...],
+) -> None:
     """A captured step is one launch; its kernels follow each other without the host."""
-    tasks.append(Task(lane="host", seconds=issue.graph_seconds, part="launch", label="graph"))
+    tasks.append(Task(lane="host", seconds=launch_costs.graph_seconds, part="launch", label="graph"))
     after: tuple[int, ...] = (len(tasks) - 1, *ready)
     for op, price in zip(trace.ops, prices, strict=True):
-        if price.unit_seconds:
-            tasks.append(Task("unit", price.unit_seconds + price.gap_seconds, _unit_part(op.phase), op.name, after, 0, op.module))
+        if price.device_seconds:
+            tasks.append(
+                Task(
+                    "device",
+                    price.device_seconds + price.gap_seconds,
+                    _device_part(op.phase),
+                    op.name,
+                    after,
+                    0,
+                    op.module,
+                )
+            )
             after = ()
 
 
-def _unit_part(phase: str) -> str:
+def _device_part(phase: str) -> str:
     return "update" if phase == "update" else "compute"
 
 

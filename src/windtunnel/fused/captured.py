@@ -1,6 +1,6 @@
 """For networks too wide for one block of a GPU: the whole step of plain PyTorch, captured once as a CUDA graph and replayed.
 
-The library's matrix products are as fast as ours would be at these sizes; what the host pays to issue them is not. In the captured step
+The library's matrix products are as fast as ours would be at these sizes; what the host pays to launch them is not. In the captured step
 nothing is left to it: the graph picks its own examples from the order that lies on the GPU, updates the weights and notes the loss.
 """
 
@@ -28,8 +28,14 @@ class Captured:
         given = job.examples.checked(job.network)
         start = (job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network).named()
         self.raw = {name: torch.tensor(start[name], device=device).requires_grad_() for name in NAMES}
-        self.inputs, self.targets = (torch.tensor(np.ascontiguousarray(a), device=device) for a in (given.inputs, given.targets))
-        mask = np.ones(given.inputs.shape[:2], np.float32) if given.mask is None else np.broadcast_to(given.mask, given.inputs.shape[:2])
+        self.inputs, self.targets = (
+            torch.tensor(np.ascontiguousarray(a), device=device) for a in (given.inputs, given.targets)
+        )
+        mask = (
+            np.ones(given.inputs.shape[:2], np.float32)
+            if given.mask is None
+            else np.broadcast_to(given.mask, given.inputs.shape[:2])
+        )
         self.mask = torch.tensor(np.ascontiguousarray(mask, np.float32), device=device)
         count = len(given.inputs)
         self.order = torch.zeros(max(1, count // self.batch), self.batch, dtype=torch.int64, device=device)
@@ -58,7 +64,11 @@ class Captured:
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's momenta by the names of the weights, in the engine's own memory."""
-        return {f"{order} {name}": value for order, kept in (("first", self.first), ("second", self.second)) for name, value in zip(NAMES, kept, strict=True)}
+        return {
+            f"{order} {name}": value
+            for order, kept in (("first", self.first), ("second", self.second))
+            for name, value in zip(NAMES, kept, strict=True)
+        }
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Runs that warm up libraries on a stream of their own; what they learn is undone."""
@@ -82,8 +92,12 @@ class Captured:
         raw = list(self.raw.values())
         rows = self.order.index_select(0, self.place)[0]
         with _full_precision():
-            outputs = beside_kernel(self.network, self.inputs.index_select(0, rows).transpose(0, 1).contiguous(), None, raw)
-            loss = self._loss(outputs.transpose(0, 1), self.targets.index_select(0, rows), self.mask.index_select(0, rows))
+            outputs = beside_kernel(
+                self.network, self.inputs.index_select(0, rows).transpose(0, 1).contiguous(), None, raw
+            )
+            loss = self._loss(
+                outputs.transpose(0, 1), self.targets.index_select(0, rows), self.mask.index_select(0, rows)
+            )
             slopes = list(torch.autograd.grad(loss, raw))
         with torch.no_grad():
             self._update(raw, slopes)

@@ -33,15 +33,31 @@ def suits(network: Network, batch: int) -> bool:
 class Engine:
     """One network with its optimiser's state; `train` goes through mini-batches of the examples, each in the given order."""
 
-    def __init__(self, network: Network, weights: Weights, *, n_steps: int, batch: int = 1, optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        weights: Weights,
+        *,
+        n_steps: int,
+        batch: int = 1,
+        optimizer: Optimizer | None = None,
+    ) -> None:
         if not available():
-            raise Unavailable("The fused engine on a CPU needs llvmlite, which is not installed.", hint="pip install 'windtunnel[fused]'")
+            raise Unavailable(
+                "The fused engine on a CPU needs llvmlite, which is not installed.",
+                hint="pip install 'windtunnel[fused]'",
+            )
         from windtunnel.fused import layout
 
         for name, value in (("n_steps", n_steps), ("batch", batch)):
             if value < 1:
                 raise BadInput(f"fused engine: {name} must be above 0, not {value}.")
-        self.network, self.optimizer, self.n_steps, self.batch = network, optimizer or Optimizer(), n_steps, batch
+        self.network, self.optimizer, self.n_steps, self.batch = (
+            network,
+            optimizer or Optimizer(),
+            n_steps,
+            batch,
+        )
         self.spec = spec_of(network, self.optimizer)
         self._calls: dict[str, Any] = {}
         self._slots = layout.SLOTS
@@ -80,12 +96,23 @@ class Engine:
         """
         order = np.ascontiguousarray(order, np.int32)
         if order.ndim != 2 or order.shape[1] != self.batch or examples.inputs.shape[1] != self.n_steps:
-            raise BadInput(f"fused engine: made for batches of {self.batch} and {self.n_steps} timesteps, given {order.shape} and {examples.inputs.shape[1]}.")
+            raise BadInput(
+                f"fused engine: made for batches of {self.batch} and {self.n_steps} timesteps, given {order.shape} and {examples.inputs.shape[1]}."
+            )
         if order.size and not 0 <= order.min() <= order.max() < len(examples.inputs):
-            raise BadInput(f"fused engine: the order names examples outside of the {len(examples.inputs)} there are.")
+            raise BadInput(
+                f"fused engine: the order names examples outside of the {len(examples.inputs)} there are."
+            )
         losses = np.zeros(len(order), np.float32)
         mask = np.ones(self.n_steps, np.float32) if examples.mask is None else examples.mask
-        self._point(inputs=examples.inputs, targets=examples.targets, mask=mask, order=order, losses=losses, scales=scales_of(self.network, mask, order))
+        self._point(
+            inputs=examples.inputs,
+            targets=examples.targets,
+            mask=mask,
+            order=order,
+            losses=losses,
+            scales=scales_of(self.network, mask, order),
+        )
         self._point_noise(noise)
         self._number(updates=len(order), mask_stride=0 if mask.ndim == 1 else self.n_steps)
         done = self._run("train")
@@ -94,7 +121,9 @@ class Engine:
     def forward(self, inputs: Array, noise: Array | None = None) -> Array:
         """Outputs (example, time, n_out) of one batch; what `backward` needs is kept."""
         if inputs.shape != (self.batch, self.n_steps, self.network.n_in) or inputs.dtype != np.float32:
-            raise BadInput(f"fused engine: inputs {inputs.shape} of {inputs.dtype}; made for {(self.batch, self.n_steps, self.network.n_in)} of float32.")
+            raise BadInput(
+                f"fused engine: inputs {inputs.shape} of {inputs.dtype}; made for {(self.batch, self.n_steps, self.network.n_in)} of float32."
+            )
         self._point(inputs=np.ascontiguousarray(inputs), order=self._in_turn)
         self._point_noise(noise)
         self._run("forward")
@@ -121,14 +150,20 @@ class Engine:
     def _allocate(self, hyper: list[str]) -> None:
         s, b, t = self.spec, self.batch, self.n_steps
         rows = max(-(-s.rows // 4) * 4, s.width)
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("raw", "gradient", "first", "second"), (rows, s.width))
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+            ("raw", "gradient", "first", "second"), (rows, s.width)
+        )
         shapes |= {
             "turned": (1,) if s.wide else (s.width, s.width),
             "states": (b, t + 1, s.width),
             "slopes": (b, t + 1, s.width),
             "inputs_here": (b, t, s.n_in),
         }
-        shapes |= {"outputs": (b, t, s.out_width), "carry": (s.width,), "rates": (b, t, s.width) if s.leaky else (1,)}
+        shapes |= {
+            "outputs": (b, t, s.out_width),
+            "carry": (s.width,),
+            "rates": (b, t, s.width) if s.leaky else (1,),
+        }
         shapes |= {name: (rows, s.width) for name in ("weights", "factor", "signed") if s.constrained}
         made = {name: _aligned(shape, np.float32) for name, shape in shapes.items()}
         made["lists"] = _aligned((b, t + 2, s.list_width), np.int32)
@@ -167,7 +202,13 @@ class Engine:
         """Where each weight lies in the block of rows."""
         n, first, out = self.network.n_rec, self.network.n_rec + 1, self.network.n_rec + 1 + self.network.n_in
         last = out + self.network.n_out
-        return {"w_in": block[first:out, :n], "w_rec": block[:n, :n], "b_rec": block[n, :n], "w_out": block[out:last, :n].T, "b_out": block[out:last, n]}
+        return {
+            "w_in": block[first:out, :n],
+            "w_rec": block[:n, :n],
+            "b_rec": block[n, :n],
+            "w_out": block[out:last, :n].T,
+            "b_out": block[out:last, n],
+        }
 
     def _point(self, **arrays: Array) -> None:
         for name, array in arrays.items():
@@ -208,7 +249,9 @@ def spec_of(network: Network, optimizer: Optimizer) -> Any:
     """What the kernel for this network and optimiser is written for."""
     from windtunnel.fused.layout import Spec
 
-    constrained = any(value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs))
+    constrained = any(
+        value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs)
+    )
     kind = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
     return Spec(
         n_in=network.n_in,
@@ -225,7 +268,11 @@ def spec_of(network: Network, optimizer: Optimizer) -> Any:
 
 def scales_of(network: Network, mask: Array, order: Array) -> Array:
     """One over the number of errors that each mini-batch's mean is taken over."""
-    sizes = np.full(order.shape, mask.sum(), np.float64) if mask.ndim == 1 else mask.sum(1, dtype=np.float64)[order]
+    sizes = (
+        np.full(order.shape, mask.sum(), np.float64)
+        if mask.ndim == 1
+        else mask.sum(1, dtype=np.float64)[order]
+    )
     return np.asarray(1 / (sizes.sum(1) * (network.n_out if network.loss == "mse" else 1)), np.float32)
 
 

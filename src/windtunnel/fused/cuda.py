@@ -20,13 +20,27 @@ from torch import Tensor
 
 from windtunnel.errors import Unavailable
 from windtunnel.fused.many import Job
-from windtunnel.fused.settings import ACTIVATIONS, NAMES, Array, Examples, Network, Optimizer, Weights, shapes_of
+from windtunnel.fused.settings import (
+    ACTIVATIONS,
+    NAMES,
+    Array,
+    Examples,
+    Network,
+    Optimizer,
+    Weights,
+    shapes_of,
+)
 from windtunnel.fused.train import Exploded, Trained, exploded
 
 MOST_UNITS = 128  # more do not fit in a block's registers
-_SHAPES = ((2, 1), (8, 4))  # threads of a group and units it holds: the quickest, and what needs fewest registers (benchmarks/shapes.py)
+_SHAPES = (
+    (2, 1),
+    (8, 4),
+)  # threads of a group and units it holds: the quickest, and what needs fewest registers (benchmarks/shapes.py)
 _HELD = 190  # floats that a thread can hold beside what it works with
-_SHARED_BYTES = 227 * 1024  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
+_SHARED_BYTES = (
+    227 * 1024
+)  # what a block may have of a multiprocessor's shared memory, from Hopper on; less before
 _SPARE_BYTES = 1024
 _entered = threading.local()
 
@@ -54,7 +68,16 @@ def shared_bytes(network: Network, n_steps: int) -> int:
     """What a block of the training kernel keeps in shared memory; the layout is the kernel's."""
     r, i, o, shape = network.n_rec, network.n_in, network.n_out, _shape(network)
     padded, row = shape.padded(r), shape.padded(r + i)
-    floats = (n_steps + 1) * row + r * (padded + 4) + o * padded + 2 * max(padded, shape.rows) + n_steps * (3 * o + 2 * i) + shape.threads // 16 + o + 8
+    floats = (
+        (n_steps + 1) * row
+        + r * (padded + 4)
+        + o * padded
+        + 2 * max(padded, shape.rows)
+        + n_steps * (3 * o + 2 * i)
+        + shape.threads // 16
+        + o
+        + 8
+    )
     if network.leak < 1:
         floats += n_steps * shape.rows
     return 4 * floats + _SPARE_BYTES
@@ -72,17 +95,34 @@ def train_many(jobs: Sequence[Job]) -> list[Trained | Exploded]:
 
 
 def train(
-    network: Network, weights: Weights, examples: Examples, *, optimizer: Optimizer | None = None, epochs: int = 1, batch: int = 1, seed: int | None = None
+    network: Network,
+    weights: Weights,
+    examples: Examples,
+    *,
+    optimizer: Optimizer | None = None,
+    epochs: int = 1,
+    batch: int = 1,
+    seed: int | None = None,
 ) -> Trained:
     """As `windtunnel.fused.train.train`, on the GPU."""
-    job = Job(network=network, examples=examples, weights=weights, optimizer=optimizer, epochs=epochs, batch=batch, seed=seed)
+    job = Job(
+        network=network,
+        examples=examples,
+        weights=weights,
+        optimizer=optimizer,
+        epochs=epochs,
+        batch=batch,
+        seed=seed,
+    )
     (found,) = train_many([job])
     if isinstance(found, Exploded):
         raise found
     return found
 
 
-def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, noise: Tensor | None) -> tuple[Tensor, Any]:
+def forward(
+    network: Network, weights: Mapping[str, Tensor], timed: Tensor, noise: Tensor | None
+) -> tuple[Tensor, Any]:
     """Outputs (time, batch, n_out), and what backward needs."""
     n_steps, batch = timed.shape[:2]
     flat = _pack({name: _effective(network, name, weights[name]) for name in NAMES}, network)
@@ -91,12 +131,27 @@ def forward(network: Network, weights: Mapping[str, Tensor], timed: Tensor, nois
     states = timed.new_empty(batch, n_steps, network.n_rec)
     rates = timed.new_empty(batch, n_steps, _shape(network).rows) if network.leak < 1 else states
     heard = states if noise is None else noise.transpose(0, 1).contiguous()
-    arguments = [flat, inputs, heard, outputs, states, rates, states, states, states, n_steps, batch, int(noise is not None)]
+    arguments = [
+        flat,
+        inputs,
+        heard,
+        outputs,
+        states,
+        rates,
+        states,
+        states,
+        states,
+        n_steps,
+        batch,
+        int(noise is not None),
+    ]
     _launch(network, 1, batch, n_steps, arguments)
     return outputs, (flat, inputs, states, rates, dict(weights))
 
 
-def backward(network: Network, kept: Any, slopes: Tensor, *, to_inputs: bool) -> tuple[Tensor | None, dict[str, Tensor]]:
+def backward(
+    network: Network, kept: Any, slopes: Tensor, *, to_inputs: bool
+) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Gradients of the inputs where they are wanted, and of the raw weights."""
     flat, inputs, states, rates, weights = kept
     n_steps, batch = inputs.shape[:2]
@@ -123,17 +178,34 @@ class Batch:
         self.inputs = _on_gpu([e.inputs for e in kept])
         self.targets = _on_gpu([e.targets for e in kept])
         self.masks = [_whole_mask(e) for e in given]
-        self.mask = self.inputs if self.masks[0] is None else _on_gpu([m for m in (self.masks[:1] if self.shared else self.masks) if m is not None])
-        start = [(job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network) for job in jobs]
-        self.flat = torch.stack([_pack({name: torch.as_tensor(value) for name, value in w.named().items()}, None) for w in start]).cuda()
+        self.mask = (
+            self.inputs
+            if self.masks[0] is None
+            else _on_gpu([m for m in (self.masks[:1] if self.shared else self.masks) if m is not None])
+        )
+        start = [
+            (job.weights or Weights.random(job.network, job.seed or 0)).checked(job.network) for job in jobs
+        ]
+        self.flat = torch.stack(
+            [_pack({name: torch.as_tensor(value) for name, value in w.named().items()}, None) for w in start]
+        ).cuda()
         self.states = torch.zeros(len(jobs), 2, _shape(self.network).slots(self.network), device="cuda")
-        self.hypers = torch.tensor([_hyper(job.optimizer or Optimizer(), job.network) for job in jobs], device="cuda")
+        self.hypers = torch.tensor(
+            [_hyper(job.optimizer or Optimizer(), job.network) for job in jobs], device="cuda"
+        )
         self.generators = [np.random.Generator(np.random.SFC64(job.seed or 0)) for job in jobs]
         self.done = 0
 
     def run_epoch(self) -> Tensor:
         """Losses of every network's updates over all its examples once."""
-        return self.run(*self.place([self._order(job, generator) for job, generator in zip(self.jobs, self.generators, strict=True)]))
+        return self.run(
+            *self.place(
+                [
+                    self._order(job, generator)
+                    for job, generator in zip(self.jobs, self.generators, strict=True)
+                ]
+            )
+        )
 
     def place(self, orders: Sequence[Array]) -> tuple[Tensor, Tensor]:
         """For every network the rows of examples of its updates, and one over what each update takes the mean of, on the GPU."""
@@ -144,14 +216,36 @@ class Batch:
         """One launch over what was placed; losses by network and update."""
         updates = order.shape[1]
         losses = torch.empty(len(self.jobs), updates, device="cuda")
-        sizes = [self.n_steps, updates, self.batch, self.done, self.count, int(self.masks[0] is not None), int(self.shared)]
-        arguments = [self.flat, self.states, self.hypers, self.inputs, self.targets, self.mask, order, norms, losses, *sizes]
+        sizes = [
+            self.n_steps,
+            updates,
+            self.batch,
+            self.done,
+            self.count,
+            int(self.masks[0] is not None),
+            int(self.shared),
+        ]
+        arguments = [
+            self.flat,
+            self.states,
+            self.hypers,
+            self.inputs,
+            self.targets,
+            self.mask,
+            order,
+            norms,
+            losses,
+            *sizes,
+        ]
         _launch(self.network, 0, len(self.jobs), self.n_steps, arguments)
         self.done += updates
         return losses
 
     def weights(self) -> list[Weights]:
-        return [Weights(**{name: value.numpy().copy() for name, value in _unpack(row, self.network).items()}) for row in self.flat.cpu()]
+        return [
+            Weights(**{name: value.numpy().copy() for name, value in _unpack(row, self.network).items()})
+            for row in self.flat.cpu()
+        ]
 
     def _order(self, job: Job, generator: np.random.Generator) -> Array:
         whole = generator.permutation(self.count) if job.seed is not None else np.arange(self.count)
@@ -160,7 +254,9 @@ class Batch:
     def _norms(self, order: Array, mask: Array | None) -> Array:
         """One over how many errors each update takes the mean of."""
         each = 1 if self.network.loss == "cross_entropy" else self.network.n_out
-        counted = np.full(len(order), float(self.batch * self.n_steps)) if mask is None else mask[order].sum((1, 2))
+        counted = (
+            np.full(len(order), float(self.batch * self.n_steps)) if mask is None else mask[order].sum((1, 2))
+        )
         return np.asarray(1.0 / (counted * each), np.float32)
 
 
@@ -168,18 +264,34 @@ def _require_alike(jobs: Sequence[Job]) -> None:
     first = jobs[0]
     for job in jobs:
         n = job.network
-        if n.signs is not None or any(m is not None for m in (n.mask_in, n.mask_rec, n.mask_out)) or n.input_noise or n.recurrent_noise:
+        if (
+            n.signs is not None
+            or any(m is not None for m in (n.mask_in, n.mask_rec, n.mask_out))
+            or n.input_noise
+            or n.recurrent_noise
+        ):
             raise Unavailable(
                 "The training kernel has no masks, signs or noise.",
                 hint="FusedRNN has them on the GPU under PyTorch's optimisers; train_many has them on a CPU.",
             )
         if (job.epochs, job.batch, _sizes(job.network)) != (first.epochs, first.batch, _sizes(first.network)):
-            raise Unavailable("Networks trained in one launch must be of one size, with as many epochs and examples in a batch.", hint="Train them in groups.")
-        if (job.examples.mask is None) != (first.examples.mask is None) or job.examples.inputs.shape != first.examples.inputs.shape:
-            raise Unavailable("Networks trained in one launch need as many examples, alike in length and mask.", hint="Train them in groups.")
+            raise Unavailable(
+                "Networks trained in one launch must be of one size, with as many epochs and examples in a batch.",
+                hint="Train them in groups.",
+            )
+        if (job.examples.mask is None) != (
+            first.examples.mask is None
+        ) or job.examples.inputs.shape != first.examples.inputs.shape:
+            raise Unavailable(
+                "Networks trained in one launch need as many examples, alike in length and mask.",
+                hint="Train them in groups.",
+            )
     why = refusal(first.network, first.examples.inputs.shape[1])
     if why:
-        raise Unavailable(f"The persistent kernel cannot hold this network: {why}.", hint="Use FusedRNN, which then runs the plain way, or a CPU.")
+        raise Unavailable(
+            f"The persistent kernel cannot hold this network: {why}.",
+            hint="Use FusedRNN, which then runs the plain way, or a CPU.",
+        )
 
 
 def _sizes(network: Network) -> tuple[Any, ...]:
@@ -223,7 +335,9 @@ def _raw_gradient(network: Network, name: str, raw: Tensor, gradient: Tensor) ->
     if factor is not None:
         gradient = gradient * torch.as_tensor(np.array(factor), device=raw.device)
     if name == "w_rec" and network.signed is not None:
-        gradient = torch.where(torch.as_tensor(network.signed, device=raw.device)[:, None], gradient * raw.sign(), gradient)
+        gradient = torch.where(
+            torch.as_tensor(network.signed, device=raw.device)[:, None], gradient * raw.sign(), gradient
+        )
     return gradient
 
 
@@ -236,7 +350,10 @@ def _pack(weights: Mapping[str, Tensor], network: Network | None) -> Tensor:
 def _unpack(row: Tensor, network: Network) -> dict[str, Tensor]:
     shapes = shapes_of(network)
     sizes = [math.prod(shapes[name]) for name in NAMES]
-    return {name: piece.reshape(shapes[name]) for name, piece in zip(NAMES, torch.split(row[: sum(sizes)], sizes), strict=True)}
+    return {
+        name: piece.reshape(shapes[name])
+        for name, piece in zip(NAMES, torch.split(row[: sum(sizes)], sizes), strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -265,7 +382,9 @@ class _Shape:
     def held(self, network: Network) -> int:
         """Floats in one thread's registers: weights, those of the recurrent matrix from both sides, and gradients."""
         outward = self.padded(network.n_rec) // self.lanes
-        return self.units * (2 * self.inward(network) + outward) + 2 * (self.units + 1) * self.outputs(network)
+        return self.units * (2 * self.inward(network) + outward) + 2 * (self.units + 1) * self.outputs(
+            network
+        )
 
     def inward(self, network: Network) -> int:
         return self.padded(network.n_rec + network.n_in) // self.lanes
@@ -275,7 +394,9 @@ class _Shape:
 
     def slots(self, network: Network) -> int:
         """Floats of one state of an optimiser: every thread's weights."""
-        return self.threads * (self.units * (self.inward(network) + self.outputs(network)) + 1 + self.outputs(network))
+        return self.threads * (
+            self.units * (self.inward(network) + self.outputs(network)) + 1 + self.outputs(network)
+        )
 
 
 def _shape(network: Network) -> _Shape:
@@ -290,8 +411,21 @@ def _up(count: int, step: int) -> int:
 
 def _launch(network: Network, mode: int, blocks: int, n_steps: int, arguments: list[Any]) -> None:
     _enter_context()
-    kernel = _compiled(_shape(network), network.n_in, network.n_out, ACTIVATIONS.index(network.activation), network.leak < 1, network.loss, mode)
-    kernel(grid=(blocks, 1, 1), block=(_shape(network).threads, 1, 1), args=arguments, shared_mem=shared_bytes(network, n_steps))
+    kernel = _compiled(
+        _shape(network),
+        network.n_in,
+        network.n_out,
+        ACTIVATIONS.index(network.activation),
+        network.leak < 1,
+        network.loss,
+        mode,
+    )
+    kernel(
+        grid=(blocks, 1, 1),
+        block=(_shape(network).threads, 1, 1),
+        args=arguments,
+        shared_mem=shared_bytes(network, n_steps),
+    )
 
 
 def _enter_context() -> None:
@@ -302,7 +436,9 @@ def _enter_context() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(shape: _Shape, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int) -> Any:
+def _compiled(
+    shape: _Shape, inputs: int, outputs: int, activation: int, leaky: bool, loss: str, mode: int
+) -> Any:
     """The kernel for one size, compiled once in a process."""
     chosen = {
         "LANES": shape.lanes,
@@ -315,7 +451,10 @@ def _compiled(shape: _Shape, inputs: int, outputs: int, activation: int, leaky: 
         "CROSS": int(loss == "cross_entropy"),
         "MODE": mode,
     }
-    source = "".join(f"#define {name} {value}\n" for name, value in chosen.items()) + Path(__file__).with_name("kernel.cu").read_text()
+    source = (
+        "".join(f"#define {name} {value}\n" for name, value in chosen.items())
+        + Path(__file__).with_name("kernel.cu").read_text()
+    )
     kernel = torch.cuda._compile_kernel(source, "fused", nvcc_options=["--use_fast_math"])
     kernel.set_shared_memory_config(_shared_limit())
     return kernel
@@ -333,4 +472,7 @@ def _compiler_refusal() -> str:
 
 @functools.cache
 def _shared_limit() -> int:
-    return min(_SHARED_BYTES, int(getattr(torch.cuda.get_device_properties(0), "shared_memory_per_block_optin", _SHARED_BYTES)))
+    return min(
+        _SHARED_BYTES,
+        int(getattr(torch.cuda.get_device_properties(0), "shared_memory_per_block_optin", _SHARED_BYTES)),
+    )

@@ -35,7 +35,9 @@ def _target() -> Any:
     features = binding.get_host_cpu_features().flatten()
     # LLVM halves vectors on some processors for fear of their clock; a kernel that does nothing but multiply wants them whole.
     wide = features + ",-prefer-256-bit" if host()[0] == 16 else features
-    return binding.Target.from_default_triple().create_target_machine(cpu=binding.get_host_cpu_name(), features=wide, opt=3, jit=True)
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=wide, opt=3, jit=True
+    )
 
 
 class Compiled:
@@ -46,7 +48,9 @@ class Compiled:
         parsed = binding.parse_assembly(str(module))
         parsed.verify()
         options = binding.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False  # done by hand
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = (
+            False  # done by hand
+        )
         builder = binding.create_pass_builder(target, options)
         builder.getModulePassManager().run(parsed, builder)
         self.parsed = parsed
@@ -167,7 +171,11 @@ class Emitter:
     def splat(self, scalar: Value, kind: Any = None) -> Value:
         kind = kind or self.floats
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-        return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, self.width), [0] * self.width))
+        return self.b.shuffle_vector(
+            one,
+            ir.Constant(kind, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, self.width), [0] * self.width),
+        )
 
     # arithmetic
 
@@ -188,7 +196,12 @@ class Emitter:
         return self._call("llvm.log.f32", F32, [scalar])
 
     def total(self, vector: Value) -> Value:
-        return self._call(f"llvm.vector.reduce.fadd.v{self.width}f32", F32, [ir.Constant(F32, -0.0), vector], fastmath=("reassoc",))
+        return self._call(
+            f"llvm.vector.reduce.fadd.v{self.width}f32",
+            F32,
+            [ir.Constant(F32, -0.0), vector],
+            fastmath=("reassoc",),
+        )
 
     def peak(self, vector: Value) -> Value:
         return self._call(f"llvm.vector.reduce.fmax.v{self.width}f32", F32, [vector])
@@ -206,21 +219,36 @@ class Emitter:
         """As a tree, so that no sum waits for all the others."""
         left = list(values)
         while len(left) > 1:
-            left = [self.b.fadd(left[i], left[i + 1]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
+            left = [
+                self.b.fadd(left[i], left[i + 1]) if i + 1 < len(left) else left[i]
+                for i in range(0, len(left), 2)
+            ]
         return left[0]
 
     def exp(self, x: Value) -> Value:
         """Cephes' expf: 2 to a whole power times a polynomial, right to about one unit in the last place."""
         b = self.b
         x = self.largest(self.smallest(x, self.same(88.0)), self.same(-87.0))
-        whole = self._call(f"llvm.floor.v{self.width}f32", self.floats, [self.fma(x, self.same(1.44269504088896341), self.same(0.5))])
+        whole = self._call(
+            f"llvm.floor.v{self.width}f32",
+            self.floats,
+            [self.fma(x, self.same(1.44269504088896341), self.same(0.5))],
+        )
         r = self.fma(whole, self.same(-0.693359375), x)
         r = self.fma(whole, self.same(2.12194440e-4), r)
         y = self.same(1.9875691500e-4)
-        for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        for coefficient in (
+            1.3981999507e-3,
+            8.3334519073e-3,
+            4.1665795894e-2,
+            1.6666665459e-1,
+            5.0000001201e-1,
+        ):
             y = self.fma(y, r, self.same(coefficient))
         y = self.fma(y, b.fmul(r, r), b.fadd(r, self.same(1.0)))
-        power = b.shl(b.add(b.fptosi(whole, self.ints), self.whole([127] * self.width)), self.whole([23] * self.width))
+        power = b.shl(
+            b.add(b.fptosi(whole, self.ints), self.whole([127] * self.width)), self.whole([23] * self.width)
+        )
         return b.fmul(y, b.bitcast(power, self.floats))
 
     def sigmoid(self, x: Value) -> Value:
@@ -238,7 +266,9 @@ class Emitter:
         return b.select(b.fcmp_ordered("<", square, self.same(0.625**2)), near, far)
 
     def relu(self, x: Value) -> Value:
-        return self.b.select(self.b.fcmp_ordered(">", self.same(0), x), self.same(0), x)  # lets NaN through, so that it is noticed
+        return self.b.select(
+            self.b.fcmp_ordered(">", self.same(0), x), self.same(0), x
+        )  # lets NaN through, so that it is noticed
 
     def transpose(self, rows: Sequence[Value]) -> list[Value]:
         """A square block of vectors, turned by exchanging ever larger halves."""

@@ -45,16 +45,24 @@ class Epochs:
         given = examples.checked(network)
         count, n_steps = given.inputs.shape[:2]
         if not 1 <= batch <= count:
-            raise BadInput(f"fused training: a batch of {batch} from {count} examples.", hint=f"Use a batch of 1 to {count}.")
+            raise BadInput(
+                f"fused training: a batch of {batch} from {count} examples.",
+                hint=f"Use a batch of 1 to {count}.",
+            )
         if model.w_in.device.type == "cpu":
-            runner: _Runner = _OnCPU(engine_for(network, _weights(model), n_steps=n_steps, batch=batch, optimizer=optimizer), given)
+            runner: _Runner = _OnCPU(
+                engine_for(network, _weights(model), n_steps=n_steps, batch=batch, optimizer=optimizer), given
+            )
             return cls(runner, count, batch)
         from windtunnel.fused import cuda
         from windtunnel.fused.many import Job
 
         if model.w_in.device.type != "cuda":
             return None
-        constrained = any(value is not None for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs))
+        constrained = any(
+            value is not None
+            for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs)
+        )
         job = Job(network=network, examples=given, weights=_weights(model), optimizer=optimizer, batch=batch)
         if not constrained and not cuda.refusal(network, n_steps):
             return cls(_InBlock(job), count, batch)
@@ -75,7 +83,10 @@ class Epochs:
         return torch.from_numpy(np.ascontiguousarray(losses))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._runner.steps(), **{name: value.detach().cpu().clone() for name, value in self._runner.state().items()}}
+        return {
+            "steps": self._runner.steps(),
+            **{name: value.detach().cpu().clone() for name, value in self._runner.state().items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         held = self._runner.state()
@@ -107,12 +118,19 @@ class _OnCPU:
         """Momenta by the names of the weights, laid out alike whichever engine has them."""
         found: dict[str, Tensor] = {}
         for order in ("first", "second"):
-            places = getattr(self._engine, f"_{order}") if isinstance(self._engine, WideEngine) else self._in_block(order)
+            places = (
+                getattr(self._engine, f"_{order}")
+                if isinstance(self._engine, WideEngine)
+                else self._in_block(order)
+            )
             found |= {f"{order} {name}": value for name, value in places.items()}
         return found
 
     def _in_block(self, order: str) -> dict[str, Tensor]:
-        return {name: torch.from_numpy(value) for name, value in self._engine._places(self._engine._held[order]).items()}
+        return {
+            name: torch.from_numpy(value)
+            for name, value in self._engine._places(self._engine._held[order]).items()
+        }
 
     def steps(self) -> int:
         return self._done

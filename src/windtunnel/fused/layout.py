@@ -147,4 +147,6 @@ class Page:
         count = self.lanes if c is None else self.s.n_rec - c * self.lanes
         if count >= self.lanes:
             return value
-        return self.e.b.select(self.e.flags([lane < count for lane in range(self.lanes)]), value, self.e.same(0))
+        return self.e.b.select(
+            self.e.flags([lane < count for lane in range(self.lanes)]), value, self.e.same(0)
+        )

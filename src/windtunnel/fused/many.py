@@ -30,7 +30,15 @@ class Job:
 
     def run(self) -> Trained:
         weights = self.weights or Weights.random(self.network, self.seed or 0)
-        return training.train(self.network, weights, self.examples, optimizer=self.optimizer, epochs=self.epochs, batch=self.batch, seed=self.seed)
+        return training.train(
+            self.network,
+            weights,
+            self.examples,
+            optimizer=self.optimizer,
+            epochs=self.epochs,
+            batch=self.batch,
+            seed=self.seed,
+        )
 
 
 def train_many(jobs: Iterable[Job], *, workers: int | None = None) -> list[Trained | Exploded]:
@@ -41,7 +49,11 @@ def train_many(jobs: Iterable[Job], *, workers: int | None = None) -> list[Train
     listed: Sequence[Job] = list(jobs)
     if workers is not None and workers < 1:
         raise BadInput(f"fused training: workers must be above 0, not {workers}.")
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(
+        workers or len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else workers or os.cpu_count()
+    ) as pool:
         return list(pool.map(_outcome, listed))
 
 

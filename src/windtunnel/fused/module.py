@@ -30,16 +30,33 @@ class FusedRNN(nn.Module):
     """
 
     def __init__(
-        self, n_in: int, n_rec: int, n_out: int, *, activation: str = "relu", leak: float = 1.0, batch_first: bool = False, **constraints: Any
+        self,
+        n_in: int,
+        n_rec: int,
+        n_out: int,
+        *,
+        activation: str = "relu",
+        leak: float = 1.0,
+        batch_first: bool = False,
+        **constraints: Any,
     ) -> None:
         super().__init__()
         if "loss" in constraints:
             raise BadInput("FusedRNN has no loss of its own.", hint="Apply one to its outputs.")
-        self.network = Network(n_in=n_in, n_rec=n_rec, n_out=n_out, activation=activation, leak=leak, **constraints)  # type: ignore[arg-type]
+        self.network = Network(
+            n_in=n_in,
+            n_rec=n_rec,
+            n_out=n_out,
+            activation=activation,  # type: ignore[arg-type]
+            leak=leak,
+            **constraints,
+        )
         self.batch_first, self._quiet = batch_first, plain(self.network)
         for name, shape in shapes_of(self.network).items():
             bound = shape[0] ** -0.5
-            drawn = torch.empty(shape).uniform_(-bound, bound) if name.startswith("w_") else torch.zeros(shape)
+            drawn = (
+                torch.empty(shape).uniform_(-bound, bound) if name.startswith("w_") else torch.zeros(shape)
+            )
             self.register_parameter(name, nn.Parameter(drawn))
         self._engines: dict[_Key, _Held] = {}
         self._said: set[str] = set()
@@ -75,14 +92,20 @@ class FusedRNN(nn.Module):
         if cuda is not None and cuda.available(self.network, timed):
             found: Tensor = _OnCUDA.apply(self, cuda, timed, noise, *weights)  # type: ignore[no-untyped-call]
             return found
-        how = "PyTorch's own recurrent call" if has_call(self.network, noise) else "a plain PyTorch loop, many launches a timestep"
+        how = (
+            "PyTorch's own recurrent call"
+            if has_call(self.network, noise)
+            else "a plain PyTorch loop, many launches a timestep"
+        )
         self._say(f"FusedRNN has no kernel for this network on {timed.device}; it runs as {how}.")
         return beside_kernel(self.network, timed, noise, weights)
 
     def _require_fitting(self, timed: Tensor, weights: list[Tensor]) -> None:
         if timed.ndim != 3 or timed.shape[2] != self.network.n_in or 0 in timed.shape:
             order = "batch, time" if self.batch_first else "time, batch"
-            raise BadInput(f"FusedRNN: inputs of shape {tuple(timed.shape)}; it reads ({order}, {self.network.n_in}), none of them 0.")
+            raise BadInput(
+                f"FusedRNN: inputs of shape {tuple(timed.shape)}; it reads ({order}, {self.network.n_in}), none of them 0."
+            )
         for name, held in zip(NAMES, weights, strict=True):
             if held.device != timed.device or held.dtype != timed.dtype:
                 raise BadInput(
@@ -93,7 +116,9 @@ class FusedRNN(nn.Module):
     def _noise(self, timed: Tensor) -> Tensor | None:
         if not (self.training and self.network.recurrent_noise):
             return None
-        return self.network.recurrent_noise * torch.randn(*timed.shape[:2], self.network.n_rec, device=timed.device, dtype=timed.dtype)
+        return self.network.recurrent_noise * torch.randn(
+            *timed.shape[:2], self.network.n_rec, device=timed.device, dtype=timed.dtype
+        )
 
     def _say(self, words: str) -> None:
         if words not in self._said:
@@ -115,7 +140,9 @@ def beside_kernel(network: Network, timed: Tensor, noise: Tensor | None, weights
     state = timed.new_zeros(1, timed.shape[1], network.n_rec)
     matrices = [w_in.T.contiguous(), w_rec.T.contiguous(), b_rec, torch.zeros_like(b_rec)]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")  # copied by the library, cheaply
+        warnings.filterwarnings(
+            "ignore", "RNN module weights are not part of single contiguous chunk"
+        )  # copied by the library, cheaply
         states: Tensor = call(timed, state, matrices, True, 1, 0.0, torch.is_grad_enabled(), False, False)[0]
     return states @ w_out + b_out
 
@@ -124,7 +151,9 @@ def constrained(network: Network, timed: Tensor, weights: list[Tensor]) -> list[
     """Weights after masks and signs, in the order of NAMES."""
     w = dict(zip(NAMES, weights, strict=True))
     if network.signed is not None:
-        w["w_rec"] = torch.where(torch.as_tensor(network.signed, device=timed.device)[:, None], w["w_rec"].abs(), w["w_rec"])
+        w["w_rec"] = torch.where(
+            torch.as_tensor(network.signed, device=timed.device)[:, None], w["w_rec"].abs(), w["w_rec"]
+        )
     for name in NAMES:
         factor = network.factor(name)
         if factor is not None:
@@ -186,12 +215,21 @@ class _OnCPU(torch.autograd.Function):
         key = (n_steps, batch, noise is not None)
         held = module._engines.pop(key, None)
         if held is None:
-            held = _Held(engine_for(module.network if noise is not None else module._quiet, given, n_steps=n_steps, batch=batch))
+            held = _Held(
+                engine_for(
+                    module.network if noise is not None else module._quiet,
+                    given,
+                    n_steps=n_steps,
+                    batch=batch,
+                )
+            )
         else:
             held.engine.put(given)
         ctx.loan = _Loan(module._engines, key, held)
         inputs = np.ascontiguousarray(timed.detach().transpose(0, 1).numpy())
-        outputs = held.engine.forward(inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy()))
+        outputs = held.engine.forward(
+            inputs, None if noise is None else np.ascontiguousarray(noise.transpose(0, 1).numpy())
+        )
         return torch.from_numpy(np.ascontiguousarray(outputs.swapaxes(0, 1)))
 
     @staticmethod
@@ -199,7 +237,11 @@ class _OnCPU(torch.autograd.Function):
     def backward(ctx: Any, slopes: Tensor) -> Any:
         engine = ctx.loan.engine()
         found = engine.backward(slopes.transpose(0, 1).numpy())
-        inputs = torch.from_numpy(np.ascontiguousarray(engine.input_slopes().swapaxes(0, 1))) if ctx.needs_input_grad[1] else None
+        inputs = (
+            torch.from_numpy(np.ascontiguousarray(engine.input_slopes().swapaxes(0, 1)))
+            if ctx.needs_input_grad[1]
+            else None
+        )
         ctx.loan.give_back()
         return None, inputs, None, *(torch.from_numpy(found.named()[name]) for name in NAMES)
 
@@ -208,7 +250,9 @@ class _OnCUDA(torch.autograd.Function):
     """As on the CPU, through the persistent kernel: forward gives the outputs and what backward needs."""
 
     @staticmethod
-    def forward(ctx: Any, module: FusedRNN, cuda: Any, timed: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, module: FusedRNN, cuda: Any, timed: Tensor, noise: Tensor | None, *weights: Tensor
+    ) -> Tensor:
         outputs, kept = cuda.forward(module.network, dict(zip(NAMES, weights, strict=True)), timed, noise)
         ctx.module, ctx.cuda, ctx.kept = module, cuda, kept
         return outputs  # type: ignore[no-any-return]
@@ -216,7 +260,9 @@ class _OnCUDA(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> Any:
-        inputs, found = ctx.cuda.backward(ctx.module.network, ctx.kept, slopes.contiguous(), to_inputs=ctx.needs_input_grad[2])
+        inputs, found = ctx.cuda.backward(
+            ctx.module.network, ctx.kept, slopes.contiguous(), to_inputs=ctx.needs_input_grad[2]
+        )
         return None, None, inputs, None, *(found[name] for name in NAMES)
 
 

@@ -22,7 +22,9 @@ def used(network: Network, weights: Weights) -> dict[str, Array]:
     return out
 
 
-def forward(network: Network, weights: Weights, inputs: Array, noise: Array | None = None) -> tuple[Array, Array, Array]:
+def forward(
+    network: Network, weights: Weights, inputs: Array, noise: Array | None = None
+) -> tuple[Array, Array, Array]:
     """Outputs, states and rates f(drive), each (example, time, ...); `noise` (example, time, n_rec) is added to the drive."""
     w, count, n_steps = used(network, weights), inputs.shape[0], inputs.shape[1]
     states = np.zeros((count, n_steps + 1, network.n_rec), w["w_rec"].dtype)
@@ -42,7 +44,9 @@ def activate(network: Network, drive: Array) -> Array:
 
 def loss(network: Network, outputs: Array, targets: Array, mask: Array | None) -> tuple[float, Array]:
     """The mean error over what the mask lets through, and its slope at every output."""
-    weight = np.broadcast_to(np.ones(1) if mask is None else mask, outputs.shape[:2])[..., None].astype(outputs.dtype)
+    weight = np.broadcast_to(np.ones(1) if mask is None else mask, outputs.shape[:2])[..., None].astype(
+        outputs.dtype
+    )
     if network.loss == "mse":
         count = weight.sum() * network.n_out
         difference = outputs - targets
@@ -50,10 +54,14 @@ def loss(network: Network, outputs: Array, targets: Array, mask: Array | None) -
     shifted = outputs - outputs.max(-1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     asked = np.eye(network.n_out, dtype=outputs.dtype)[targets]
-    return float(-(weight * asked * logs).sum() / weight.sum()), weight * (np.exp(logs) - asked) / weight.sum()
+    return float(-(weight * asked * logs).sum() / weight.sum()), weight * (
+        np.exp(logs) - asked
+    ) / weight.sum()
 
 
-def backward(network: Network, weights: Weights, inputs: Array, states: Array, rates: Array, slopes: Array) -> Weights:
+def backward(
+    network: Network, weights: Weights, inputs: Array, states: Array, rates: Array, slopes: Array
+) -> Weights:
     """Gradients of the raw weights, given the loss's slope at every output: back-propagation through time."""
     w, n_steps = used(network, weights), inputs.shape[1]
     drives = np.zeros_like(rates)
@@ -87,7 +95,9 @@ def _raw(network: Network, weights: Weights, name: str, slope: Array) -> Array:
     return slope
 
 
-def gradients(network: Network, weights: Weights, examples: Examples, noise: Array | None = None) -> tuple[float, Weights]:
+def gradients(
+    network: Network, weights: Weights, examples: Examples, noise: Array | None = None
+) -> tuple[float, Weights]:
     """The loss of a mini-batch and the gradients of the raw weights."""
     kind = weights.w_rec.dtype
     inputs = examples.inputs.astype(kind)
@@ -109,7 +119,12 @@ class Updater:
         self.number += 1
         norm = math.sqrt(sum(float((value.astype(np.float64) ** 2).sum()) for value in named.values()))
         clip = 1.0 if o.clip_norm is None else min(1.0, o.clip_norm / (norm + 1e-6))
-        return Weights(**{name: weights.named()[name] - self._change(name, clip * value) for name, value in named.items()})
+        return Weights(
+            **{
+                name: weights.named()[name] - self._change(name, clip * value)
+                for name, value in named.items()
+            }
+        )
 
     def _change(self, name: str, slope: Array) -> Array:
         o = self.optimizer

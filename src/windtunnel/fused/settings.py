@@ -59,7 +59,9 @@ class Network:
             raise BadRecord(f"fused network: leak (dt / tau) must be above 0 and at most 1, not {self.leak}.")
         for name in ("input_noise", "recurrent_noise"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise BadRecord(f"fused network: {name} is a standard deviation: 0 or above, not {getattr(self, name)}.")
+                raise BadRecord(
+                    f"fused network: {name} is a standard deviation: 0 or above, not {getattr(self, name)}."
+                )
         shapes = shapes_of(self)
         for name, of in (("mask_in", "w_in"), ("mask_rec", "w_rec"), ("mask_out", "w_out")):
             _freeze(self, name, shapes[of])
@@ -102,11 +104,16 @@ class Optimizer:
             raise BadRecord(f"fused optimizer: rate must be above 0, not {self.rate}.")
         for name in ("momentum", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise BadRecord(f"fused optimizer: {name} must be at least 0 and below 1, not {getattr(self, name)}.")
+                raise BadRecord(
+                    f"fused optimizer: {name} must be at least 0 and below 1, not {getattr(self, name)}."
+                )
         if not self.eps > 0:
             raise BadRecord(f"fused optimizer: eps must be above 0, not {self.eps}.")
         if self.clip_norm is not None and not self.clip_norm > 0:
-            raise BadRecord(f"fused optimizer: clip_norm must be above 0, not {self.clip_norm}.", hint="Use clip_norm=None to leave gradients as they are.")
+            raise BadRecord(
+                f"fused optimizer: clip_norm must be above 0, not {self.clip_norm}.",
+                hint="Use clip_norm=None to leave gradients as they are.",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,7 +138,9 @@ class Weights:
 
     def checked(self, network: Network) -> Weights:
         """The same weights as float32, refused where they do not fit the network."""
-        return Weights(**{name: _fitting(name, getattr(self, name), shape) for name, shape in shapes_of(network).items()})
+        return Weights(
+            **{name: _fitting(name, getattr(self, name), shape) for name, shape in shapes_of(network).items()}
+        )
 
     def named(self) -> dict[str, Array]:
         return {name: getattr(self, name) for name in NAMES}
@@ -152,16 +161,22 @@ class Examples:
         """The same examples, contiguous, as float32 (classes as int32), refused where they cannot be used."""
         inputs = _floats("inputs", self.inputs)
         if inputs.ndim != 3 or inputs.shape[2] != network.n_in or 0 in inputs.shape:
-            raise BadInput(f"inputs have the shape {inputs.shape}; the network reads (example, time, {network.n_in}), none of them 0.")
+            raise BadInput(
+                f"inputs have the shape {inputs.shape}; the network reads (example, time, {network.n_in}), none of them 0."
+            )
         _require_finite("inputs", inputs)
         count, n_steps = inputs.shape[:2]
-        return Examples(inputs=inputs, targets=self._targets(network, count, n_steps), mask=self._mask(count, n_steps))
+        return Examples(
+            inputs=inputs, targets=self._targets(network, count, n_steps), mask=self._mask(count, n_steps)
+        )
 
     def _targets(self, network: Network, count: int, n_steps: int) -> Array:
         if network.loss == "mse":
             targets = _floats("targets", self.targets)
             if targets.shape != (count, n_steps, network.n_out):
-                raise BadInput(f"targets have the shape {targets.shape}; mse needs (example, time, n_out) = {(count, n_steps, network.n_out)}.")
+                raise BadInput(
+                    f"targets have the shape {targets.shape}; mse needs (example, time, n_out) = {(count, n_steps, network.n_out)}."
+                )
             _require_finite("targets", targets)
             return targets
         classes = np.asarray(self.targets)
@@ -181,12 +196,16 @@ class Examples:
             return None
         mask = _floats("mask", self.mask)
         if mask.shape not in ((n_steps,), (count, n_steps)):
-            raise BadInput(f"the loss mask has the shape {mask.shape}; it needs (time,) = {(n_steps,)} or (example, time) = {(count, n_steps)}.")
+            raise BadInput(
+                f"the loss mask has the shape {mask.shape}; it needs (time,) = {(n_steps,)} or (example, time) = {(count, n_steps)}."
+            )
         if not np.isfinite(mask).all() or (mask < 0).any():
             raise BadInput("the loss mask must hold numbers of 0 or above.")
         empty = np.flatnonzero(mask.reshape(-1, n_steps).sum(1) == 0)
         if len(empty):
-            raise BadInput(f"the loss mask of example {empty[0]} is 0 at all times, so there is no error to learn from.")
+            raise BadInput(
+                f"the loss mask of example {empty[0]} is 0 at all times, so there is no error to learn from."
+            )
         return mask
 
 
@@ -235,11 +254,15 @@ def _fitting(name: str, value: Array, shape: tuple[int, ...]) -> Array:
 def _floats(name: str, value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise BadInput(f"{name} are {array.dtype}; the fused engine works in float32.", hint="Convert them to float32.")
+        raise BadInput(
+            f"{name} are {array.dtype}; the fused engine works in float32.", hint="Convert them to float32."
+        )
     return np.ascontiguousarray(array, np.float32)
 
 
 def _require_finite(name: str, array: Array) -> None:
     wrong = np.argwhere(~np.isfinite(array.reshape(len(array), -1)).all(1))
     if len(wrong):
-        raise BadInput(f"{name} of example {int(wrong[0][0])} hold numbers that are not finite ({len(wrong)} of {len(array)} examples do).")
+        raise BadInput(
+            f"{name} of example {int(wrong[0][0])} hold numbers that are not finite ({len(wrong)} of {len(array)} examples do)."
+        )

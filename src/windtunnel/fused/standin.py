@@ -80,7 +80,9 @@ class _StandIn(torch.autograd.Function):
     def backward(ctx: Any, slopes: Tensor) -> Any:
         timed, states, *weights = ctx.saved_tensors
         wanted = ctx.needs_input_grad[1]
-        inputs, *found = torch.ops.windtunnel.fused_backward(timed, *weights, slopes, states, ctx.code, wanted)
+        inputs, *found = torch.ops.windtunnel.fused_backward(
+            timed, *weights, slopes, states, ctx.code, wanted
+        )
         return None, inputs if wanted else None, None, *found
 
 
@@ -89,19 +91,30 @@ def _operators() -> Any:
     library: Any = torch.library.Library("windtunnel", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(f"fused(Tensor inputs, {_WEIGHTS}, Tensor? noise, int code) -> (Tensor, Tensor)")
     results = ", ".join(["Tensor"] * 6)
-    library.define(f"fused_backward(Tensor inputs, {_WEIGHTS}, Tensor slopes, Tensor states, int code, bool to_inputs) -> ({results})")
+    library.define(
+        f"fused_backward(Tensor inputs, {_WEIGHTS}, Tensor slopes, Tensor states, int code, bool to_inputs) -> ({results})"
+    )
     library.impl("fused", _forward_shapes, "Meta")
     library.impl("fused_backward", _backward_shapes, "Meta")
     return library
 
 
 def _forward_shapes(
-    inputs: Tensor, w_in: Tensor, w_rec: Tensor, b_rec: Tensor, w_out: Tensor, b_out: Tensor, noise: Tensor | None, code: int
+    inputs: Tensor,
+    w_in: Tensor,
+    w_rec: Tensor,
+    b_rec: Tensor,
+    w_out: Tensor,
+    b_out: Tensor,
+    noise: Tensor | None,
+    code: int,
 ) -> tuple[Tensor, Tensor]:
     """Outputs, and the states that backward needs; leaky units keep their rates beside them."""
     n_steps, batch = inputs.shape[:2]
     kept = 2 if code >= len(ACTIVATIONS) else 1
-    return inputs.new_empty(n_steps, batch, w_out.shape[1]), inputs.new_empty(batch, n_steps, kept * w_rec.shape[0])
+    return inputs.new_empty(n_steps, batch, w_out.shape[1]), inputs.new_empty(
+        batch, n_steps, kept * w_rec.shape[0]
+    )
 
 
 def _backward_shapes(
@@ -116,4 +129,6 @@ def _backward_shapes(
     code: int,
     to_inputs: bool,
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(inputs) if to_inputs else inputs.new_empty(0), *(torch.empty_like(w) for w in (w_in, w_rec, b_rec, w_out, b_out))
+    return torch.empty_like(inputs) if to_inputs else inputs.new_empty(0), *(
+        torch.empty_like(w) for w in (w_in, w_rec, b_rec, w_out, b_out)
+    )

@@ -37,7 +37,10 @@ class Sweep(Page):
     def take_inputs(self, update: Value, b: Value) -> None:
         """Copy this example's inputs beside the others of the batch, for the product at the end."""
         e, size = self.e, self.e.b.mul(self.n_steps, self.e.i(self.s.n_in))
-        source, goal = e.at(self.inputs, e.b.mul(self.example(update, b), size)), e.at(self.inputs_here, e.b.mul(b, size))
+        source, goal = (
+            e.at(self.inputs, e.b.mul(self.example(update, b), size)),
+            e.at(self.inputs_here, e.b.mul(b, size)),
+        )
         with e.loop(e.i(0), size) as k:
             e.store(e.load(source, k), goal, k)
 
@@ -63,7 +66,11 @@ class Sweep(Page):
 
     def _noise(self, noise: Value, t: Value, at: Value, c: int | None) -> Value:
         count = self.lanes if c is None else self.s.n_rec - c * self.lanes
-        return self.e.vload_some(noise, self.e.b.add(self.row(t, self.s.n_rec), at), count) if count > 0 else self.e.same(0)
+        return (
+            self.e.vload_some(noise, self.e.b.add(self.row(t, self.s.n_rec), at), count)
+            if count > 0
+            else self.e.same(0)
+        )
 
     def _state(self, drive: Value, here: Value, there: Value, rates: Value, at: Value, c: int | None) -> None:
         """Activation, leak, and the lane of the 1."""
@@ -79,14 +86,20 @@ class Sweep(Page):
         e.vstore(value, there, at)
 
     def _names(self, b: Value, t: Value) -> Value:
-        return self.e.at(self.rows(self.lists, b, 2, self.s.list_width, I32), self.row(t, self.s.list_width), I32)
+        return self.e.at(
+            self.rows(self.lists, b, 2, self.s.list_width, I32), self.row(t, self.s.list_width), I32
+        )
 
     def _awake(self, factors: Value, matrix: Value, b: Value, t: Value) -> Awake:
         """The units awake at state t; where all are, those of the timesteps that there are."""
         e = self.e
         if self.s.sparse:
-            return Awake(factors, matrix, self._names(b, t), e.load(self.rows(self.counts, b, 2, 1, I64), t, I64))
-        stop = e.b.select(e.b.icmp_signed("<", t, e.b.add(self.n_steps, e.i(1))), e.i(self.s.n_rec + 1), e.i(0))
+            return Awake(
+                factors, matrix, self._names(b, t), e.load(self.rows(self.counts, b, 2, 1, I64), t, I64)
+            )
+        stop = e.b.select(
+            e.b.icmp_signed("<", t, e.b.add(self.n_steps, e.i(1))), e.i(self.s.n_rec + 1), e.i(0)
+        )
         return Awake(factors, matrix, None, stop)
 
     def _list_awake(self, state: Value, b: Value, t: Value) -> None:
@@ -102,7 +115,9 @@ class Sweep(Page):
 
         self.over_state(one)
         for extra in range(0, GROUP, self.lanes):
-            e.vstore(e.whole([self.s.width - 1] * self.lanes), here, e.b.add(e.get(count, I64), e.i(extra)), I32)
+            e.vstore(
+                e.whole([self.s.width - 1] * self.lanes), here, e.b.add(e.get(count, I64), e.i(extra)), I32
+            )
         e.store(e.get(count, I64), self.rows(self.counts, b, 2, 1, I64), t, I64)
 
     def _sum_rows(self, into: Value, terms: Terms, awake: Awake, start: Value | None = None) -> None:
@@ -117,7 +132,9 @@ class Sweep(Page):
         for part in range(parts):
             self._sum_block(list(range(cuts[part], cuts[part + 1])), into, terms, awake, start)
 
-    def _sum_block(self, block: list[int], into: Value, terms: Terms, awake: Awake, start: Value | None) -> None:
+    def _sum_block(
+        self, block: list[int], into: Value, terms: Terms, awake: Awake, start: Value | None
+    ) -> None:
         """All sums in registers, in several at once to hide the products' latency."""
         e = self.e
         ways = min(self.lanes, max(1, 8 // len(block)))
@@ -130,7 +147,14 @@ class Sweep(Page):
             for total, at in zip(sums[way], offsets, strict=True):
                 e.set(total, e.fma(factor, e.vload(row, at), e.get(total)))
 
-        e.each(terms.count, lambda index, k: add(k % ways, e.broadcast(terms.factors, index), e.at(terms.matrix, self.row(e.b.add(index, e.i(terms.first))))))
+        e.each(
+            terms.count,
+            lambda index, k: add(
+                k % ways,
+                e.broadcast(terms.factors, index),
+                e.at(terms.matrix, self.row(e.b.add(index, e.i(terms.first)))),
+            ),
+        )
         group = max(ways, 2)
         with e.loop(e.i(0), awake.stop, group) as first:
             for way in range(group):
@@ -244,9 +268,13 @@ class Sweep(Page):
         slope, share = e.splat(e.b.fmul(weight, scale)), e.splat(e.b.fdiv(e.f(1), summed))
         chosen = e.b.fsub(e.load(out, e.b.sext(target, I64)), peak)
         for c in vectors:
-            asked = e.b.icmp_signed("==", e.splat(target, e.ints), e.whole([c * lanes + lane for lane in range(lanes)]))
+            asked = e.b.icmp_signed(
+                "==", e.splat(target, e.ints), e.whole([c * lanes + lane for lane in range(lanes)])
+            )
             soft = e.b.fmul(exps[c], share)
-            e.vstore(e.b.fmul(slope, e.b.fsub(soft, e.b.select(asked, e.same(1), e.same(0)))), out, e.i(c * lanes))
+            e.vstore(
+                e.b.fmul(slope, e.b.fsub(soft, e.b.select(asked, e.same(1), e.same(0)))), out, e.i(c * lanes)
+            )
         return e.b.fsub(e.log(summed), chosen)
 
     def backward(self, b: Value) -> None:
@@ -259,7 +287,9 @@ class Sweep(Page):
         with e.loop(e.i(0), self.n_steps) as back:
             t = e.b.sub(e.b.sub(self.n_steps, e.i(1)), back)
             later, now = e.at(slopes, self.row(e.b.add(t, e.i(1)))), e.at(slopes, self.row(t))
-            terms = Terms(e.at(outputs, self.row(t, s.out_width)), self.weights, s.n_rec + 1 + s.n_in, s.n_out)
+            terms = Terms(
+                e.at(outputs, self.row(t, s.out_width)), self.weights, s.n_rec + 1 + s.n_in, s.n_out
+            )
             start = self.carry if s.leaky else None
             if s.wide:
                 self._sum_terms(now, terms, start)

@@ -57,7 +57,9 @@ class AnyEngine(Protocol):
     def states(self) -> Array: ...
 
 
-def engine_for(network: Network, weights: Weights, *, n_steps: int, batch: int = 1, optimizer: Optimizer | None = None) -> AnyEngine:
+def engine_for(
+    network: Network, weights: Weights, *, n_steps: int, batch: int = 1, optimizer: Optimizer | None = None
+) -> AnyEngine:
     """The fastest engine on this processor for these sizes."""
     if cpu.available() and cpu.suits(network, batch):
         return cpu.Engine(network, weights, n_steps=n_steps, batch=batch, optimizer=optimizer)
@@ -69,7 +71,14 @@ def engine_for(network: Network, weights: Weights, *, n_steps: int, batch: int =
 
 
 def train(
-    network: Network, weights: Weights, examples: Examples, *, optimizer: Optimizer | None = None, epochs: int = 1, batch: int = 1, seed: int | None = None
+    network: Network,
+    weights: Weights,
+    examples: Examples,
+    *,
+    optimizer: Optimizer | None = None,
+    epochs: int = 1,
+    batch: int = 1,
+    seed: int | None = None,
 ) -> Trained:
     """Train over all examples, `epochs` times, in mini-batches; with a seed in a new order each epoch, else as they lie.
 
@@ -80,12 +89,16 @@ def train(
     if epochs < 1 or batch < 1:
         raise BadInput(f"fused training: epochs and batch must be above 0, not {epochs} and {batch}.")
     if batch > count:
-        raise BadInput(f"fused training: a batch of {batch} from {count} examples.", hint=f"Use batch={count} or less.")
+        raise BadInput(
+            f"fused training: a batch of {batch} from {count} examples.", hint=f"Use batch={count} or less."
+        )
     engine = engine_for(network, weights, n_steps=n_steps, batch=batch, optimizer=optimizer)
     generator = np.random.Generator(np.random.SFC64(seed or 0))  # the fastest of NumPy's at drawing noise
     updates, losses = count // batch, []
     for epoch in range(epochs):
-        order = (generator.permutation(count) if seed is not None else np.arange(count))[: updates * batch].reshape(updates, batch)
+        order = (generator.permutation(count) if seed is not None else np.arange(count))[
+            : updates * batch
+        ].reshape(updates, batch)
         for part in _parts(network, order, n_steps):
             losses.append(_train_part(engine, network, given, part, generator))
             if not math.isfinite(losses[-1][-1]):
@@ -95,13 +108,19 @@ def train(
 
 def _parts(network: Network, order: Array, n_steps: int) -> Iterator[Array]:
     """An epoch in pieces whose noise fits in memory; without noise in one."""
-    floats = order.shape[1] * n_steps * (network.n_rec * (network.recurrent_noise > 0) + network.n_in * (network.input_noise > 0))
+    floats = (
+        order.shape[1]
+        * n_steps
+        * (network.n_rec * (network.recurrent_noise > 0) + network.n_in * (network.input_noise > 0))
+    )
     rows = max(1, NOISE_FLOATS // floats) if floats else len(order)
     for first in range(0, len(order), rows):
         yield order[first : first + rows]
 
 
-def _train_part(engine: AnyEngine, network: Network, examples: Examples, order: Array, generator: np.random.Generator) -> Array:
+def _train_part(
+    engine: AnyEngine, network: Network, examples: Examples, order: Array, generator: np.random.Generator
+) -> Array:
     shape = (*order.shape, examples.inputs.shape[1])
     noise = None
     if network.recurrent_noise:
@@ -110,7 +129,9 @@ def _train_part(engine: AnyEngine, network: Network, examples: Examples, order: 
     if not network.input_noise:
         return engine.train(examples, order, noise)
     picked = order.ravel()
-    inputs = examples.inputs[picked] + np.float32(network.input_noise) * generator.standard_normal(examples.inputs[picked].shape, np.float32)
+    inputs = examples.inputs[picked] + np.float32(network.input_noise) * generator.standard_normal(
+        examples.inputs[picked].shape, np.float32
+    )
     mask = examples.mask[picked] if examples.mask is not None and examples.mask.ndim == 2 else examples.mask
     blurred = Examples(inputs=inputs, targets=examples.targets[picked], mask=mask)
     return engine.train(blurred, np.arange(len(picked)).reshape(order.shape), noise)

@@ -30,7 +30,12 @@ class Update(Page):
         slopes = Operand(self.slopes, s.width, 1, 0)
         self._product(s.n_rec + 1, 0, Operand(self.states, s.width, 1, 0), slopes)
         self._product(s.n_in, s.n_rec + 1, Operand(self.inputs_here, s.n_in, 0, 0), slopes)
-        self._product(s.n_out, s.n_rec + 1 + s.n_in, Operand(self.outputs, s.out_width, 0, 0), Operand(self.states, s.width, 1, 1))
+        self._product(
+            s.n_out,
+            s.n_rec + 1 + s.n_in,
+            Operand(self.outputs, s.out_width, 0, 0),
+            Operand(self.states, s.width, 1, 1),
+        )
 
     def _product(self, rows: int, first: int, left: Operand, right: Operand) -> None:
         """gradient[first + r, :] = sum over examples and time of left[r] * right[:], in tiles that stay in registers."""
@@ -39,7 +44,10 @@ class Update(Page):
             block = most - most % 2
             height = min(rows, budget // block)
             whole = self.vectors // block * block * self.lanes
-            for start, stop, tall in ((0, rows // height * height, height), (rows // height * height, rows, rows % height)):
+            for start, stop, tall in (
+                (0, rows // height * height, height),
+                (rows // height * height, rows, rows % height),
+            ):
                 if not tall:
                     continue
                 with e.loop(e.i(start), e.i(stop), tall) as row:
@@ -59,12 +67,18 @@ class Update(Page):
             if rows > whole:
                 self._tile(at, block, rows - whole, e.i(whole), first, left, right)
 
-    def _tile(self, at: Value, block: int, height: int, row: Value, first: int, left: Operand, right: Operand) -> None:
+    def _tile(
+        self, at: Value, block: int, height: int, row: Value, first: int, left: Operand, right: Operand
+    ) -> None:
         e = self.e
         sums = [[e.local(e.floats, e.same(0)) for _ in range(block)] for _ in range(height)]
         with e.loop(e.i(0), self.batch) as b:
-            l_rows = e.at(self.rows(left.base, b, left.extra, left.width), e.b.add(row, e.i(left.skip * left.width)))
-            r_rows = e.at(self.rows(right.base, b, right.extra, right.width), e.b.add(at, e.i(right.skip * right.width)))
+            l_rows = e.at(
+                self.rows(left.base, b, left.extra, left.width), e.b.add(row, e.i(left.skip * left.width))
+            )
+            r_rows = e.at(
+                self.rows(right.base, b, right.extra, right.width), e.b.add(at, e.i(right.skip * right.width))
+            )
             with e.loop(e.i(0), self.n_steps) as t:
                 l_row, r_row = e.at(l_rows, self.row(t, left.width)), e.at(r_rows, self.row(t, right.width))
                 vectors = [e.vload(r_row, e.i(k * self.lanes)) for k in range(block)]
@@ -77,7 +91,11 @@ class Update(Page):
             for k in range(block):
                 value = e.get(sums[j][k])
                 squares = e.fma(value, value, squares)
-                e.vstore(value, self.gradient, e.b.add(self.row(e.b.add(row, e.i(first + j))), e.b.add(at, e.i(k * self.lanes))))
+                e.vstore(
+                    value,
+                    self.gradient,
+                    e.b.add(self.row(e.b.add(row, e.i(first + j))), e.b.add(at, e.i(k * self.lanes))),
+                )
         e.set(self.squares, squares)
 
     def constrain(self) -> Value:
@@ -161,7 +179,12 @@ class Update(Page):
             self.over_weights(one)
         if self.s.wide:
             return
-        with e.loop(e.i(0), e.i(self.s.width), lanes) as row, e.loop(e.i(0), e.i(self.s.width), lanes) as column:
-            block = [e.vload(self.weights, e.b.add(self.row(e.b.add(row, e.i(k))), column)) for k in range(lanes)]
+        with (
+            e.loop(e.i(0), e.i(self.s.width), lanes) as row,
+            e.loop(e.i(0), e.i(self.s.width), lanes) as column,
+        ):
+            block = [
+                e.vload(self.weights, e.b.add(self.row(e.b.add(row, e.i(k))), column)) for k in range(lanes)
+            ]
             for k, turned in enumerate(e.transpose(block)):
                 e.vstore(turned, self.turned, e.b.add(self.row(e.b.add(column, e.i(k))), row))

@@ -21,18 +21,39 @@ from windtunnel.fused.settings import NAMES, Array, Examples, Network, Optimizer
 class WideEngine:
     """The same calls as `cpu.Engine`, for any number of timesteps and any batch."""
 
-    def __init__(self, network: Network, weights: Weights, *, n_steps: int, batch: int = 1, optimizer: Optimizer | None = None) -> None:
-        self.network, self.optimizer, self.n_steps, self.batch = network, optimizer or Optimizer(), n_steps, batch
-        self._factors = {name: torch.tensor(factor) for name in NAMES if (factor := network.factor(name)) is not None}
+    def __init__(
+        self,
+        network: Network,
+        weights: Weights,
+        *,
+        n_steps: int,
+        batch: int = 1,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        self.network, self.optimizer, self.n_steps, self.batch = (
+            network,
+            optimizer or Optimizer(),
+            n_steps,
+            batch,
+        )
+        self._factors = {
+            name: torch.tensor(factor) for name in NAMES if (factor := network.factor(name)) is not None
+        }
         self._signed = None if network.signed is None else torch.tensor(network.signed)[:, None]
         self.load(weights)
 
     def load(self, weights: Weights) -> None:
-        self._raw = {name: torch.tensor(value) for name, value in weights.checked(self.network).named().items()}
+        self._raw = {
+            name: torch.tensor(value) for name, value in weights.checked(self.network).named().items()
+        }
         self._slopes = {name: torch.zeros_like(value) for name, value in self._raw.items()}
         kept = self.optimizer.name == "adam" or self.optimizer.momentum > 0
         self._first = {name: torch.zeros_like(value) for name, value in self._raw.items()} if kept else {}
-        self._second = {name: torch.zeros_like(value) for name, value in self._raw.items()} if self.optimizer.name == "adam" else {}
+        self._second = (
+            {name: torch.zeros_like(value) for name, value in self._raw.items()}
+            if self.optimizer.name == "adam"
+            else {}
+        )
         self._number = 0
         self._refresh()
 
@@ -51,10 +72,17 @@ class WideEngine:
     def train(self, examples: Examples, order: Array, noise: Array | None = None) -> Array:
         """As `cpu.Engine.train`."""
         mask = np.ones(self.n_steps, np.float32) if examples.mask is None else examples.mask
-        inputs, targets, weighing = torch.from_numpy(examples.inputs), torch.from_numpy(examples.targets), torch.from_numpy(mask)
+        inputs, targets, weighing = (
+            torch.from_numpy(examples.inputs),
+            torch.from_numpy(examples.targets),
+            torch.from_numpy(mask),
+        )
         scales, losses = scales_of(self.network, mask, order), []
         for number, row in enumerate(torch.from_numpy(np.asarray(order, np.int64))):
-            self._forward(inputs[row].transpose(0, 1), None if noise is None else torch.from_numpy(noise[number]).transpose(0, 1))
+            self._forward(
+                inputs[row].transpose(0, 1),
+                None if noise is None else torch.from_numpy(noise[number]).transpose(0, 1),
+            )
             weight = (weighing.expand(len(row), -1) if weighing.ndim == 1 else weighing[row]).T
             value, slopes = self._loss(targets[row].transpose(0, 1), weight, float(scales[number]))
             losses.append(value)
@@ -66,7 +94,10 @@ class WideEngine:
 
     @torch.no_grad()
     def forward(self, inputs: Array, noise: Array | None = None) -> Array:
-        self._forward(torch.from_numpy(inputs).transpose(0, 1), None if noise is None else torch.from_numpy(noise).transpose(0, 1))
+        self._forward(
+            torch.from_numpy(inputs).transpose(0, 1),
+            None if noise is None else torch.from_numpy(noise).transpose(0, 1),
+        )
         return np.array(self._outputs.transpose(0, 1).numpy())
 
     @torch.no_grad()
@@ -98,10 +129,14 @@ class WideEngine:
             else:
                 torch.lerp(self._states[t], drives[t], leak, out=self._states[t + 1])
         self._rates = drives
-        self._outputs = (self._states[1:].reshape(n_steps * batch, -1) @ w["w_out"] + w["b_out"]).view(n_steps, batch, -1)
+        self._outputs = (self._states[1:].reshape(n_steps * batch, -1) @ w["w_out"] + w["b_out"]).view(
+            n_steps, batch, -1
+        )
 
     def _activate(self, drive: Tensor) -> Tensor:
-        return {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}[self.network.activation](drive)
+        return {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}[self.network.activation](
+            drive
+        )
 
     def _loss(self, targets: Tensor, weight: Tensor, scale: float) -> tuple[float, Tensor]:
         if self.network.loss == "mse":
@@ -140,7 +175,9 @@ class WideEngine:
         for name, factor in self._factors.items():
             made[name] *= factor
         if self._signed is not None:
-            made["w_rec"].copy_(torch.where(self._signed, made["w_rec"] * self._raw["w_rec"].sign(), made["w_rec"]))
+            made["w_rec"].copy_(
+                torch.where(self._signed, made["w_rec"] * self._raw["w_rec"].sign(), made["w_rec"])
+            )
 
     def _slope(self, felt: Tensor, t: int) -> None:
         rates = self._rates[t]
@@ -156,7 +193,9 @@ class WideEngine:
         self._number += 1
         clip = 1.0
         if o.clip_norm is not None:
-            norm = math.sqrt(sum(float(torch.linalg.vector_norm(value)) ** 2 for value in self._slopes.values()))
+            norm = math.sqrt(
+                sum(float(torch.linalg.vector_norm(value)) ** 2 for value in self._slopes.values())
+            )
             clip = min(1.0, o.clip_norm / (norm + 1e-6))
         for name, raw in self._raw.items():
             self._change(name, raw, self._slopes[name], clip)

@@ -49,9 +49,15 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         trees = {name: _put_together(tree, tensors) for name, tree in header["trees"].items()}
         note: dict[str, Any] = header["note"]
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error}.", hint="Check the file's owner and disk, or begin anew with --fresh.") from error
+        raise StoreError(
+            f"{path} cannot be read: {error}.",
+            hint="Check the file's owner and disk, or begin anew with --fresh.",
+        ) from error
     except Exception as error:  # safetensors has an error class of its own for a broken file
-        raise BadInput(f"{path} is no checkpoint of windtunnel, or is damaged: {error}.", hint="Use another --folder, or begin anew with --fresh.") from error
+        raise BadInput(
+            f"{path} is no checkpoint of windtunnel, or is damaged: {error}.",
+            hint="Use another --folder, or begin anew with --fresh.",
+        ) from error
     return trees, note
 
 
@@ -102,7 +108,11 @@ def _take_apart(tree: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 def _put_together(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(plain, dict):
-        return tensors[plain["tensor"]] if "tensor" in plain else {key: _put_together(value, tensors) for key, value in plain["table"]}
+        return (
+            tensors[plain["tensor"]]
+            if "tensor" in plain
+            else {key: _put_together(value, tensors) for key, value in plain["table"]}
+        )
     return [_put_together(value, tensors) for value in plain] if isinstance(plain, list) else plain
 
 
@@ -112,11 +122,14 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _kept(path: Path) -> str:
-    return f"Make room on the disk or choose another --folder; {'the checkpoint before it is kept, the same command goes on from it' if path.exists() else 'nothing was there before'}."
+    return f"Make workspace on the disk or choose another --folder; {'the checkpoint before it is kept, the same command goes on from it' if path.exists() else 'nothing was there before'}."
 
 
 def _safetensors(part: str) -> Any:
     try:
         return importlib.import_module(f"safetensors.{part}" if part else "safetensors")
     except ImportError as error:
-        raise Unavailable("Saving weights needs safetensors, which is not installed.", hint='Install it: pip install "windtunnel[learn]"') from error
+        raise Unavailable(
+            "Saving weights needs safetensors, which is not installed.",
+            hint='Install it: pip install "windtunnel[learn]"',
+        ) from error

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import Unavailable, UnknownName, nearest
-from windtunnel.lesson import Dataset
+from windtunnel.job.lesson import Dataset
 
 NAMES = ("digits", "text", "images", "arithmetic", "decision")
 REPLACEMENT = "\ufffd"
@@ -50,7 +50,10 @@ def load(
         return _named(source, size, channels, classes, n_steps)
     path = Path(source)
     if not path.exists():
-        raise UnknownName(f"There is no data set and no file called {source!r}.", hint=f"{nearest(source, NAMES)} Or give a path to your own data.")
+        raise UnknownName(
+            f"There is no data set and no file called {source!r}.",
+            hint=f"{nearest(source, NAMES)} Or give a path to your own data.",
+        )
     from windtunnel.learning import files
 
     return files.read(path, wanted, size=size, channels=channels)
@@ -78,30 +81,50 @@ def split(name: str, images: Tensor, labels: Tensor) -> Dataset:
         count = max(1, len(members) // 5)
         held.append(members[:count])
         kept.append(members[count:])
-    train, held_out = ({"images": images[rows], "labels": labels[rows]} for rows in (torch.cat(kept), torch.cat(held)))
+    train, held_out = (
+        {"images": images[rows], "labels": labels[rows]} for rows in (torch.cat(kept), torch.cat(held))
+    )
     height, width = images.shape[2:]
     facts = {"classes": classes, "channels": images.shape[1], **({"size": height} if height == width else {})}
     return Dataset(name=name, train=train, held_out=held_out, facts=facts)
 
 
-def images(*, size: int = 32, channels: int = 3, classes: int = 10, examples: int = 64, held_out: int = 32, seed: int = 0) -> Dataset:
+def images(
+    *,
+    size: int = 32,
+    channels: int = 3,
+    classes: int = 10,
+    examples: int = 64,
+    held_out: int = 32,
+    seed: int = 0,
+) -> Dataset:
     """Gratings in noise: each class has its orientation and fineness, each picture its own phase, so that pixels alone tell little."""
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for count in (examples, held_out):
         labels = torch.arange(count) % classes
         parts.append({"images": _gratings(labels, size, channels, classes, generator), "labels": labels})
-    return Dataset(name="images", train=parts[0], held_out=parts[1], facts={"classes": classes, "size": size, "channels": channels})
+    return Dataset(
+        name="images",
+        train=parts[0],
+        held_out=parts[1],
+        facts={"classes": classes, "size": size, "channels": channels},
+    )
 
 
 def text(*, characters: int = 400_000, held_out: int = 60_000) -> Dataset:
     """Python's own sources: every fifth file is held out, none is so long that its style is all there is."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    passages = [p for p in (_source(path) for path in sorted(folder.glob("*.py"))) if 0 < len(p) <= _LONGEST_FILE]
+    passages = [
+        p for p in (_source(path) for path in sorted(folder.glob("*.py"))) if 0 < len(p) <= _LONGEST_FILE
+    ]
     train = "".join(p for i, p in enumerate(passages) if i % 5)[:characters]
     unseen = "".join(p for i, p in enumerate(passages) if i % 5 == 0)[:held_out]
     if not train or not unseen:
-        raise Unavailable(f"The sources of Python's standard library are not under {folder}.", hint="Give a text file of your own: --data FILE.txt")
+        raise Unavailable(
+            f"The sources of Python's standard library are not under {folder}.",
+            hint="Give a text file of your own: --data FILE.txt",
+        )
     return from_text("text", train, unseen)
 
 
@@ -109,10 +132,17 @@ def from_text(name: str, train: str, held_out: str) -> Dataset:
     """Character ids; characters too rare to be learned share one replacement, the last of the alphabet."""
     counts = collections.Counter(train)
     rare = min(_RARE, max(2, len(train) // 20_000))
-    alphabet = "".join(sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)) + REPLACEMENT
+    alphabet = (
+        "".join(sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)) + REPLACEMENT
+    )
     ids = {character: i for i, character in enumerate(alphabet)}
-    encoded = [torch.tensor([ids.get(c, len(alphabet) - 1) for c in part], dtype=torch.int64) for part in (train, held_out)]
-    return Dataset(name=name, train={"text": encoded[0]}, held_out={"text": encoded[1]}, facts={"alphabet": alphabet})
+    encoded = [
+        torch.tensor([ids.get(c, len(alphabet) - 1) for c in part], dtype=torch.int64)
+        for part in (train, held_out)
+    ]
+    return Dataset(
+        name=name, train={"text": encoded[0]}, held_out={"text": encoded[1]}, facts={"alphabet": alphabet}
+    )
 
 
 def decode(ids: Sequence[int], alphabet: str) -> str:
@@ -120,7 +150,9 @@ def decode(ids: Sequence[int], alphabet: str) -> str:
     return "".join(alphabet[i] for i in ids)
 
 
-def _named(name: str, size: int | None, channels: int | None, classes: int | None, n_steps: int | None) -> Dataset:
+def _named(
+    name: str, size: int | None, channels: int | None, classes: int | None, n_steps: int | None
+) -> Dataset:
     if name == "images":
         return images(size=size or 32, channels=channels or 3, classes=classes or 10)
     if name == "decision":

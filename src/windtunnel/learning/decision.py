@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadInput
-from windtunnel.lesson import Dataset
+from windtunnel.job.lesson import Dataset
 
 COHERENCES = (0.032, 0.064, 0.128, 0.256, 0.512)
 MODERATE = 0.256
@@ -24,7 +24,10 @@ SHORTEST = 4
 def periods(n_steps: int) -> tuple[int, int]:
     """The timestep at which the stimulus comes on and the one at which the decision is asked for."""
     if n_steps < SHORTEST:
-        raise BadInput(f"A trial needs at least {SHORTEST} timesteps for fixation, stimulus and decision, not {n_steps}.", hint="Use n_steps=20 or more.")
+        raise BadInput(
+            f"A trial needs at least {SHORTEST} timesteps for fixation, stimulus and decision, not {n_steps}.",
+            hint="Use n_steps=20 or more.",
+        )
     return max(1, n_steps // 5), n_steps - max(1, n_steps // 5)
 
 
@@ -32,7 +35,9 @@ def generate(*, n_steps: int = 20, examples: int = 4000, held_out: int = 2000, s
     """Trials of all coherences in equal numbers, both choices equally often."""
     generator = torch.Generator().manual_seed(seed)
     train, unseen = (_trials(n_steps, count, generator) for count in (examples, held_out))
-    return Dataset(name="decision", train=train, held_out=unseen, facts={"n_steps": n_steps, "inputs": 2, "choices": 2})
+    return Dataset(
+        name="decision", train=train, held_out=unseen, facts={"n_steps": n_steps, "inputs": 2, "choices": 2}
+    )
 
 
 def accuracy(outputs: Tensor, trials: Mapping[str, Tensor], n_steps: int) -> dict[str, float]:

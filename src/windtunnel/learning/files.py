@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data
-from windtunnel.lesson import Dataset
 
 SHORTEST_TEXT = 2_000
 _PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
@@ -24,7 +24,10 @@ _LAYOUT = "Lay it out as FOLDER/class name/picture.png, with two classes or more
 def read(path: Path, wanted: str | None, *, size: int | None = None, channels: int | None = None) -> Dataset:
     """The data under `path` in the form that a network needs whose own data set is `wanted`."""
     if wanted in ("arithmetic", "decision"):
-        raise BadInput(f"{path} cannot be used: this network learns from generated {wanted} data only.", hint=f"Leave --data away, or use --data {wanted}.")
+        raise BadInput(
+            f"{path} cannot be used: this network learns from generated {wanted} data only.",
+            hint=f"Leave --data away, or use --data {wanted}.",
+        )
     if wanted == "text":
         return _text(path)
     if path.is_dir():
@@ -35,19 +38,30 @@ def read(path: Path, wanted: str | None, *, size: int | None = None, channels: i
         return _table(path, *_numpy(path))
     if wanted is None and path.suffix.lower() in (".txt", ".md", ".py"):
         return _text(path)
-    raise BadInput(f"{path} is no folder of images, CSV or NumPy file.", hint=f"Give FILE.csv, FILE.npy or FILE.npz (last column: the label). {_LAYOUT}")
+    raise BadInput(
+        f"{path} is no folder of images, CSV or NumPy file.",
+        hint=f"Give FILE.csv, FILE.npy or FILE.npz (last column: the label). {_LAYOUT}",
+    )
 
 
 def _text(path: Path) -> Dataset:
     """The last tenth is held out."""
     if path.is_dir():
-        raise BadInput(f"{path} is a folder; this network learns from one text file.", hint="Give a file, for example --data book.txt")
+        raise BadInput(
+            f"{path} is a folder; this network learns from one text file.",
+            hint="Give a file, for example --data book.txt",
+        )
     try:
         whole = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as text: {error}.", hint="Give a plain text file in UTF-8.") from error
+        raise BadInput(
+            f"{path} cannot be read as text: {error}.", hint="Give a plain text file in UTF-8."
+        ) from error
     if len(whole) < SHORTEST_TEXT:
-        raise BadInput(f"{path} has {len(whole):,} characters; at least {SHORTEST_TEXT:,} are needed to learn from.", hint="Give a longer text.")
+        raise BadInput(
+            f"{path} has {len(whole):,} characters; at least {SHORTEST_TEXT:,} are needed to learn from.",
+            hint="Give a longer text.",
+        )
     border = len(whole) * 9 // 10
     return data.from_text(path.name, whole[:border], whole[border:])
 
@@ -55,13 +69,19 @@ def _text(path: Path) -> Dataset:
 def _folder(path: Path, size: int, channels: int | None) -> Dataset:
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     if len(folders) < 2:
-        raise BadInput(f"{path} has {len(folders)} class folder{'' if len(folders) == 1 else 's'}; there is nothing to tell apart.", hint=_LAYOUT)
+        raise BadInput(
+            f"{path} has {len(folders)} class folder{'' if len(folders) == 1 else 's'}; there is nothing to tell apart.",
+            hint=_LAYOUT,
+        )
     pictures: list[Tensor] = []
     labels: list[int] = []
     for label, folder in enumerate(folders):
         files = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICTURES)
         if len(files) < 2:
-            raise BadInput(f"{folder} has {len(files)} pictures; each class needs two or more, one to learn and one to examine.", hint=_LAYOUT)
+            raise BadInput(
+                f"{folder} has {len(files)} pictures; each class needs two or more, one to learn and one to examine.",
+                hint=_LAYOUT,
+            )
         pictures += [_picture(file, size, channels or 3) for file in files]
         labels += [label] * len(files)
     return data.split(path.name, torch.stack(pictures), torch.tensor(labels))
@@ -73,12 +93,19 @@ def _picture(path: Path, size: int, channels: int) -> Tensor:
     except ImportError as error:
         raise Unavailable("Reading pictures needs Pillow, which is not installed.", hint=data.HINT) from error
     if channels not in _MODES:
-        raise BadInput(f"Pictures have 1 or 3 channels, not {channels}.", hint="Use channels=1 for grey, channels=3 for colour.")
+        raise BadInput(
+            f"Pictures have 1 or 3 channels, not {channels}.",
+            hint="Use channels=1 for grey, channels=3 for colour.",
+        )
     try:
         with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert(_MODES[channels]).resize((size, size)), dtype=np.float32) / 255
+            pixels = (
+                np.asarray(picture.convert(_MODES[channels]).resize((size, size)), dtype=np.float32) / 255
+            )
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
-        raise BadInput(f"{path} cannot be read as a picture: {error}.", hint="Remove it, or save it again as PNG.") from error
+        raise BadInput(
+            f"{path} cannot be read as a picture: {error}.", hint="Remove it, or save it again as PNG."
+        ) from error
     return torch.from_numpy(pixels).reshape(size, size, channels).permute(2, 0, 1)
 
 
@@ -86,9 +113,17 @@ def _csv(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
     """Numbers, and in the last column the label. A first row that is no number at all is a heading."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [(i, row) for i, row in enumerate(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), 1) if row]
+            rows = [
+                (i, row)
+                for i, row in enumerate(
+                    csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), 1
+                )
+                if row
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read as CSV: {error}.", hint="Save it as UTF-8, comma separated.") from error
+        raise BadInput(
+            f"{path} cannot be read as CSV: {error}.", hint="Save it as UTF-8, comma separated."
+        ) from error
     if rows and not any(_is_number(cell) for cell in rows[0][1]):
         rows = rows[1:]
     if not rows:
@@ -96,11 +131,19 @@ def _csv(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
     width = len(rows[0][1])
     for number, row in rows:
         if len(row) != width or width < 2:
-            raise BadInput(f"{path} line {number} has {len(row)} columns, line {rows[0][0]} has {width}; at least 2 are needed.", hint="Mend that line.")
+            raise BadInput(
+                f"{path} line {number} has {len(row)} columns, line {rows[0][0]} has {width}; at least 2 are needed.",
+                hint="Mend that line.",
+            )
         for column, cell in enumerate(row[:-1], 1):
             if not _is_number(cell):
-                raise BadInput(f"{path} line {number}, column {column}: {cell!r} is not a number.", hint="Only the last column, the label, may be a word.")
-    return np.array([[float(cell) for cell in row[:-1]] for _, row in rows]), [row[-1].strip() for _, row in rows]
+                raise BadInput(
+                    f"{path} line {number}, column {column}: {cell!r} is not a number.",
+                    hint="Only the last column, the label, may be a word.",
+                )
+    return np.array([[float(cell) for cell in row[:-1]] for _, row in rows]), [
+        row[-1].strip() for _, row in rows
+    ]
 
 
 def _numpy(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
@@ -109,15 +152,24 @@ def _numpy(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
         loaded = np.load(path, allow_pickle=False)
         arrays = dict(loaded) if path.suffix.lower() == ".npz" else {"table": loaded}
     except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"{path} cannot be read as NumPy data: {error}.", hint="Save it with numpy.save or numpy.savez; objects are not read.") from error
+        raise BadInput(
+            f"{path} cannot be read as NumPy data: {error}.",
+            hint="Save it with numpy.save or numpy.savez; objects are not read.",
+        ) from error
     table = arrays.get("table")
     if table is not None and table.ndim == 2 and table.shape[1] > 1:
         values, labels = table[:, :-1], table[:, -1]
     else:
-        values, labels = (next((arrays[k] for k in keys if k in arrays), None) for keys in (("images", "x"), ("labels", "y")))
+        values, labels = (
+            next((arrays[k] for k in keys if k in arrays), None)
+            for keys in (("images", "x"), ("labels", "y"))
+        )
     if values is None or labels is None or values.ndim < 2 or len(values) != labels.size:
         told = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
-        raise BadInput(f"{path} holds {told}.", hint="Needed: a table with the label in its last column, or an .npz with images and labels of the same length.")
+        raise BadInput(
+            f"{path} holds {told}.",
+            hint="Needed: a table with the label in its last column, or an .npz with images and labels of the same length.",
+        )
     if values.dtype.kind not in "buif":
         raise BadInput(f"{path} holds values of type {values.dtype}, not numbers.", hint="Save numbers.")
     return values.astype(np.float64), [str(label) for label in labels.reshape(-1).tolist()]
@@ -127,16 +179,30 @@ def _table(path: Path, values: np.ndarray[Any, Any], labels: list[str]) -> Datas
     """Values scaled to 0..1: all alike where a row is a square picture, else each column by itself."""
     names = sorted(set(labels))
     if len(values) == 0 or not np.isfinite(values).all():
-        raise BadInput(f"{path} {'is empty' if len(values) == 0 else 'holds values that are not finite numbers'}.", hint="Give rows of finite numbers.")
+        raise BadInput(
+            f"{path} {'is empty' if len(values) == 0 else 'holds values that are not finite numbers'}.",
+            hint="Give rows of finite numbers.",
+        )
     rare = [name for name in names if labels.count(name) < 2]
     if len(names) < 2 or rare:
-        told = f"has one class ({names[0]!r}) only" if len(names) < 2 else f"has one example of class {rare[0]!r} only"
-        raise BadInput(f"{path} {told}; the last column is the label.", hint="Give two classes or more, each with two examples or more.")
+        told = (
+            f"has one class ({names[0]!r}) only"
+            if len(names) < 2
+            else f"has one example of class {rare[0]!r} only"
+        )
+        raise BadInput(
+            f"{path} {told}; the last column is the label.",
+            hint="Give two classes or more, each with two examples or more.",
+        )
     pictures = _as_pictures(values)
     axes = None if pictures.shape[-1] == pictures.shape[-2] else (0,)
     low, high = pictures.min(axis=axes, keepdims=True), pictures.max(axis=axes, keepdims=True)
     scaled = (pictures - low) / np.where(high > low, high - low, 1)
-    return data.split(path.name, torch.tensor(scaled, dtype=torch.float32), torch.tensor([names.index(label) for label in labels]))
+    return data.split(
+        path.name,
+        torch.tensor(scaled, dtype=torch.float32),
+        torch.tensor([names.index(label) for label in labels]),
+    )
 
 
 def _as_pictures(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -146,7 +212,11 @@ def _as_pictures(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if values.ndim == 3:
         return values[:, None]
     width = math.isqrt(values.shape[1])
-    return values.reshape(len(values), 1, width, width) if width * width == values.shape[1] else values.reshape(len(values), 1, 1, -1)
+    return (
+        values.reshape(len(values), 1, width, width)
+        if width * width == values.shape[1]
+        else values.reshape(len(values), 1, 1, -1)
+    )
 
 
 def _is_number(cell: str) -> bool:

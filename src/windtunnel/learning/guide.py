@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 _FIRST = "Try a shallow network first: it trains quickly, without a GPU or threads, and shows whether a deeper one is needed (III.A)."
-_KNOWN = "Where the literature covers the task, take an existing public network rather than a new one (III.D)."
+_KNOWN = (
+    "Where the literature covers the task, take an existing public network rather than a new one (III.D)."
+)
 _SEQUENCE = "For an input that changes over time, and for generating sequences, since it remembers what came before (III.A, III.D)."
 
 WHEN = {
@@ -20,6 +22,9 @@ WHEN = {
     "recursive": "Named among the usual deep networks (II); for data whose structure is a tree.",
     "fcn5": "Not recommended for a task; the guide's Table I times it to show what CPU threads bring (III.F).",
     **dict.fromkeys(("alexnet", "googlenet"), _KNOWN),
-    **dict.fromkeys(("vgg16", "resnet18", "resnet50", "unet"), f"{_KNOWN} Not named there itself; a published network of that kind."),
+    **dict.fromkeys(
+        ("vgg16", "resnet18", "resnet50", "unet"),
+        f"{_KNOWN} Not named there itself; a published network of that kind.",
+    ),
     **dict.fromkeys(("gpt2", "bert", "vit"), f"{_KNOWN} Newer than the guide."),
 }

@@ -22,12 +22,18 @@ _LEFT, _TOP, _WIDE, _HIGH = 62, 44, 560, 190
 
 def save_sheet(path: Path, images: Tensor, columns: int = 10, scale: int | None = None) -> Path:
     """Images (example, channel, row, column) with values 0..1 side by side in one PNG, enlarged so that small ones can be seen."""
-    pixels = images.detach().to("cpu", torch.float32).nan_to_num(0).clamp(0, 1).mul(255).round().to(torch.uint8)
+    pixels = (
+        images.detach().to("cpu", torch.float32).nan_to_num(0).clamp(0, 1).mul(255).round().to(torch.uint8)
+    )
     count, channels, height, width = pixels.shape
     factor = scale or max(1, 48 // max(height, width))
     large = pixels.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
     gap, rows = 2, math.ceil(count / columns)
-    canvas = torch.full((channels, rows * (height * factor + gap) + gap, columns * (width * factor + gap) + gap), 96, dtype=torch.uint8)
+    canvas = torch.full(
+        (channels, rows * (height * factor + gap) + gap, columns * (width * factor + gap) + gap),
+        96,
+        dtype=torch.uint8,
+    )
     for i, image in enumerate(large):
         top, left = gap + i // columns * (height * factor + gap), gap + i % columns * (width * factor + gap)
         canvas[:, top : top + height * factor, left : left + width * factor] = image
@@ -40,7 +46,12 @@ def png(pixels: Tensor, path: Path) -> Path:
     colour = {1: 0, 3: 2}[channels]
     lines = b"".join(b"\0" + row.numpy().tobytes() for row in pixels.permute(1, 2, 0).contiguous())
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    body = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
+    body = (
+        b"\x89PNG\r\n\x1a\n"
+        + _chunk(b"IHDR", header)
+        + _chunk(b"IDAT", zlib.compress(lines, 9))
+        + _chunk(b"IEND", b"")
+    )
     return records.write_whole(path, body)
 
 
@@ -49,9 +60,15 @@ def spark(values: Sequence[float], width: int = 40) -> str:
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return ""
-    picked = [finite[round(i * (len(finite) - 1) / (min(width, len(finite)) - 1))] for i in range(width)] if len(finite) > width else finite
+    picked = (
+        [finite[round(i * (len(finite) - 1) / (min(width, len(finite)) - 1))] for i in range(width)]
+        if len(finite) > width
+        else finite
+    )
     low, high = min(finite), max(finite)
-    return "".join(_SPARKS[round((v - low) / (high - low) * (len(_SPARKS) - 1)) if high > low else 0] for v in picked)
+    return "".join(
+        _SPARKS[round((v - low) / (high - low) * (len(_SPARKS) - 1)) if high > low else 0] for v in picked
+    )
 
 
 def bar(value: float, most: float, width: int = 32) -> str:
@@ -59,7 +76,13 @@ def bar(value: float, most: float, width: int = 32) -> str:
     return "█" * max(1, round(width * math.log1p(value) / math.log1p(max(most, 1))))
 
 
-def curves(title: str, panels: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, marks: Mapping[str, float] | None = None) -> Path:
+def curves(
+    title: str,
+    panels: Mapping[str, Sequence[tuple[float, float]]],
+    path: Path,
+    *,
+    marks: Mapping[str, float] | None = None,
+) -> Path:
     """Learning curves as SVG, one panel below the other, each over epochs; `marks` draws a dashed line at a target."""
     height = _TOP + len(panels) * (_HIGH + 58)
     wide = _LEFT + _WIDE + 28
@@ -69,12 +92,16 @@ def curves(title: str, panels: Mapping[str, Sequence[tuple[float, float]]], path
         f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape(title)}</text>',
     ]
     for i, (name, points) in enumerate(panels.items()):
-        body += _panel(name, points, _TOP + i * (_HIGH + 58), _COLOURS[i % len(_COLOURS)], (marks or {}).get(name))
+        body += _panel(
+            name, points, _TOP + i * (_HIGH + 58), _COLOURS[i % len(_COLOURS)], (marks or {}).get(name)
+        )
     records.write_whole(path, "\n".join([*body, "</svg>", ""]))
     return path
 
 
-def _panel(name: str, points: Sequence[tuple[float, float]], top: int, colour: str, mark: float | None) -> list[str]:
+def _panel(
+    name: str, points: Sequence[tuple[float, float]], top: int, colour: str, mark: float | None
+) -> list[str]:
     values = [y for _, y in points] + ([mark] if mark is not None else [])
     ticks_y, ticks_x = _ticks(min(values), max(values)), _whole_ticks(max(x for x, _ in points))
     low, high, last = ticks_y[0], ticks_y[-1], max(ticks_x[-1], max(x for x, _ in points), 1)
@@ -82,10 +109,14 @@ def _panel(name: str, points: Sequence[tuple[float, float]], top: int, colour: s
     def place(x: float, y: float) -> tuple[float, float]:
         return round(_LEFT + x / last * _WIDE, 1), round(top + 12 + (high - y) / (high - low) * _HIGH, 1)
 
-    lines = [f'<text x="{_LEFT}" y="{top + 2}" fill="{colour}" font-weight="bold">{escape(name)}: {points[-1][1]:.4g} at the end</text>']
+    lines = [
+        f'<text x="{_LEFT}" y="{top + 2}" fill="{colour}" font-weight="bold">{escape(name)}: {points[-1][1]:.4g} at the end</text>'
+    ]
     for y in ticks_y:
         (left, at), (right, _) = place(0, y), place(last, y)
-        lines.append(f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="{_PALE}"/><text x="{left - 8}" y="{at + 4}" text-anchor="end">{y:g}</text>')
+        lines.append(
+            f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="{_PALE}"/><text x="{left - 8}" y="{at + 4}" text-anchor="end">{y:g}</text>'
+        )
     for x in ticks_x:
         across, bottom = place(x, low)
         lines.append(f'<text x="{across}" y="{bottom + 17}" text-anchor="middle">{x:g}</text>')
@@ -93,8 +124,12 @@ def _panel(name: str, points: Sequence[tuple[float, float]], top: int, colour: s
     lines.append(f'<text x="{across}" y="{bottom + 32}" text-anchor="end" fill="#5b6478">epoch</text>')
     if mark is not None:
         (left, at), (right, _) = place(0, mark), place(last, mark)
-        lines.append(f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="#3b7a3b" stroke-dasharray="6 4"/>')
-        lines.append(f'<text x="{right}" y="{top + 2}" text-anchor="end" fill="#3b7a3b">dashed: target {mark:g}</text>')
+        lines.append(
+            f'<line x1="{left}" y1="{at}" x2="{right}" y2="{at}" stroke="#3b7a3b" stroke-dasharray="6 4"/>'
+        )
+        lines.append(
+            f'<text x="{right}" y="{top + 2}" text-anchor="end" fill="#3b7a3b">dashed: target {mark:g}</text>'
+        )
     spots = " ".join(f"{x},{y}" for x, y in (place(*point) for point in points))
     lines.append(f'<polyline points="{spots}" fill="none" stroke="{colour}" stroke-width="2"/>')
     x, y = place(*points[-1])

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from windtunnel import networks, records
 from windtunnel.errors import BadInput, BadJob, Interrupted, StoreError, Unavailable, WindtunnelError, nearest
+from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.learning import checkpoint, data, pictures
-from windtunnel.lesson import Dataset, Lesson, Stage
 
 Better = Literal["higher", "lower"]
 Progress = Callable[[int, int, str], None]
@@ -72,7 +72,11 @@ class Course:
         return self.rows[-1].figures
 
     def plain(self) -> dict[str, Any]:
-        kept = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("model", "files")}
+        kept = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("model", "files")
+        }
         return {**records.plain(kept), "files": [str(path) for path in self.files]}
 
 
@@ -84,19 +88,26 @@ def parse_goal(words: str) -> Goal:
     except ValueError:
         target = math.nan
     if match is None or not math.isfinite(target):
-        raise BadInput(f"{words!r} is no target.", hint="Write a held-out figure and a number, for example --until accuracy=0.95")
+        raise BadInput(
+            f"{words!r} is no target.",
+            hint="Write a held-out figure and a number, for example --until accuracy=0.95",
+        )
     ways: dict[str, Better | None] = {"=": None, ">=": "higher", "<=": "lower"}
     return Goal(metric=match[1], target=target, better=ways[match[2]])
 
 
-def prepare(name: str, settings: Mapping[str, Any], source: str | None = None) -> tuple[Lesson, dict[str, Any]]:
+def prepare(
+    name: str, settings: Mapping[str, Any], source: str | None = None
+) -> tuple[Lesson, dict[str, Any]]:
     """The lesson of a named network on its own data or the user's, and the identity by which its checkpoints are told apart."""
     network = networks.named(name)
     chosen = records.read(network.settings, settings, f"job {name}")
     source = source or network.module.DATA
     wanted = {key: getattr(chosen, key) for key in ("channels", "n_steps") if hasattr(chosen, key)}
     classes = getattr(chosen, "classes", None) if "classes" in settings else None
-    dataset = data.load(source, network.module.DATA, size=_picture_size(chosen, settings, source), classes=classes, **wanted)
+    dataset = data.load(
+        source, network.module.DATA, size=_picture_size(chosen, settings, source), classes=classes, **wanted
+    )
     identity = {"network": name, "settings": records.plain(chosen), "data": source}
     return _teach(network, chosen, dataset), identity
 
@@ -129,15 +140,23 @@ def train(
         try:
             return run.go(fresh)
         except KeyboardInterrupt:
-            hint = "The same command goes on from the last whole epoch." if folder else "Give a folder to be able to go on."
-            raise Interrupted(f"Stopped after epoch {run.rows[-1].epoch if run.rows else 0}.", hint=hint) from None
+            hint = (
+                "The same command goes on from the last whole epoch."
+                if folder
+                else "Give a folder to be able to go on."
+            )
+            raise Interrupted(
+                f"Stopped after epoch {run.rows[-1].epoch if run.rows else 0}.", hint=hint
+            ) from None
 
 
 def check_device(device: str) -> None:
     if device not in ("cpu", "cuda"):
         raise BadInput(f"A network can be trained on cpu or cuda, not on {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("There is no CUDA GPU that PyTorch can use on this machine.", hint="Use --device cpu")
+        raise Unavailable(
+            "There is no CUDA GPU that PyTorch can use on this machine.", hint="Use --device cpu"
+        )
 
 
 def use_threads(threads: int) -> None:
@@ -151,7 +170,14 @@ class _Run:
     """One training under way: the network, its optimisers, its random numbers and what was seen so far."""
 
     def __init__(
-        self, lesson: Lesson, epochs: int | None, goal: Goal | None, device: str, folder: Path | None, identity: Mapping[str, Any], progress: Progress | None
+        self,
+        lesson: Lesson,
+        epochs: int | None,
+        goal: Goal | None,
+        device: str,
+        folder: Path | None,
+        identity: Mapping[str, Any],
+        progress: Progress | None,
     ) -> None:
         self.lesson = lesson
         self.stages = [dataclasses.replace(s, epochs=epochs or s.epochs) for s in lesson.stages]
@@ -187,7 +213,10 @@ class _Run:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"The folder {folder} cannot be made: {error.strerror or error}.", hint="Choose another --folder.") from error
+            raise StoreError(
+                f"The folder {folder} cannot be made: {error.strerror or error}.",
+                hint="Choose another --folder.",
+            ) from error
 
     def _stage(self, number: int, stage: Stage, epochs_done: int) -> None:
         for epoch in range(epochs_done, stage.epochs):
@@ -202,12 +231,17 @@ class _Run:
         before, began = self.rows[-1], time.perf_counter()
         self.model.train()
         losses = stage.epoch(self.model, self.order, self.optimizers) if stage.epoch else None
-        loss, steps = self._step_by_step(stage, before.steps) if losses is None else (float(losses.double().mean()), len(losses))
+        loss, steps = (
+            self._step_by_step(stage, before.steps)
+            if losses is None
+            else (float(losses.double().mean()), len(losses))
+        )
         self.progress(before.steps + steps, self._steps_in_all(), self._told())
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             kept = f"; the checkpoint of epoch {before.epoch} is kept in {self.folder}" if self.folder else ""
             raise BadJob(
-                f"In epoch {before.epoch + 1} ({stage.name}) the loss is no longer a finite number{kept}.", hint="Lower the rate, for example rate=0.001"
+                f"In epoch {before.epoch + 1} ({stage.name}) the loss is no longer a finite number{kept}.",
+                hint="Lower the rate, for example rate=0.001",
             )
         self._note(stage.name, loss, steps, time.perf_counter() - began)
 
@@ -225,7 +259,16 @@ class _Run:
         self.model.eval()
         figures = {name: float(value) for name, value in self.lesson.examine(self.model).items()}
         last = self.rows[-1] if self.rows else Row(stage=stage, epoch=-1, steps=0, seconds=0.0)
-        self.rows.append(Row(stage=stage, epoch=last.epoch + 1, steps=last.steps + steps, seconds=last.seconds + seconds, loss=loss, figures=figures))
+        self.rows.append(
+            Row(
+                stage=stage,
+                epoch=last.epoch + 1,
+                steps=last.steps + steps,
+                seconds=last.seconds + seconds,
+                loss=loss,
+                figures=figures,
+            )
+        )
 
     def _check_goal(self) -> None:
         """Say at once, not after an hour, that a target names no figure of this lesson."""
@@ -234,12 +277,16 @@ class _Run:
         known = self.rows[0].figures
         if self.goal.metric not in known:
             raise BadInput(
-                f"This network's examination has no figure {self.goal.metric!r}.", hint=f"{nearest(self.goal.metric, known)} Known: {', '.join(known)}."
+                f"This network's examination has no figure {self.goal.metric!r}.",
+                hint=f"{nearest(self.goal.metric, known)} Known: {', '.join(known)}.",
             )
         if self.goal.better is None:
             if self.goal.metric != self.lesson.metric:
                 name, target = self.goal.metric, self.goal.target
-                raise BadInput(f"Is a higher or a lower {name} the better?", hint=f"Write --until '{name}>={target:g}' or --until '{name}<={target:g}'.")
+                raise BadInput(
+                    f"Is a higher or a lower {name} the better?",
+                    hint=f"Write --until '{name}>={target:g}' or --until '{name}<={target:g}'.",
+                )
             self.goal = dataclasses.replace(self.goal, better=self.lesson.better)
 
     def _reached(self) -> bool:
@@ -254,7 +301,12 @@ class _Run:
             return
         states = [o.state_dict() for o in _stateful(self.optimizers)]
         trees = {"model": dict(self.model.state_dict()), "optimizers": states, "random": self._random_state()}
-        note = {"identity": self.identity, "done": list(self.done), "stages": [s.name for s in self.stages], "rows": records.plain(self.rows)}
+        note = {
+            "identity": self.identity,
+            "done": list(self.done),
+            "stages": [s.name for s in self.stages],
+            "rows": records.plain(self.rows),
+        }
         checkpoint.save(self.folder / checkpoint.NAME, trees, note)
 
     def _resume(self) -> int:
@@ -285,7 +337,11 @@ class _Run:
             torch.cuda.set_rng_state(state["cuda"])
 
     def _finish(self, resumed: int) -> Course:
-        seen = [(row.figures[self.lesson.metric], row.epoch) for row in self.rows[1:] or self.rows if self.lesson.metric in row.figures]
+        seen = [
+            (row.figures[self.lesson.metric], row.epoch)
+            for row in self.rows[1:] or self.rows
+            if self.lesson.metric in row.figures
+        ]
         best, best_epoch = max(seen) if self.lesson.better == "higher" else min(seen)
         course = Course(
             rows=tuple(self.rows),
@@ -300,19 +356,27 @@ class _Run:
             model=self.model,
         )
         self.model.eval()
-        return course if self.folder is None else dataclasses.replace(course, files=tuple(self._write(course, self.folder)))
+        return (
+            course
+            if self.folder is None
+            else dataclasses.replace(course, files=tuple(self._write(course, self.folder)))
+        )
 
     def _write(self, course: Course, folder: Path) -> list[Path]:
         try:
             return self._write_all(course, folder)
         except OSError as error:
             raise StoreError(
-                f"{folder} cannot be written: {error.strerror or error}.", hint="Make room and give the same command again; nothing is trained anew."
+                f"{folder} cannot be written: {error.strerror or error}.",
+                hint="Make workspace and give the same command again; nothing is trained anew.",
             ) from error
 
     def _write_all(self, course: Course, folder: Path) -> list[Path]:
         weights = checkpoint.save_weights(folder / "weights.safetensors", self.model)
-        files = [weights, *draw_curve(course, folder, str(self.identity.get("network", "network")), self.goal)]
+        files = [
+            weights,
+            *draw_curve(course, folder, str(self.identity.get("network", "network")), self.goal),
+        ]
         return files + (self.lesson.draw(self.model, folder) if self.lesson.draw else [])
 
     def _steps_in_all(self) -> int:
@@ -329,7 +393,9 @@ def draw_curve(course: Course, folder: Path, name: str, goal: Goal | None = None
     numbers = folder / "curve.json"
     records.save(numbers, {"metric": course.metric, "better": course.better, "rows": course.rows})
     losses = [(row.epoch, row.loss) for row in course.rows if row.loss is not None]
-    held_out = [(row.epoch, row.figures[course.metric]) for row in course.rows if course.metric in row.figures]
+    held_out = [
+        (row.epoch, row.figures[course.metric]) for row in course.rows if course.metric in row.figures
+    ]
     marks = {f"held-out {course.metric}": goal.target} if goal and goal.metric == course.metric else {}
     panels = {f"held-out {course.metric}": held_out, **({"training loss": losses} if losses else {})}
     return [numbers, pictures.curves(f"{name}: learning curve", panels, folder / "curve.svg", marks=marks)]
@@ -363,16 +429,24 @@ def _check_identity(path: Path, there: Mapping[str, Any], here: Mapping[str, Any
     hint = "Use another --folder, or begin anew with --fresh, which overwrites it."
     for key in ("network", "data", "seed"):
         if there.get(key) != here.get(key):
-            raise BadInput(f"{path} is a checkpoint of {key} {there.get(key)!r}, not of {here.get(key)!r}.", hint=hint)
+            raise BadInput(
+                f"{path} is a checkpoint of {key} {there.get(key)!r}, not of {here.get(key)!r}.", hint=hint
+            )
     old, new = there.get("settings") or {}, here.get("settings") or {}
     for key in sorted({*old, *new}):
         if old.get(key) != new.get(key):
-            raise BadInput(f"{path} was trained with {key}={old.get(key)}, not {key}={new.get(key)}.", hint=hint)
+            raise BadInput(
+                f"{path} was trained with {key}={old.get(key)}, not {key}={new.get(key)}.", hint=hint
+            )
 
 
 def _stateful(optimizers: Any) -> list[Any]:
     """Optimisers, and schedules among them, in whatever structure the lesson keeps them."""
-    return [leaf for leaf in pytree.tree_leaves(optimizers) if hasattr(leaf, "state_dict") and hasattr(leaf, "load_state_dict")]
+    return [
+        leaf
+        for leaf in pytree.tree_leaves(optimizers)
+        if hasattr(leaf, "state_dict") and hasattr(leaf, "load_state_dict")
+    ]
 
 
 @contextlib.contextmanager

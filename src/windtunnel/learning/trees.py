@@ -11,13 +11,21 @@ from typing import Any
 import torch
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset
+from windtunnel.job.lesson import Dataset
 
 OPERATORS = ("+", "-", "*")
 MODULUS = 5
 
 
-def generate(*, examples: int = 3000, held_out: int = 1200, depth: int = 4, deepest: int = 8, modulus: int = MODULUS, seed: int = 0) -> Dataset:
+def generate(
+    *,
+    examples: int = 3000,
+    held_out: int = 1200,
+    depth: int = 4,
+    deepest: int = 8,
+    modulus: int = MODULUS,
+    seed: int = 0,
+) -> Dataset:
     """Trees up to `depth` to learn from; held out are others, one half up to `depth` again, one half deeper, up to `deepest`."""
     if not 2 <= depth < deepest or modulus < 2 or min(examples, held_out) < 2:
         raise BadRecord(
@@ -30,8 +38,16 @@ def generate(*, examples: int = 3000, held_out: int = 1200, depth: int = 4, deep
     # Trees of one operator are few and all seen, so that the shallow half begins at two.
     shallow = [_unseen(dice, known, (2, depth), modulus) for _ in range(held_out // 2)]
     deep = [_unseen(dice, known, (depth + 1, deepest), modulus) for _ in range(held_out - held_out // 2)]
-    train, rest = ({"trees": trees, "labels": torch.tensor([value(tree, modulus) for tree in trees])} for trees in (seen, shallow + deep))
-    return Dataset(name="arithmetic", train=train, held_out=rest, facts={"classes": modulus, "leaves": modulus, "operators": OPERATORS, "depth": depth})
+    train, rest = (
+        {"trees": trees, "labels": torch.tensor([value(tree, modulus) for tree in trees])}
+        for trees in (seen, shallow + deep)
+    )
+    return Dataset(
+        name="arithmetic",
+        train=train,
+        held_out=rest,
+        facts={"classes": modulus, "leaves": modulus, "operators": OPERATORS, "depth": depth},
+    )
 
 
 def value(tree: Any, modulus: int) -> int:
@@ -49,7 +65,8 @@ def _unseen(dice: random.Random, known: set[Any], depths: tuple[int, int], modul
         if tree not in known:
             return tree
     raise BadRecord(
-        f"arithmetic: hardly a tree of depth {depths[0]} to {depths[1]} is left to hold out.", hint="Use fewer examples, or a larger depth or modulus."
+        f"arithmetic: hardly a tree of depth {depths[0]} to {depths[1]} is left to hold out.",
+        hint="Use fewer examples, or a larger depth or modulus.",
     )
 
 

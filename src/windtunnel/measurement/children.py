@@ -20,13 +20,23 @@ from windtunnel.measurement import environment
 _LIVING = set[int]()
 
 
-def spawn(command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float) -> dict[str, Any]:
+def spawn(
+    command: Sequence[str],
+    order: Mapping[str, Any],
+    around: Mapping[str, str],
+    threads: int | None,
+    timeout: float,
+) -> dict[str, Any]:
     """One order in a fresh interpreter, pinned to as many processors as it has threads; its last argument is where it shall speak."""
     return report(*_converse(command, order, around, threads, timeout), timeout)
 
 
 def spawn_shared(
-    command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float
+    command: Sequence[str],
+    order: Mapping[str, Any],
+    around: Mapping[str, str],
+    threads: int | None,
+    timeout: float,
 ) -> list[dict[str, Any] | MeasurementFailed | None]:
     """An order of several tasks: for each what the child told of it, how it failed, or None where the child never came to it."""
     messages, code, timed_out, errors = _converse(command, order, around, threads, timeout)
@@ -46,7 +56,11 @@ def spawn_shared(
 
 
 def _converse(
-    command: Sequence[str], order: Mapping[str, Any], around: Mapping[str, str], threads: int | None, timeout: float
+    command: Sequence[str],
+    order: Mapping[str, Any],
+    around: Mapping[str, str],
+    threads: int | None,
+    timeout: float,
 ) -> tuple[list[dict[str, Any]], int, bool, str]:
     """All that a child says from its start to its end, and how it ended."""
     reader, writer = os.pipe()
@@ -140,14 +154,20 @@ def _is_whole(message: dict[str, Any]) -> bool:
     kind = message.get("kind")
     if kind == "samples":
         seconds = message.get("seconds")
-        told = isinstance(message.get("phase"), str) and isinstance(message.get("steps"), int) and isinstance(seconds, list)
+        told = (
+            isinstance(message.get("phase"), str)
+            and isinstance(message.get("steps"), int)
+            and isinstance(seconds, list)
+        )
         return told and all(isinstance(second, (int, float)) for second in seconds or ())
     if kind == "failed":
         return all(isinstance(message.get(name), str) for name in ("state", "error", "hint"))
     return isinstance(kind, str)
 
 
-def report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: str, timeout: float) -> dict[str, Any]:
+def report(
+    messages: list[dict[str, Any]], code: int, timed_out: bool, errors: str, timeout: float
+) -> dict[str, Any]:
     """What a child told, in one piece; or how it failed, by name."""
     report: dict[str, Any] = {"samples": {}}
     for message in messages:
@@ -160,10 +180,16 @@ def report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: s
         return report
     if "failed" in report:
         failed = report["failed"]
-        raise MeasurementFailed(f"The step could not be measured ({failed['state']}): {failed['error']}", state=failed["state"], hint=failed["hint"])
+        raise MeasurementFailed(
+            f"The step could not be measured ({failed['state']}): {failed['error']}",
+            state=failed["state"],
+            hint=failed["hint"],
+        )
     if timed_out:
         raise MeasurementFailed(
-            f"A process gave no result within {timeout:.0f} s and was ended.", state="timeout", hint="Give more time with --timeout, or measure a smaller job."
+            f"A process gave no result within {timeout:.0f} s and was ended.",
+            state="timeout",
+            hint="Give more time with --timeout, or measure a smaller job.",
         )
     if code < 0:
         name = signal.Signals(-code).name
@@ -171,9 +197,15 @@ def report(messages: list[dict[str, Any]], code: int, timed_out: bool, errors: s
         raise MeasurementFailed(
             f"A process was ended by {name} before it had a result.{errors}",
             state=state,
-            hint="SIGKILL most often means that memory ran out: try a smaller batch." if state == "killed" else "Its last words are above.",
+            hint="SIGKILL most often means that memory ran out: try a smaller batch."
+            if state == "killed"
+            else "Its last words are above.",
         )
-    raise MeasurementFailed(f"A process ended with code {code} and no result.{errors}", state="no result", hint="Its last words are above.")
+    raise MeasurementFailed(
+        f"A process ended with code {code} and no result.{errors}",
+        state="no result",
+        hint="Its last words are above.",
+    )
 
 
 def tail(file: Any) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import gc
 from typing import Any
 
-from windtunnel.workload import Workload
+from windtunnel.job.workload import Workload
 
 STATE = "not compiled"
 HINT = "torch.compile needs a C++ compiler on a CPU and Triton on a GPU, and a step it can follow; --execution eager needs neither."
@@ -47,7 +47,10 @@ def tell(torch: Any) -> dict[str, int]:
     """Into how many graphs the step was cut, and how often the compiler had to give up following it."""
     counters = getattr(getattr(torch, "_dynamo", None), "utils", None)
     found = getattr(counters, "counters", {})
-    return {"graphs": int(found.get("stats", {}).get("unique_graphs", 0)), "breaks": int(sum(found.get("graph_break", {}).values()))}
+    return {
+        "graphs": int(found.get("stats", {}).get("unique_graphs", 0)),
+        "breaks": int(sum(found.get("graph_break", {}).values())),
+    }
 
 
 def is_refusal(error: BaseException | None) -> bool:

@@ -28,18 +28,25 @@ class Database:
 
     def _prepare(self, schema: str, application: int, version: int) -> None:
         """Make the tables of a new file; refuse one that a later program wrote, or another program altogether."""
-        found, owner = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id"))
+        found, owner = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("user_version", "application_id")
+        )
         if found > version:
             raise StoreError(
                 f"The store {self.path} was written by a newer windtunnel (its version is {found}, this program knows {version}).",
                 hint="Update windtunnel, or use another store with --store FILE or WINDTUNNEL_STORE.",
             )
         if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and owner != application:
-            raise StoreError(f"{self.path} is a database of another program, not {self.what}.", hint="Name another file with --store FILE or WINDTUNNEL_STORE.")
+            raise StoreError(
+                f"{self.path} is a database of another program, not {self.what}.",
+                hint="Name another file with --store FILE or WINDTUNNEL_STORE.",
+            )
         if found:
             return
         self._db.execute("BEGIN IMMEDIATE")
-        if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another process may have been quicker
+        if (
+            self._db.execute("PRAGMA user_version").fetchone()[0] == 0
+        ):  # another process may have been quicker
             for statement in schema.split(";"):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {application}")
@@ -67,7 +74,11 @@ class Database:
             known = isinstance(error, sqlite3.OperationalError)
             hint = "Free some space or mend its rights, or use another" if known else "Use another file"
             raise StoreError(
-                f"The store {self.path} cannot be {verb}: {error}.", hint=f"What it held before is still there. {hint} with --store FILE."
+                f"The store {self.path} cannot be {verb}: {error}.",
+                hint=f"What it held before is still there. {hint} with --store FILE.",
             ) from error
         except OSError as error:
-            raise StoreError(f"The store {self.path} cannot be {verb}: {error}.", hint="Mend its rights, or use another with --store FILE.") from error
+            raise StoreError(
+                f"The store {self.path} cannot be {verb}: {error}.",
+                hint="Mend its rights, or use another with --store FILE.",
+            ) from error

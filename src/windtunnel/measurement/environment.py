@@ -9,9 +9,15 @@ from importlib import metadata
 from typing import Any
 
 import windtunnel
-from windtunnel import here
+from windtunnel.machine import here
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 BUSY = 0.25
 
 
@@ -61,7 +67,9 @@ def _one_per_core(cpus: list[int]) -> list[int]:
     """From the last to the first, one logical processor of each core before a second of any."""
     first, second, seen = list[int](), list[int](), set[str]()
     for cpu in reversed(cpus):
-        core = here.read_text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu)
+        core = here.read_text(
+            f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        ).strip() or str(cpu)
         (second if core in seen else first).append(cpu)
         seen.add(core)
     return first + second

@@ -15,7 +15,16 @@ from windtunnel.trace.family import ALLOCATING, family_of
 
 HOST = "host"  # ops that move no data: views, allocations, and wrappers whose work is done by ops below them
 COMPILED = "## Call CompiledFxGraph"  # the range in which compiled code runs; on a CPU its kernels have no names of their own
-_HOST_NAMES = {"item", "_local_scalar_dense", "is_nonzero", "resize_", "set_", "as_strided_", "detach_", "record_stream"}
+_HOST_NAMES = {
+    "item",
+    "_local_scalar_dense",
+    "is_nonzero",
+    "resize_",
+    "set_",
+    "as_strided_",
+    "detach_",
+    "record_stream",
+}
 # Names of libraries' own ops that a trace never shows, by how they begin.
 _LIBRARY_OPS = (
     (
@@ -32,10 +41,27 @@ _LIBRARY_OPS = (
         ),
     ),
     ("recurrent", ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn", "_thnn_fused_lstm", "_thnn_fused_gru")),
-    ("attention", ("_flash_attention", "_efficient_attention", "_cudnn_attention", "_fused_sdp", "_scaled_dot_product")),
-    ("normalisation", ("cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "layer_norm", "native_group_norm", "_fused_rms_norm", "rms_norm")),
+    (
+        "attention",
+        ("_flash_attention", "_efficient_attention", "_cudnn_attention", "_fused_sdp", "_scaled_dot_product"),
+    ),
+    (
+        "normalisation",
+        (
+            "cudnn_batch_norm",
+            "miopen_batch_norm",
+            "batch_norm",
+            "layer_norm",
+            "native_group_norm",
+            "_fused_rms_norm",
+            "rms_norm",
+        ),
+    ),
     ("optimiser", ("_fused_adam", "_fused_sgd", "_fused_adagrad")),
-    ("matmul", ("_addmm_activation", "_cublas", "_int_mm", "_grouped_mm", "_linear_pointwise", "_mkl_linear")),
+    (
+        "matmul",
+        ("_addmm_activation", "_cublas", "_int_mm", "_grouped_mm", "_linear_pointwise", "_mkl_linear"),
+    ),
     ("indexing", ("_index_put", "_unsafe_index", "masked_select", "nonzero", "_embedding_bag")),
     ("random", ("_cudnn_init_dropout", "_fused_dropout", "dropout")),
 )
@@ -43,7 +69,20 @@ _LIBRARY_OPS = (
 _KERNELS = (
     ("attention", ("flash", "fmha", "sdpa", "attention")),
     ("recurrent", ("rnn", "lstm", "gru_", "persistent_")),
-    ("normalisation", ("batch_norm", "batchnorm", "bn_fw", "bn_bw", "layer_norm", "layernorm", "groupnorm", "group_norm", "rmsnorm")),
+    (
+        "normalisation",
+        (
+            "batch_norm",
+            "batchnorm",
+            "bn_fw",
+            "bn_bw",
+            "layer_norm",
+            "layernorm",
+            "groupnorm",
+            "group_norm",
+            "rmsnorm",
+        ),
+    ),
     ("softmax", ("softmax",)),
     ("convolution", ("conv", "wgrad", "dgrad", "implicit_gemm", "nchwtonhwc", "nhwctonchw", "winograd")),
     ("matmul", ("gemm", "gemv", "cutlass", "nvjet", "splitk", "cublas", "dot_kernel")),

@@ -17,13 +17,13 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError, Unavailable
-from windtunnel.machine import Machine
+from windtunnel.job.workload import Workload
+from windtunnel.machine.machine import Machine
 from windtunnel.measurement import children, environment, worker
 from windtunnel.measurement.steady import Interval, Protocol, interval
 from windtunnel.measurement.store import Store
 from windtunnel.results import Memory, Result
 from windtunnel.strategy import Strategy
-from windtunnel.workload import Workload
 
 Progress = Callable[[int, int], None]
 Timeline = Callable[[dict[str, Any]], None]
@@ -34,7 +34,7 @@ _CODE = 2  # raise when a change of this code makes old samples incomparable wit
 class Measurement(Result):
     """Steps that were really run.
 
-    `families` are the unit's seconds by family of op, `kernels` how many it ran in a step, where it is not the host itself.
+    `families` are the device's seconds by family of op, `kernels` how many it ran in a step, where it is not the host itself.
     """
 
     families: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +51,9 @@ class Measurement(Result):
 
     def _own_lines(self) -> list[str]:
         first = f"first step {self.first_seconds / self.step_seconds:,.1f} times a steady one"
-        return [f"  samples  {self.samples:,} in {self.processes} fresh processes, stopped by {self.stopped_by}; {first}"]
+        return [
+            f"  samples  {self.samples:,} in {self.processes} fresh processes, stopped by {self.stopped_by}; {first}"
+        ]
 
 
 def measure(
@@ -89,17 +91,23 @@ class _Measuring:
         self.batch = strategy.batch or workload.default_batch
         self.around = environment.describe()
         self.cell = {
-            "job": records.plain(workload.origin) if workload.origin else {"job": f"{workload.name} (made in Python)"},
+            "job": records.plain(workload.origin)
+            if workload.origin
+            else {"job": f"{workload.name} (made in Python)"},
             "strategy": records.plain(self.told()),
             "batch": self.batch,
             "device": self.device,
             "protocol": records.plain(protocol),
-            "unit": machine.unit.model,
+            "device_name": machine.device.model,
             "environment": self.around,
         }
 
     def told(self) -> dict[str, Any]:
-        told = {k: v for k, v in self.strategy.told().items() if k not in ("batch", "prefetch") or (k == "prefetch" and v)}
+        told = {
+            k: v
+            for k, v in self.strategy.told().items()
+            if k not in ("batch", "prefetch") or (k == "prefetch" and v)
+        }
         if self.device == "cpu":
             told["threads"] = self.threads
             told.pop("data")
@@ -116,7 +124,9 @@ class _Measuring:
             kept = len(store.reports(row))
             raise Interrupted(
                 f"{kept} of {self.protocol.processes} processes are measured and kept in {store.path}.",
-                hint="The same command goes on from there; --fresh begins anew." if kept else "The same command begins anew.",
+                hint="The same command goes on from there; --fresh begins anew."
+                if kept
+                else "The same command begins anew.",
             ) from None
         except MeasurementFailed as error:
             store.finish(row, error.state, error=error.message)
@@ -128,7 +138,9 @@ class _Measuring:
             raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
         return result
 
-    def _children(self, store: Store, row: int, progress: Progress, timeline: Timeline | None) -> tuple[list[dict[str, Any]], str]:
+    def _children(
+        self, store: Store, row: int, progress: Progress, timeline: Timeline | None
+    ) -> tuple[list[dict[str, Any]], str]:
         """Fresh processes until their medians agree or there are enough of them."""
         reports = store.reports(row)
         number = max((r["number"] for r in reports), default=-1) + 1
@@ -145,12 +157,18 @@ class _Measuring:
                 store.add_process(row, number, "done", report)
             except StoreError as error:
                 seen = _interval([*reports, report], self.protocol.seed)
-                raise StoreError(f"{error.message} The last process measured {seen.median:.6g} s a step.", hint=error.hint) from error
+                raise StoreError(
+                    f"{error.message} The last process measured {seen.median:.6g} s a step.", hint=error.hint
+                ) from error
             reports.append(report)
             number += 1
             if len(reports) >= self.protocol.processes:
                 precise = _interval(reports, self.protocol.seed).spread <= self.protocol.precision
-                stopped = "precision" if precise else ("the cap on processes" if len(reports) >= self.protocol.most_processes else "")
+                stopped = (
+                    "precision"
+                    if precise
+                    else ("the cap on processes" if len(reports) >= self.protocol.most_processes else "")
+                )
         progress(len(reports), len(reports))
         return reports, stopped
 
@@ -165,7 +183,12 @@ class _Measuring:
         }
         origin = self.workload.origin
         if origin is not None:
-            return _spawn({**order, "job": origin.job, "settings": dict(origin.settings)}, self.threads, self.device, self.protocol.timeout_seconds)
+            return _spawn(
+                {**order, "job": origin.job, "settings": dict(origin.settings)},
+                self.threads,
+                self.device,
+                self.protocol.timeout_seconds,
+            )
         return _fork(order, self.workload, self.threads, self.device, self.protocol.timeout_seconds)
 
     def _key(self) -> str:
@@ -191,7 +214,7 @@ class _Measuring:
             parts=parts,
             memory=_memory(reports, self.machine),
             bound_by=max(parts, key=lambda part: parts[part]),
-            unit_seconds=sum(families.values()),
+            device_seconds=sum(families.values()),
             host_seconds=_middle(reports, "host") if self.device == "cuda" else parts.get("launch", 0.0),
             families=families,
             kernels=_middle(reports, "kernels") if self.device == "cuda" else None,
@@ -202,27 +225,42 @@ class _Measuring:
             first_seconds=statistics.median(r["samples"]["first"]["seconds"][0] for r in reports),
             stopped_by=stopped,
             measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            environment={**self.around, **{k: v for k, v in reports[0]["ready"].items() if k not in ("kind", "pid")}},
+            environment={
+                **self.around,
+                **{k: v for k, v in reports[0]["ready"].items() if k not in ("kind", "pid")},
+            },
         )
 
     def _cautions(self, reports: list[dict[str, Any]], resumed: int) -> tuple[str, ...]:
         cautions = []
         others = max(r.get("others", 0.0) for r in reports)
         if others > environment.BUSY:
-            cautions.append(f"other processes kept {others:.1f} cores busy just before a process began: times may be too long")
-        wrong = [r["ready"]["threads"] for r in reports if self.device == "cpu" and r["ready"]["threads"] != self.threads]
+            cautions.append(
+                f"other processes kept {others:.1f} cores busy just before a process began: times may be too long"
+            )
+        wrong = [
+            r["ready"]["threads"]
+            for r in reports
+            if self.device == "cpu" and r["ready"]["threads"] != self.threads
+        ]
         if wrong:
             cautions.append(f"{self.threads} threads were asked for but the framework used {wrong[0]}")
         if self.device == "cuda" and min(r["done"]["linear"] for r in reports) < 1.5:
-            cautions.append("twice the steps did not take twice the time: the clock may not have waited for the unit")
+            cautions.append(
+                "twice the steps did not take twice the time: the clock may not have waited for the device"
+            )
         if self.device == "cuda" and not _middle(reports, "kernels"):
-            cautions.append("the profiler saw nothing on the unit, so its parts and families are not known")
+            cautions.append("the profiler saw nothing on the device, so its parts and families are not known")
         if self.workload.origin is None:
-            cautions.append("measured in forked processes, since a job made in Python cannot be built in a fresh one; path/to/file.py:function can")
+            cautions.append(
+                "measured in forked processes, since a job made in Python cannot be built in a fresh one; path/to/file.py:function can"
+            )
         if resumed:
             cautions.append(f"{resumed} of the processes were measured before an interruption")
         if self.device == "cpu":
-            cautions.append("parts are from a profiler pass; on a CPU the cost of issuing an op inside the framework counts as compute")
+            cautions.append(
+                "parts are from a profiler pass; on a CPU the cost of launching an op inside the framework counts as compute"
+            )
         if self.strategy.execution == "compiled":
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return tuple(cautions)
@@ -230,9 +268,13 @@ class _Measuring:
 
 def _compiler_cautions(reports: list[dict[str, Any]], device: str, own_step: bool) -> list[str]:
     told = reports[0].get("compiled", {})
-    cautions = ["the job has a step of its own, of which only the network's parts are compiled"] if own_step else []
+    cautions = (
+        ["the job has a step of its own, of which only the network's parts are compiled"] if own_step else []
+    )
     if told.get("breaks"):
-        cautions.append(f"the compiler could not follow all of the step, which it left in {told['breaks']} places: part of it ran eagerly")
+        cautions.append(
+            f"the compiler could not follow all of the step, which it left in {told['breaks']} places: part of it ran eagerly"
+        )
     if device == "cpu":
         cautions.append("memory includes what the compiler keeps beside the job")
     return cautions
@@ -241,14 +283,21 @@ def _compiler_cautions(reports: list[dict[str, Any]], device: str, own_step: boo
 def _device_of(machine: Machine, strategy: Strategy) -> str:
     """Where to run, or why it cannot be run here."""
     if machine.name != "here":
-        raise Unavailable(f"measure runs on this machine; {machine.name} is not it.", hint="Use predict for a machine that is not here, or --on here.")
+        raise Unavailable(
+            f"measure runs on this machine; {machine.name} is not it.",
+            hint="Use predict for a machine that is not here, or --on here.",
+        )
     if strategy.execution == "graph" and strategy.data == "streamed":
         raise Unavailable(
-            "execution=graph reads its batch from one fixed place, so data=streamed cannot go with it.", hint="Use --data resident or --execution eager."
+            "execution=graph reads its batch from one fixed place, so data=streamed cannot go with it.",
+            hint="Use --data resident or --execution eager.",
         )
-    if machine.unit.kind == "cpu":
+    if machine.device.kind == "cpu":
         if strategy.execution == "graph":
-            raise Unavailable("execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager.")
+            raise Unavailable(
+                "execution=graph needs a GPU, and this measurement is on a CPU.",
+                hint="Use --execution eager.",
+            )
         return "cpu"
     return "cuda"
 
@@ -265,37 +314,56 @@ def _parts(reports: list[dict[str, Any]], step_seconds: float, device: str) -> d
     """The profiler's shares of a step, applied to the steady step that was timed without it."""
     busy, update, copy = (_middle(reports, name) for name in ("busy", "update", "exposed_copy"))
     whole = step_seconds if device == "cuda" else _middle(reports, "wall")
-    shares = {"compute": max(0.0, busy - update), "update": update, "copy": copy, "launch": max(0.0, whole - busy - copy)}
+    shares = {
+        "compute": max(0.0, busy - update),
+        "update": update,
+        "copy": copy,
+        "launch": max(0.0, whole - busy - copy),
+    }
     total = sum(shares.values())
     return {part: step_seconds * seconds / total for part, seconds in shares.items() if seconds > 0}
 
 
 def _families(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
-    """The unit's seconds by family of op. Kernels take as long under the profiler as without; a CPU's ops do not, and are scaled."""
+    """The device's seconds by family of op. Kernels take as long under the profiler as without; a CPU's ops do not, and are scaled."""
     names = {name for r in reports for name in r["parts"]["families"]}
     scale = 1.0 if device == "cuda" else step_seconds / _middle(reports, "wall")
-    seconds = {name: scale * statistics.median(r["parts"]["families"].get(name, 0.0) for r in reports) for name in names}
+    seconds = {
+        name: scale * statistics.median(r["parts"]["families"].get(name, 0.0) for r in reports)
+        for name in names
+    }
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _memory(reports: list[dict[str, Any]], machine: Machine) -> Memory:
     peak = max(r["memory"]["peak_bytes"] for r in reports)
     reserved = [r["memory"]["reserved_bytes"] for r in reports if "reserved_bytes" in r["memory"]]
-    return Memory(peak_bytes=float(peak), reserved_bytes=float(max(reserved)) if reserved else None, capacity_bytes=machine.unit.memory_bytes)
+    return Memory(
+        peak_bytes=float(peak),
+        reserved_bytes=float(max(reserved)) if reserved else None,
+        capacity_bytes=machine.device.memory_bytes,
+    )
 
 
 def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> dict[str, Any]:
     """One order in a fresh interpreter."""
     command = [sys.executable, "-m", "windtunnel.measurement.worker"]
-    return children.spawn(command, order, environment.for_child(threads), threads if device == "cpu" else None, timeout)
+    return children.spawn(
+        command, order, environment.for_child(threads), threads if device == "cpu" else None, timeout
+    )
 
 
-def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float) -> dict[str, Any]:
+def _fork(
+    order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float
+) -> dict[str, Any]:
     """One order in a copy of this process, for a job that exists only here."""
     import torch
 
     if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise Unavailable("This process has used CUDA already, and a copy of it cannot.", hint="Put the job in a file and name it path/to/file.py:function.")
+        raise Unavailable(
+            "This process has used CUDA already, and a copy of it cannot.",
+            hint="Put the job in a file and name it path/to/file.py:function.",
+        )
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as errors, children.pinned(threads if device == "cpu" else None):
         pid = os.fork()
@@ -316,4 +384,6 @@ def _fork(order: dict[str, Any], workload: Workload, threads: int, device: str, 
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
-        return children.report(messages, os.waitstatus_to_exitcode(status), timed_out, children.tail(errors), timeout)
+        return children.report(
+            messages, os.waitstatus_to_exitcode(status), timed_out, children.tail(errors), timeout
+        )

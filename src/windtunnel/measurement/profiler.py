@@ -19,13 +19,13 @@ _STEP = "windtunnel step"
 _UPDATE = "Optimizer.step"
 _OWN_EVENTS = ("profiler::", "[memory]", "[OutOfMemory]")
 _DRIVER_CALL = re.compile(r"(cuda|cu|hip)[A-Z]")
-Lane = Literal["host", "unit", "copy"]
+Lane = Literal["host", "device", "copy"]
 
 
 class Event(NamedTuple):
     """A span of one lane in seconds since the profiler began.
 
-    `row` tells threads of the host and streams of the unit apart. `op` is what launched a kernel or copy, and `issued` when that
+    `row` tells threads of the host and streams of the device apart. `op` is what launched a kernel or copy, and `launched` when that
     began; for the host's own events they are the event itself. A `marked` event is a range somebody marked, not work.
     """
 
@@ -35,7 +35,7 @@ class Event(NamedTuple):
     start: float
     end: float
     op: str = ""
-    issued: float = 0.0
+    launched: float = 0.0
     marked: bool = False
 
     @property
@@ -64,51 +64,78 @@ def watch(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device:
                 step()
         sync()
         wall = time.perf_counter() - start
-    return Watched(tuple(read(recorded.profiler.kineto_results.events(), torch.autograd.DeviceType.CUDA)), steps, wall)
+    return Watched(
+        tuple(read(recorded.profiler.kineto_results.events(), torch.autograd.DeviceType.CUDA)), steps, wall
+    )
 
 
-def read(raw: Sequence[Any], unit: Any) -> Iterator[Event]:
+def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
     """Our events from the profiler's raw ones, each kernel with the innermost op that launched it.
 
     The raw ones are used since the profiler's own summary lets an op inherit kernels of another of its name. What it marks on
-    the unit to mirror a range of the host is left out, or kernels inside would count twice.
+    the device to mirror a range of the host is left out, or kernels inside would count twice.
     """
     begin = min((event.start_ns() for event in raw), default=0)
-    ops = {event.correlation_id(): event for event in raw if _can_launch(event, unit)}
+    ops = {event.correlation_id(): event for event in raw if _can_launch(event, device)}
     for event in raw:
         start = (event.start_ns() - begin) / 1e9
         end = start + event.duration_ns() / 1e9
-        if event.device_type() != unit:
+        if event.device_type() != device:
             # What the driver's calls take belongs to the op around them, which the raw event names as its link.
-            if event.linked_correlation_id() == 0 and not event.is_async() and not event.name().startswith(_OWN_EVENTS):
-                yield Event(event.name(), "host", event.start_thread_id(), start, end, event.name(), start, event.is_user_annotation())
+            if (
+                event.linked_correlation_id() == 0
+                and not event.is_async()
+                and not event.name().startswith(_OWN_EVENTS)
+            ):
+                yield Event(
+                    event.name(),
+                    "host",
+                    event.start_thread_id(),
+                    start,
+                    end,
+                    event.name(),
+                    start,
+                    event.is_user_annotation(),
+                )
         elif not event.is_user_annotation():
             op = ops.get(event.linked_correlation_id()) if event.linked_correlation_id() else None
-            issued = (op.start_ns() - begin) / 1e9 if op is not None else start
-            lane: Lane = "copy" if _crosses_link(event.name()) else "unit"
-            yield Event(event.name(), lane, event.device_resource_id(), start, end, op.name() if op is not None else "", issued)
+            launched = (op.start_ns() - begin) / 1e9 if op is not None else start
+            lane: Lane = "copy" if _crosses_link(event.name()) else "device"
+            yield Event(
+                event.name(),
+                lane,
+                event.device_resource_id(),
+                start,
+                end,
+                op.name() if op is not None else "",
+                launched,
+            )
 
 
 def sum_up(watched: Watched, device: str) -> dict[str, Any]:
-    """Seconds of one step: of all of it, of the unit by op and by family, of the optimiser, and of copies."""
-    pieces = list(_unit_pieces(watched.events) if device == "cuda" else _cpu_pieces(watched.events))
-    updates = [(e.start, e.end) for e in watched.events if e.marked and e.lane == "host" and e.name.startswith(_UPDATE)]
+    """Seconds of one step: of all of it, of the device by op and by family, of the optimiser, and of copies."""
+    pieces = list(_device_pieces(watched.events) if device == "cuda" else _cpu_pieces(watched.events))
+    updates = [
+        (e.start, e.end)
+        for e in watched.events
+        if e.marked and e.lane == "host" and e.name.startswith(_UPDATE)
+    ]
     ops: defaultdict[str, float] = defaultdict(float)
     families: defaultdict[str, float] = defaultdict(float)
     update = 0.0
-    for op, family, seconds, issued in pieces:
+    for op, family, seconds, launched in pieces:
         ops[op] += seconds / watched.steps
         families[family] += seconds / watched.steps
-        update += seconds / watched.steps if any(start <= issued <= end for start, end in updates) else 0.0
-    on_unit = [e for e in watched.events if e.lane == "unit"]
+        update += seconds / watched.steps if any(start <= launched <= end for start, end in updates) else 0.0
+    on_device = [e for e in watched.events if e.lane == "device"]
     copies = [e for e in watched.events if e.lane == "copy"]
     return {
         "wall": watched.wall / watched.steps,
         "busy": sum(families.values()),
         "update": update,
         "copy": sum(e.seconds for e in copies) / watched.steps,
-        "exposed_copy": (_covered([*on_unit, *copies]) - _covered(on_unit)) / watched.steps,
-        "kernels": len(on_unit) / watched.steps,
+        "exposed_copy": (_covered([*on_device, *copies]) - _covered(on_device)) / watched.steps,
+        "kernels": len(on_device) / watched.steps,
         "ops": dict(ops),
         "families": dict(families),
     }
@@ -117,17 +144,25 @@ def sum_up(watched: Watched, device: str) -> dict[str, Any]:
 def tell_timeline(watched: Watched) -> dict[str, Any]:
     """The last step as plain data: all that began on any lane since the host began it. Says how much was too much to tell."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)
-    shown = sorted((e for e in watched.events if e.start >= begin and e.seconds > 0), key=lambda e: (e.start, -e.end))
+    shown = sorted(
+        (e for e in watched.events if e.start >= begin and e.seconds > 0), key=lambda e: (e.start, -e.end)
+    )
     names = _row_names(shown)
     events = [
-        {"lane": names[e.lane, e.row], "name": e.name, "start": e.start - begin, "seconds": e.seconds, **({"op": e.op} if e.lane != "host" and e.op else {})}
+        {
+            "lane": names[e.lane, e.row],
+            "name": e.name,
+            "start": e.start - begin,
+            "seconds": e.seconds,
+            **({"op": e.op} if e.lane != "host" and e.op else {}),
+        }
         for e in shown[:MOST_EVENTS]
     ]
     return {"events": events, "left_out": len(shown) - len(events)}
 
 
 def _cpu_pieces(events: Iterable[Event]) -> Iterator[tuple[str, str, float, float]]:
-    """Time inside each op but not inside one below it. A CPU does what it issues, so views and the like are left to the host."""
+    """Time inside each op but not inside one below it. A CPU does what it launches, so views and the like are left to the host."""
     for event, seconds in _own_seconds(e for e in events if e.lane == "host"):
         if event.name.startswith(("aten::", "mkldnn::", "mkl::", COMPILED)):
             family = family_of_op(event.name)
@@ -135,10 +170,15 @@ def _cpu_pieces(events: Iterable[Event]) -> Iterator[tuple[str, str, float, floa
                 yield _short(event.name), family, seconds, event.start
 
 
-def _unit_pieces(events: Iterable[Event]) -> Iterator[tuple[str, str, float, float]]:
+def _device_pieces(events: Iterable[Event]) -> Iterator[tuple[str, str, float, float]]:
     for event in events:
-        if event.lane == "unit":
-            yield _short(event.op or event.name), family_of_kernel(event.name, event.op), event.seconds, event.issued
+        if event.lane == "device":
+            yield (
+                _short(event.op or event.name),
+                family_of_kernel(event.name, event.op),
+                event.seconds,
+                event.launched,
+            )
 
 
 def _own_seconds(events: Iterable[Event]) -> Iterator[tuple[Event, float]]:
@@ -168,9 +208,14 @@ def _covered(events: Sequence[Event]) -> float:
     return total
 
 
-def _can_launch(event: Any, unit: Any) -> bool:
+def _can_launch(event: Any, device: Any) -> bool:
     """Whether a kernel's link may name this event; calls of the driver are numbered in another series, which must not be mixed in."""
-    return event.device_type() != unit and event.linked_correlation_id() == 0 and not event.is_user_annotation() and not _DRIVER_CALL.match(event.name())
+    return (
+        event.device_type() != device
+        and event.linked_correlation_id() == 0
+        and not event.is_user_annotation()
+        and not _DRIVER_CALL.match(event.name())
+    )
 
 
 def _crosses_link(name: str) -> bool:
@@ -183,8 +228,8 @@ def _short(name: str) -> str:
 
 
 def _row_names(events: Iterable[Event]) -> dict[tuple[Lane, int], str]:
-    """A name for each thread and stream in order of appearance: "host", "host 2", "unit", ..."""
-    words: dict[Lane, str] = {"host": "host", "unit": "unit", "copy": "copy engine"}
+    """A name for each thread and stream in order of appearance: "host", "host 2", "device", ..."""
+    words: dict[Lane, str] = {"host": "host", "device": "device", "copy": "copy engine"}
     names: dict[tuple[Lane, int], str] = {}
     for event in events:
         if (event.lane, event.row) not in names:

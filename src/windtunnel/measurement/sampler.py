@@ -17,7 +17,9 @@ _LEAST_STEADY = 3
 _ASKED_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-_UNDECIDED_SECONDS = 0.3  # a neighbour stays for a tenth of a second and more: samples that agree for less may all be his
+_UNDECIDED_SECONDS = (
+    0.3  # a neighbour stays for a tenth of a second and more: samples that agree for less may all be his
+)
 _FELT_SECONDS = 0.025
 _REST_SECONDS = 0.0015
 _BEATS = 4  # each time it is felt
@@ -27,11 +29,21 @@ _BEAT_SUMS = 3000
 class Sampler:
     """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
 
-    def __init__(self, step: Callable[[], Any], sync: Callable[[], None], least_seconds: float, emit: Emit, *, feels: bool = False) -> None:
+    def __init__(
+        self,
+        step: Callable[[], Any],
+        sync: Callable[[], None],
+        least_seconds: float,
+        emit: Emit,
+        *,
+        feels: bool = False,
+    ) -> None:
         self.step, self.sync, self.least, self.emit, self.feels = step, sync, least_seconds, emit, feels
         self.group, self.one = 1, 0.0  # steps to a sample, and what one takes
         self.seconds: list[float] = []
-        self.pulse: list[tuple[int, float]] = []  # after how many samples it was felt, and the seconds of a beat then
+        self.pulse: list[
+            tuple[int, float]
+        ] = []  # after how many samples it was felt, and the seconds of a beat then
 
     def first(self) -> float:
         seconds = self._time(1)
@@ -62,7 +74,9 @@ class Sampler:
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
             elif elapsed > least and len(self.seconds) >= due:
-                due = len(self.seconds) * _ASKED_AGAIN  # seldom: what the question leaves in the caches slows the next sample
+                due = (
+                    len(self.seconds) * _ASKED_AGAIN
+                )  # seldom: what the question leaves in the caches slows the next sample
                 stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
             if stopped or len(self.seconds) - told >= 1000:
                 self._tell("steady", self.seconds[told:], self.group)
@@ -83,7 +97,7 @@ class Sampler:
             self._time(1)  # what the beats left in the caches would slow the next sample
 
     def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the unit, near 1 where it does not.
+        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where it does not.
 
         Both are taken in turn and summed, so that a neighbour on the machine stretches them alike; where steps are slow there is one of each.
         """
@@ -95,10 +109,10 @@ class Sampler:
         return sum(twos) / sum(ones)
 
     def host_seconds(self) -> float:
-        """How long the host takes to issue a step to a unit that has nothing else to do."""
-        return statistics.median(self._issue() for _ in range(_ISSUED_STEPS))
+        """How long the host takes to launch a step to a device that has nothing else to do."""
+        return statistics.median(self._launch_costs() for _ in range(_ISSUED_STEPS))
 
-    def _issue(self) -> float:
+    def _launch_costs(self) -> float:
         self.sync()
         start = time.perf_counter()
         self.step()

@@ -75,7 +75,13 @@ class Store(Database):
     """Measurements, the processes of each and every raw sample."""
 
     def __init__(self, path: Path | None = None) -> None:
-        super().__init__(path or default_path(), _SCHEMA, what="a store of windtunnel", application=_APPLICATION, version=VERSION)
+        super().__init__(
+            path or default_path(),
+            _SCHEMA,
+            what="a store of windtunnel",
+            application=_APPLICATION,
+            version=VERSION,
+        )
 
     def begin(self, key: str, cell: dict[str, Any]) -> int:
         """A new measurement, running."""
@@ -106,7 +112,10 @@ class Store(Database):
         """One child's report with all its samples, in one transaction."""
         slim = {key: value for key, value in report.items() if key != "samples"}
         with self._writing() as db:
-            row = db.execute("INSERT INTO process (measurement, number, state, report) VALUES (?, ?, ?, ?)", (measurement, number, state, json.dumps(slim)))
+            row = db.execute(
+                "INSERT INTO process (measurement, number, state, report) VALUES (?, ?, ?, ?)",
+                (measurement, number, state, json.dumps(slim)),
+            )
             for phase, entry in report.get("samples", {}).items():
                 rows = [(row.lastrowid, phase, i, entry["steps"], s) for i, s in enumerate(entry["seconds"])]
                 db.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
@@ -115,26 +124,44 @@ class Store(Database):
         """The reports of all processes that were done, samples included."""
         with self._told("read"):
             rows = self._db.execute(
-                "SELECT id, number, report FROM process WHERE measurement = ? AND state = 'done' ORDER BY number", (measurement,)
+                "SELECT id, number, report FROM process WHERE measurement = ? AND state = 'done' ORDER BY number",
+                (measurement,),
             ).fetchall()
-            return [{**json.loads(report), "number": number, "samples": self._samples(process)} for process, number, report in rows]
+            return [
+                {**json.loads(report), "number": number, "samples": self._samples(process)}
+                for process, number, report in rows
+            ]
 
-    def finish(self, measurement: int, state: str, *, error: str = "", result: dict[str, Any] | None = None) -> None:
+    def finish(
+        self, measurement: int, state: str, *, error: str = "", result: dict[str, Any] | None = None
+    ) -> None:
         """Name how a measurement ended: complete, or failed in some way."""
         with self._writing() as db:
             db.execute(
-                "UPDATE measurement SET state = ?, error = ?, result = ? WHERE id = ?", (state, error, json.dumps(result) if result else None, measurement)
+                "UPDATE measurement SET state = ?, error = ?, result = ? WHERE id = ?",
+                (state, error, json.dumps(result) if result else None, measurement),
             )
 
     def results(self) -> list[dict[str, Any]]:
         """All measurements, newest first."""
         with self._told("read"):
-            rows = self._db.execute("SELECT id, created, cell, state, error, result FROM measurement ORDER BY id DESC").fetchall()
+            rows = self._db.execute(
+                "SELECT id, created, cell, state, error, result FROM measurement ORDER BY id DESC"
+            ).fetchall()
         keys = ("id", "created", "cell", "state", "error", "result")
-        return [{**dict(zip(keys, row, strict=True)), "cell": json.loads(row[2]), "result": json.loads(row[5]) if row[5] else None} for row in rows]
+        return [
+            {
+                **dict(zip(keys, row, strict=True)),
+                "cell": json.loads(row[2]),
+                "result": json.loads(row[5]) if row[5] else None,
+            }
+            for row in rows
+        ]
 
     def _samples(self, process: int) -> dict[str, Any]:
         samples: dict[str, Any] = {}
-        for phase, steps, seconds in self._db.execute("SELECT phase, steps, seconds FROM sample WHERE process = ? ORDER BY phase, position", (process,)):
+        for phase, steps, seconds in self._db.execute(
+            "SELECT phase, steps, seconds FROM sample WHERE process = ? ORDER BY phase, position", (process,)
+        ):
             samples.setdefault(phase, {"steps": steps, "seconds": []})["seconds"].append(seconds)
         return samples

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from windtunnel.errors import WindtunnelError
+from windtunnel.job.workload import Workload, place_of
 from windtunnel.measurement import compilation, process
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
 from windtunnel.measurement.steady import Protocol
 from windtunnel.strategy import Strategy
-from windtunnel.workload import Workload, place_of
 
 _PROFILED_STEPS = 3
 _SLOW_SECONDS = 0.2
@@ -51,12 +51,30 @@ def run(order: dict[str, Any], build: Callable[[], Workload], emit: Emit) -> Non
     except WindtunnelError as error:
         emit({"kind": "failed", "state": "refused", "error": error.message, "hint": error.hint})
     except MemoryError as error:
-        emit({"kind": "failed", "state": "out of memory", "error": str(error), "hint": _hint("out of memory", error)})
+        emit(
+            {
+                "kind": "failed",
+                "state": "out of memory",
+                "error": str(error),
+                "hint": _hint("out of memory", error),
+            }
+        )
     except Exception as error:
         state = "out of memory" if _is_out_of_memory(error) else "raised"
-        if state == "raised" and order["strategy"].get("execution") == "compiled" and compilation.is_refusal(error):
+        if (
+            state == "raised"
+            and order["strategy"].get("execution") == "compiled"
+            and compilation.is_refusal(error)
+        ):
             state = compilation.STATE
-        emit({"kind": "failed", "state": state, "error": f"{type(error).__name__}: {_first_lines(error)}", "hint": _hint(state, error)})
+        emit(
+            {
+                "kind": "failed",
+                "state": state,
+                "error": f"{type(error).__name__}: {_first_lines(error)}",
+                "hint": _hint(state, error),
+            }
+        )
 
 
 def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
@@ -88,7 +106,7 @@ def _measure(order: dict[str, Any], workload: Workload, emit: Emit) -> None:
 
 
 def _look_inside(torch: Any, sampler: Sampler, device: str, timeline: bool, emit: Emit) -> None:
-    """Where the time of a step goes. A CPU does what it issues, so there only what lies outside all ops can be told to be the host's."""
+    """Where the time of a step goes. A CPU does what it launches, so there only what lies outside all ops can be told to be the host's."""
     from windtunnel.measurement import profiler
 
     host = sampler.host_seconds() if device == "cuda" else None
@@ -120,15 +138,17 @@ def _read_back(torch: Any, device: str) -> dict[str, Any]:
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     told = {"threads": torch.get_num_threads(), "cpus": cpus, "torch": torch.__version__, "pid": os.getpid()}
     if device == "cuda":
-        told |= {"unit": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}
+        told |= {"device": torch.cuda.get_device_name(0), "cuda": torch.version.cuda}
     return told
 
 
-def _make_step(torch: Any, workload: Workload, strategy: Strategy, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """A function that does one whole training step, and one that waits until the unit has done all."""
+def _make_step(
+    torch: Any, workload: Workload, strategy: Strategy, device: str
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A function that does one whole training step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
-    from windtunnel.trainer import Trainer
+    from windtunnel.job.trainer import Trainer
 
     sync: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     model = workload.model().to(device)
@@ -150,7 +170,9 @@ def _make_step(torch: Any, workload: Workload, strategy: Strategy, device: str) 
     return (lambda: trainer.step(move(batch))), sync
 
 
-def _prefetched(torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int) -> Callable[[], Any]:
+def _prefetched(
+    torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
+) -> Callable[[], Any]:
     """The next batches are copied from pinned memory on a stream of its own while this one is trained on."""
     from torch.utils import _pytree as pytree
 
@@ -191,17 +213,26 @@ def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
 
 def _peak_memory(torch: Any, device: str, base: int) -> dict[str, float]:
     if device == "cuda":
-        return {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+        return {
+            "peak_bytes": torch.cuda.max_memory_allocated(),
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+        }
     return {"peak_bytes": max(0, process.peak_resident_bytes() - base)}
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     text = str(error).lower()
-    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "can't allocate memory" in text
+    return (
+        type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in text
+        or "can't allocate memory" in text
+    )
 
 
 def _hint(state: str, error: Exception) -> str:
-    return {"out of memory": "Try a smaller batch.", compilation.STATE: compilation.HINT}.get(state) or place_of(error)
+    return {"out of memory": "Try a smaller batch.", compilation.STATE: compilation.HINT}.get(
+        state
+    ) or place_of(error)
 
 
 def _first_lines(error: Exception) -> str:

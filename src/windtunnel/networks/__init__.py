@@ -13,7 +13,7 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import UnknownName, nearest
-from windtunnel.workload import Origin, Workload
+from windtunnel.job.workload import Origin, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,10 @@ def names() -> tuple[str, ...]:
 def named(name: str) -> Network:
     """One network of the list."""
     if name not in _BY_NAME:
-        raise UnknownName(f"No job is called {name!r}.", hint=f"{nearest(name, _BY_NAME)} See: windtunnel network list; or give path/to/file.py:function")
+        raise UnknownName(
+            f"No job is called {name!r}.",
+            hint=f"{nearest(name, _BY_NAME)} See: windtunnel network list; or give path/to/file.py:function",
+        )
     return _BY_NAME[name]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset
+from windtunnel.job.lesson import Dataset
 
 S = TypeVar("S")
 Batches = Callable[[torch.Generator], Iterator[tuple[Tensor, ...]]]
@@ -29,9 +29,14 @@ def require_positive(settings: Any, names: tuple[str, ...], job: str) -> None:
 def fitted(settings: S, data: Dataset, job: str) -> S:
     """The same settings with the image size, channels and classes that the data has, as far as the settings know them."""
     if "images" not in data.train:
-        raise BadRecord(f"job {job}: learns from images, which the data set {data.name} has not.", hint="Use digits, images, or a folder of images by class.")
+        raise BadRecord(
+            f"job {job}: learns from images, which the data set {data.name} has not.",
+            hint="Use digits, images, or a folder of images by class.",
+        )
     known = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
-    return dataclasses.replace(settings, **{name: data.facts[name] for name in ("size", "channels", "classes") if name in known})  # type: ignore[type-var]
+    return dataclasses.replace(
+        settings, **{name: data.facts[name] for name in ("size", "channels", "classes") if name in known}
+    )  # type: ignore[type-var]
 
 
 def steps_of(examples: int, batch: int) -> int:
@@ -87,7 +92,10 @@ def examine_classifier(model: torch.nn.Module, data: Dataset) -> dict[str, float
     shown, labels = beside(model, data.held_out["images"], data.held_out["labels"])
     with examined(model):
         scores = torch.cat([model(part) for part in shown.chunk(steps_of(len(shown), 256))])
-    return {"accuracy": float((scores.argmax(1) == labels).float().mean()), "loss": float(functional.cross_entropy(scores, labels))}
+    return {
+        "accuracy": float((scores.argmax(1) == labels).float().mean()),
+        "loss": float(functional.cross_entropy(scores, labels)),
+    }
 
 
 def fixed_noise(*shape: int) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, weights
-from windtunnel.workload import Workload
 
 LESSON_BATCH = 16
 SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
@@ -40,9 +40,13 @@ def check(settings: ImageSettings, job: str, least: int, others: tuple[str, ...]
     """Refuse by name what no network can be: nothing of something, a rate that is none, an image that shrinks to nothing."""
     _images.require_positive(settings, ("classes", "channels", "size", "rate", *others), job)
     if settings.size < least:
-        raise BadRecord(f"job {job}: size must be at least {least}, not {settings.size}, or nothing is left of the image after its layers.")
+        raise BadRecord(
+            f"job {job}: size must be at least {least}, not {settings.size}, or nothing is left of the image after its layers."
+        )
     if not 0 <= getattr(settings, "dropout", 0.0) < 1:
-        raise BadRecord(f"job {job}: dropout must be from 0 to below 1, not {getattr(settings, 'dropout', None)}.")
+        raise BadRecord(
+            f"job {job}: dropout must be from 0 to below 1, not {getattr(settings, 'dropout', None)}."
+        )
     weights.bound_of(settings.init, job)
 
 
@@ -56,11 +60,15 @@ def he_weights(model: nn.Module) -> nn.Module:
     return model
 
 
-def build(job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32) -> Workload:
+def build(
+    job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32
+) -> Workload:
     """A job that classifies random images of the size that the settings ask for."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
+            0, settings.classes, (n,)
+        )
 
     return Workload(
         name=job,
@@ -73,7 +81,16 @@ def build(job: str, settings: S, network: Callable[[S], nn.Module], optimizer: O
     )
 
 
-def teach(job: str, settings: S, data: Dataset, network: Callable[[S], nn.Module], optimizer: Optimizer, *, least: int, multiple: int = 1) -> Lesson:
+def teach(
+    job: str,
+    settings: S,
+    data: Dataset,
+    network: Callable[[S], nn.Module],
+    optimizer: Optimizer,
+    *,
+    least: int,
+    multiple: int = 1,
+) -> Lesson:
     """Learn the classes of a data set of images, at its own size where the network allows it."""
     brought, cautions = resized(job, settings.size, data, least, multiple)
     fitted = _images.fitted(settings, brought, job)
@@ -96,19 +113,28 @@ def teach(job: str, settings: S, data: Dataset, network: Callable[[S], nn.Module
     )
 
 
-def resized(job: str, largest: int, data: Dataset, least: int, multiple: int = 1) -> tuple[Dataset, tuple[str, ...]]:
+def resized(
+    job: str, largest: int, data: Dataset, least: int, multiple: int = 1
+) -> tuple[Dataset, tuple[str, ...]]:
     """The data's own size, no larger than the setting and no smaller than the network can take; values around 0; a word if it changed."""
     if "images" not in data.train:
-        raise BadRecord(f"job {job}: learns from images, which the data set {data.name} has not.", hint="Use digits, images, or a folder of images by class.")
+        raise BadRecord(
+            f"job {job}: learns from images, which the data set {data.name} has not.",
+            hint="Use digits, images, or a folder of images by class.",
+        )
     if len(data.train["images"]) < 2:
-        raise BadRecord(f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation.")
+        raise BadRecord(
+            f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation."
+        )
     own = tuple(data.train["images"].shape[-2:])
     size = -(-max(least, min(largest, *own)) // multiple) * multiple
     parts = [{**part, "images": _bring(part["images"], size)} for part in (data.train, data.held_out)]
     brought = dataclasses.replace(data, train=parts[0], held_out=parts[1], facts={**data.facts, "size": size})
     if own == (size, size):
         return brought, ()
-    return brought, (f"{job} is taught on images of {data.name} brought from {own[0]}x{own[1]} to {size}x{size} pixels.",)
+    return brought, (
+        f"{job} is taught on images of {data.name} brought from {own[0]}x{own[1]} to {size}x{size} pixels.",
+    )
 
 
 def _bring(pictures: Tensor, size: int) -> Tensor:

@@ -15,7 +15,9 @@ class Basic(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*_convolution(channels, width, 3, stride), nn.ReLU(inplace=True), *_convolution(width, width, 3))
+        self.body = nn.Sequential(
+            *_convolution(channels, width, 3, stride), nn.ReLU(inplace=True), *_convolution(width, width, 3)
+        )
         self.shortcut = _shortcut(channels, width, stride)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -30,7 +32,12 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         wide = width * self.expansion
-        narrow = *_convolution(channels, width, 1), nn.ReLU(inplace=True), *_convolution(width, width, 3, stride), nn.ReLU(inplace=True)
+        narrow = (
+            *_convolution(channels, width, 1),
+            nn.ReLU(inplace=True),
+            *_convolution(width, width, 3, stride),
+            nn.ReLU(inplace=True),
+        )
         self.body = nn.Sequential(*narrow, *_convolution(width, wide, 1))
         self.shortcut = _shortcut(channels, wide, stride)
 
@@ -38,9 +45,15 @@ class Bottleneck(nn.Module):
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
-def residual_network(block: type[Basic] | type[Bottleneck], blocks: Sequence[int], channels: int, width: int, classes: int) -> nn.Sequential:
+def residual_network(
+    block: type[Basic] | type[Bottleneck], blocks: Sequence[int], channels: int, width: int, classes: int
+) -> nn.Sequential:
     """The stem, four groups of blocks that each double the width and halve the image, and one linear layer."""
-    layers: list[nn.Module] = [*_convolution(channels, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]
+    layers: list[nn.Module] = [
+        *_convolution(channels, width, 7, 2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, padding=1),
+    ]
     given = width
     for group, count in enumerate(blocks):
         for index in range(count):

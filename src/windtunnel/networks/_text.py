@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset
+from windtunnel.job.lesson import Dataset
 
 BITS = 1 / math.log(2)  # a loss in natural units, in bits
 
@@ -20,7 +20,10 @@ def check_text(job: str, data: Dataset, length: int) -> None:
     """Both parts of the text must hold at least two passages."""
     for part, name in ((data.train, "to learn from"), (data.held_out, "held out")):
         if "text" not in part:
-            raise BadRecord(f"job {job}: learns from text, which the data set {data.name} has not.", hint="Use text, or a text file.")
+            raise BadRecord(
+                f"job {job}: learns from text, which the data set {data.name} has not.",
+                hint="Use text, or a text file.",
+            )
         if len(part["text"]) < 2 * (length + 1):
             raise BadRecord(
                 f"job {job}: the text {name} has {len(part['text'])} characters; passages of {length} need at least {2 * (length + 1)}.",
@@ -34,7 +37,9 @@ def check_length(job: str, length: int | None, context: int) -> None:
         raise BadRecord(f"job {job}: length must be from 1 to the context of {context}, not {length}.")
 
 
-def passages(text: Tensor, length: int, local_batch: int) -> Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]]:
+def passages(
+    text: Tensor, length: int, local_batch: int
+) -> Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]]:
     """Epochs that read the whole text once, in passages that begin anew at another place each time; the target is the next character."""
 
     def batches(generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
@@ -77,7 +82,9 @@ def write_passage(alphabet: str, ids: list[int], folder: Path) -> list[Path]:
 
 def choose(scores: Tensor, generator: torch.Generator, temperature: float = 0.7) -> Tensor:
     """The next character of each row, drawn by its scores; a temperature below 1 keeps to the likelier ones."""
-    return torch.multinomial(torch.softmax(scores.float().cpu() / temperature, dim=-1), 1, generator=generator)
+    return torch.multinomial(
+        torch.softmax(scores.float().cpu() / temperature, dim=-1), 1, generator=generator
+    )
 
 
 def place_of(model: Any) -> torch.device:

@@ -44,7 +44,9 @@ def check_size(job: str, size: str, sizes: Iterable[str]) -> None:
     """Refuse the name of a size that was never published."""
     known = tuple(sizes)
     if size not in known:
-        raise BadRecord(f"job {job}: size cannot be {size!r}.", hint=f"{nearest(size, known)} Sizes: {', '.join(known)}.")
+        raise BadRecord(
+            f"job {job}: size cannot be {size!r}.", hint=f"{nearest(size, known)} Sizes: {', '.join(known)}."
+        )
 
 
 class Attention(nn.Module):
@@ -58,10 +60,14 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         n, length, width = states.shape
-        heads = self.queries_keys_values(states).view(n, length, 3, self.shape.heads, width // self.shape.heads)
+        heads = self.queries_keys_values(states).view(
+            n, length, 3, self.shape.heads, width // self.shape.heads
+        )
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.shape.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=self.shape.causal)
+        seen = F.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=self.shape.causal
+        )
         mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, width))
         return mixed
 

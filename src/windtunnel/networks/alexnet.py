@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from windtunnel.lesson import Dataset, Lesson
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
-from windtunnel.workload import Workload
 
 DATA = "images"
 LEAST_SIZE = 63  # below it the third pooling has no whole window left
@@ -60,7 +60,9 @@ def network(settings: Settings) -> nn.Module:
     return _photographs.he_weights(model)
 
 
-def _convolution(channels: int, width: int, kernel: int, *, padding: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+def _convolution(
+    channels: int, width: int, kernel: int, *, padding: int, stride: int = 1
+) -> tuple[nn.Module, nn.Module]:
     return nn.Conv2d(channels, width, kernel, stride, padding), nn.ReLU(inplace=True)
 
 
@@ -71,7 +73,9 @@ def build(settings: Settings) -> Workload:
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
-    return _photographs.teach("alexnet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+    return _photographs.teach(
+        "alexnet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+    )
 
 
 def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 _ACTIVATIONS = {"linear": nn.Identity, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
@@ -38,7 +38,9 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("inputs", "hidden", "rate", "batch", "epochs", "examples"), "autoencoder")
+        images.require_positive(
+            self, ("inputs", "hidden", "rate", "batch", "epochs", "examples"), "autoencoder"
+        )
         weights.bound_of(self.init, "autoencoder")
 
 
@@ -47,7 +49,9 @@ class AutoEncoder(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(settings.inputs, settings.hidden), _ACTIVATIONS[settings.activation]())
+        self.encoder = nn.Sequential(
+            nn.Flatten(), nn.Linear(settings.inputs, settings.hidden), _ACTIVATIONS[settings.activation]()
+        )
         self.decoder = nn.Sequential(nn.Linear(settings.hidden, settings.inputs), nn.Sigmoid())
 
     def forward(self, shown: Tensor) -> Tensor:

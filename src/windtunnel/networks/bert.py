@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
 from windtunnel.networks._transformer import Shape, adamw, check_shape, check_size, small_weights, stack
-from windtunnel.workload import Workload
 
 DATA = "text"
 CLIP_NORM = 1.0
@@ -55,15 +55,20 @@ class Settings:
         if self.context < LEAST_LENGTH:
             raise BadRecord(f"job bert: context must be at least {LEAST_LENGTH}, not {self.context}.")
         if self.length is not None and not LEAST_LENGTH <= self.length <= self.context:
-            raise BadRecord(f"job bert: length must be from {LEAST_LENGTH} to the context of {self.context}, not {self.length}.")
+            raise BadRecord(
+                f"job bert: length must be from {LEAST_LENGTH} to the context of {self.context}, not {self.length}."
+            )
         weights.bound_of(self.init, "bert")
 
     @property
     def shape(self) -> Shape:
         layers, width, heads = (
-            published if chosen is None else chosen for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
+            published if chosen is None else chosen
+            for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
         )
-        return Shape(layers=layers, width=width, heads=heads, dropout=self.dropout, norm_first=False, epsilon=1e-12)
+        return Shape(
+            layers=layers, width=width, heads=heads, dropout=self.dropout, norm_first=False, epsilon=1e-12
+        )
 
 
 class Batch(NamedTuple):
@@ -92,7 +97,9 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        states = self.blocks(self.dropout(self.norm(self.tokens(tokens) + self.positions(places) + self.kinds(kinds))))
+        states = self.blocks(
+            self.dropout(self.norm(self.tokens(tokens) + self.positions(places) + self.kinds(kinds)))
+        )
         return states, torch.tanh(self.pooler(states[:, 0]))
 
 
@@ -112,7 +119,9 @@ class Pretraining(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         states, pooled = self.encoder(batch.tokens, batch.kinds)
         masked = states.gather(1, batch.places.unsqueeze(2).expand(-1, -1, states.shape[2]))
-        words = F.linear(self.norm(F.gelu(self.transform(masked))), self.encoder.tokens.weight, self.word_bias)
+        words = F.linear(
+            self.norm(F.gelu(self.transform(masked))), self.encoder.tokens.weight, self.word_bias
+        )
         return words, self.follows(pooled)
 
 
@@ -124,7 +133,10 @@ def build(settings: Settings) -> Workload:
     def batch(n: int) -> Batch:
         tokens = torch.randint(0, settings.vocabulary, (n, length))
         kinds = (torch.arange(length) >= length // 2).long().expand(n, length)
-        places, words = torch.randint(0, length, (n, masked)), torch.randint(0, settings.vocabulary, (n, masked))
+        places, words = (
+            torch.randint(0, length, (n, masked)),
+            torch.randint(0, settings.vocabulary, (n, masked)),
+        )
         return Batch(tokens, kinds, places, words, torch.randint(0, 2, (n,)))
 
     return Workload(
@@ -174,7 +186,9 @@ def caution(settings: Settings) -> tuple[str, ...]:
     """A word to those who would teach a large transformer a small text."""
     if settings.shape.width < 512:
         return ()
-    return (f"bert of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",)
+    return (
+        f"bert of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",
+    )
 
 
 def _masked_count(length: int) -> int:
@@ -194,7 +208,16 @@ def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Gen
     follows = draw(2, n)
     others = torch.where(follows.unsqueeze(1) == 1, starts + first, draw(len(text) - second + 1, n, 1))
     mark = torch.full((n, 1), separate)
-    tokens = torch.cat([torch.full((n, 1), begin), text[starts + torch.arange(first)], mark, text[others + torch.arange(second)], mark], dim=1)
+    tokens = torch.cat(
+        [
+            torch.full((n, 1), begin),
+            text[starts + torch.arange(first)],
+            mark,
+            text[others + torch.arange(second)],
+            mark,
+        ],
+        dim=1,
+    )
     kinds = (torch.arange(length) >= first + 2).long().expand(n, length)
     maskable = torch.cat([torch.arange(1, first + 1), torch.arange(first + 2, length - 1)])
     places = maskable[torch.rand(n, len(maskable), generator=generator).topk(_masked_count(length)).indices]
@@ -207,7 +230,9 @@ def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Gen
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
     words, follows = model(batch)
-    return F.cross_entropy(words.flatten(0, 1), batch.words.flatten()) + F.cross_entropy(follows, batch.follows)
+    return F.cross_entropy(words.flatten(0, 1), batch.words.flatten()) + F.cross_entropy(
+        follows, batch.follows
+    )
 
 
 @torch.no_grad()

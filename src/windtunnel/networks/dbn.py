@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
 from windtunnel.networks.rbm import RBM
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -83,7 +83,9 @@ def build(settings: Settings) -> Workload:
     """The tuning step, on synthetic images; the pretraining step of a layer is that of the job rbm."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
+            0, settings.classes, (n,)
+        )
 
     return Workload(
         name="dbn",
@@ -101,8 +103,15 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     settings = images.fitted(settings, data, "dbn")
     available = len(data.train["labels"])
     if settings.labels > available:
-        raise BadRecord(f"job dbn: labels is {settings.labels}, but {data.name} has {available} examples to learn from.", hint="Use labels=0 for all.")
-    pretraining = [_pretrain(settings, layer, data.train["images"]) for layer in range(len(settings.layers))] if settings.pretrain else []
+        raise BadRecord(
+            f"job dbn: labels is {settings.labels}, but {data.name} has {available} examples to learn from.",
+            hint="Use labels=0 for all.",
+        )
+    pretraining = (
+        [_pretrain(settings, layer, data.train["images"]) for layer in range(len(settings.layers))]
+        if settings.pretrain
+        else []
+    )
     return Lesson(
         model=lambda: _model(settings),
         stages=(*pretraining, _tune(settings, data)),
@@ -116,7 +125,9 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 def caution(settings: Settings) -> tuple[str, ...]:
     """What can be done but works against the network's own idea."""
     if settings.pretrain and settings.tune_rate >= settings.rate:
-        return (f"tune_rate {settings.tune_rate:g} is not below rate {settings.rate:g}: tuning is to adjust slightly what pretraining found, not to undo it",)
+        return (
+            f"tune_rate {settings.tune_rate:g} is not below rate {settings.rate:g}: tuning is to adjust slightly what pretraining found, not to undo it",
+        )
     return ()
 
 
@@ -133,7 +144,9 @@ def _pretrain(settings: Settings, layer: int, shown: Tensor) -> Stage:
         epochs=settings.epochs,
         steps=images.steps_of(len(shown), settings.batch),
         batches=images.shuffled(settings.batch, shown),
-        optimizers=lambda model: torch.optim.SGD(model.machines[layer].parameters(), lr=settings.rate, momentum=0.5),
+        optimizers=lambda model: torch.optim.SGD(
+            model.machines[layer].parameters(), lr=settings.rate, momentum=0.5
+        ),
         step=step,
     )
 

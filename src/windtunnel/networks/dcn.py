@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -34,7 +34,9 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("size", "channels", "classes", "rate", "batch", "epochs", "examples"), "dcn")
+        images.require_positive(
+            self, ("size", "channels", "classes", "rate", "batch", "epochs", "examples"), "dcn"
+        )
         if not self.widths or min(self.widths) < 1:
             raise BadRecord(f"job dcn: widths must be at least one width above 0, not {self.widths}.")
         if self.size < 2 ** len(self.widths):
@@ -49,7 +51,9 @@ def build(settings: Settings) -> Workload:
     """Classify synthetic images."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
+            0, settings.classes, (n,)
+        )
 
     return Workload(
         name="dcn",
@@ -85,7 +89,12 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 def _model(settings: Settings) -> nn.Module:
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise((settings.channels, *settings.widths)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     left = settings.size // 2 ** len(settings.widths)
     layers += [nn.Flatten(), nn.Linear(settings.widths[-1] * left**2, settings.classes)]
     return weights.initialise(nn.Sequential(*layers), settings.init, "dcn")

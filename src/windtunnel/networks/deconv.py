@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -39,9 +39,13 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("size", "channels", "code", "width", "rate", "batch", "epochs", "examples"), "deconv")
+        images.require_positive(
+            self, ("size", "channels", "code", "width", "rate", "batch", "epochs", "examples"), "deconv"
+        )
         if self.code >= self.size:
-            raise BadRecord(f"job deconv: code must be smaller than the image, not {self.code} pixels a side for a size of {self.size}.")
+            raise BadRecord(
+                f"job deconv: code must be smaller than the image, not {self.code} pixels a side for a size of {self.size}."
+            )
         weights.bound_of(self.init, "deconv")
 
 
@@ -51,7 +55,9 @@ class Deconv(nn.Module):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.size = settings.size
-        self.shrink = nn.AdaptiveAvgPool2d(settings.code)  # the code of an image: each pixel of it the mean of a patch
+        self.shrink = nn.AdaptiveAvgPool2d(
+            settings.code
+        )  # the code of an image: each pixel of it the mean of a patch
         doublings = (-(-settings.size // settings.code) - 1).bit_length()
         widths = [max(8, settings.width >> turn) for turn in range(doublings + 1)]
         layers: list[nn.Module] = [nn.Conv2d(settings.channels, widths[0], 3, padding=1), nn.ReLU()]
@@ -61,7 +67,11 @@ class Deconv(nn.Module):
 
     def forward(self, code: Tensor) -> Tensor:
         image: Tensor = torch.sigmoid(self.layers(code))
-        return image if image.shape[-1] == self.size else F.interpolate(image, size=(self.size, self.size), mode="bilinear")
+        return (
+            image
+            if image.shape[-1] == self.size
+            else F.interpolate(image, size=(self.size, self.size), mode="bilinear")
+        )
 
 
 def build(settings: Settings) -> Workload:
@@ -116,7 +126,11 @@ def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
     """`nearest` and `bilinear`: the error of enlarging the code without a network."""
     (real,) = images.beside(model, held_out)
     code: Tensor = model.shrink(real)
-    made = {"error": model(code), "nearest": _enlarged(model, code, "nearest"), "bilinear": _enlarged(model, code, "bilinear")}
+    made = {
+        "error": model(code),
+        "nearest": _enlarged(model, code, "nearest"),
+        "bilinear": _enlarged(model, code, "bilinear"),
+    }
     return {name: float(F.mse_loss(image, real)) for name, image in made.items()}
 
 
@@ -125,4 +139,6 @@ def _draw(model: Deconv, held_out: Tensor, folder: Path) -> list[Path]:
     """Three rows: the codes, what the network makes of them, and the images they came from."""
     (real,) = images.beside(model, held_out)
     code: Tensor = model.shrink(real)
-    return images.save_sheet(folder, "enlarged", torch.cat([_enlarged(model, code, "nearest"), model(code), real]), len(real))
+    return images.save_sheet(
+        folder, "enlarged", torch.cat([_enlarged(model, code, "nearest"), model(code), real]), len(real)
+    )

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -34,7 +34,9 @@ class Settings:
         if len(self.layers) < 2 or min(self.layers) < 1:
             raise BadRecord(f"job fcn5: layers must be at least two widths above 0, not {self.layers}.")
         if self.examples < 1 or not self.rate > 0:
-            raise BadRecord(f"job fcn5: examples and rate must be above 0, not {self.examples} and {self.rate}.")
+            raise BadRecord(
+                f"job fcn5: examples and rate must be above 0, not {self.examples} and {self.rate}."
+            )
         images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "fcn5")
         weights.bound_of(self.init, "fcn5")
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -93,7 +93,12 @@ def caution(settings: Settings) -> tuple[str, ...]:
 
 
 def _model(settings: Settings) -> nn.Module:
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(settings.inputs, settings.nodes), nn.ReLU(), nn.Linear(settings.nodes, settings.classes))
+    layers = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(settings.inputs, settings.nodes),
+        nn.ReLU(),
+        nn.Linear(settings.nodes, settings.classes),
+    )
     return weights.initialise(layers, settings.init, "ffn")
 
 

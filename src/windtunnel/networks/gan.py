@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -39,11 +39,15 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("size", "channels", "noise", "hidden", "rate", "batch", "epochs", "examples"), "gan")
+        images.require_positive(
+            self, ("size", "channels", "noise", "hidden", "rate", "batch", "epochs", "examples"), "gan"
+        )
         if not 0 <= self.haze < float("inf"):
             raise BadRecord(f"job gan: haze must be 0 or more, not {self.haze}.")
         if self.batch < 2:
-            raise BadRecord("job gan: batch must be 2 or more, since the generator normalises over the batch.")
+            raise BadRecord(
+                "job gan: batch must be 2 or more, since the generator normalises over the batch."
+            )
         weights.bound_of(self.init, "gan")
 
 
@@ -130,7 +134,10 @@ def _model(settings: Settings) -> nn.Module:
 def _optimizers(settings: Settings, model: GAN) -> dict[str, Any]:
     """Without momentum, since the opponent's move changes the slope at every step."""
     players = {"generator": model.generator, "discriminator": model.discriminator}
-    return {name: torch.optim.Adam(player.parameters(), lr=settings.rate, betas=(0.0, 0.99)) for name, player in players.items()}
+    return {
+        name: torch.optim.Adam(player.parameters(), lr=settings.rate, betas=(0.0, 0.99))
+        for name, player in players.items()
+    }
 
 
 def _step(model: GAN, batch: tuple[Tensor], optimizers: dict[str, Any]) -> Tensor:
@@ -159,7 +166,9 @@ def _examine(model: GAN, held_out: Tensor) -> dict[str, float]:
     """
     (real,) = images.beside(model, held_out.flatten(1))
     made = generate(model, images.fixed_noise(len(real), model.noise)).flatten(1)
-    across, among_real, among_made = (torch.cdist(a, b).mean() for a, b in ((real, made), (real, real), (made, made)))
+    across, among_real, among_made = (
+        torch.cdist(a, b).mean() for a, b in ((real, made), (real, real), (made, made))
+    )
     return {"distance": float(2 * across - among_real - among_made), "spread": float(among_made / among_real)}
 
 

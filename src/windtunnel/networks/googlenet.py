@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
-from windtunnel.workload import Workload
 
 DATA = "images"
 LEAST_SIZE = 32  # the image is halved five times
@@ -52,7 +52,9 @@ class Settings:
     def __post_init__(self) -> None:
         _photographs.check(self, "googlenet", LEAST_SIZE)
         if self.width % 8:
-            raise BadRecord(f"job googlenet: width must be a multiple of 8, not {self.width}, or its narrow branches have no whole number of channels.")
+            raise BadRecord(
+                f"job googlenet: width must be a multiple of 8, not {self.width}, or its narrow branches have no whole number of channels."
+            )
 
 
 class Inception(nn.Module):
@@ -67,7 +69,9 @@ class Inception(nn.Module):
         self.pooled = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), _convolution(given, pooled, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([self.one(images), self.three(images), self.five(images), self.pooled(images)], dim=1)
+        return torch.cat(
+            [self.one(images), self.three(images), self.five(images), self.pooled(images)], dim=1
+        )
 
 
 def network(settings: Settings) -> nn.Module:
@@ -88,12 +92,21 @@ def network(settings: Settings) -> nn.Module:
         channels = tuple(count * wide // PUBLISHED_WIDTH for count in published)
         layers.append(Inception(given, channels))
         given = channels[0] + channels[2] + channels[4] + channels[5]
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(settings.dropout), nn.Linear(given, settings.classes)
+    head = (
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(settings.dropout),
+        nn.Linear(given, settings.classes),
+    )
     return _photographs.he_weights(nn.Sequential(*layers, *head))
 
 
 def _convolution(channels: int, width: int, kernel: int, stride: int = 1) -> nn.Module:
-    layers = nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False), nn.BatchNorm2d(width, eps=0.001), nn.ReLU(inplace=True)
+    layers = (
+        nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(width, eps=0.001),
+        nn.ReLU(inplace=True),
+    )
     return nn.Sequential(*layers)
 
 
@@ -108,7 +121,9 @@ def build(settings: Settings) -> Workload:
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
-    return _photographs.teach("googlenet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+    return _photographs.teach(
+        "googlenet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+    )
 
 
 def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:

@@ -13,14 +13,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
-from windtunnel.networks._transformer import INITIAL_SPREAD, Block, Shape, adamw, check_shape, check_size, small_weights, stack
-from windtunnel.workload import Workload
+from windtunnel.networks._transformer import (
+    INITIAL_SPREAD,
+    Block,
+    Shape,
+    adamw,
+    check_shape,
+    check_size,
+    small_weights,
+    stack,
+)
 
 DATA = "text"
 CLIP_NORM = 1.0
-SIZES = {"tiny": (2, 64, 2), "small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25)}  # layers, width, heads
+SIZES = {
+    "tiny": (2, 64, 2),
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 16),
+    "large": (36, 1280, 20),
+    "xl": (48, 1600, 25),
+}  # layers, width, heads
 LESSON_LENGTH = 128
 LESSON_BATCH = 16
 
@@ -52,7 +67,8 @@ class Settings:
     @property
     def shape(self) -> Shape:
         layers, width, heads = (
-            published if chosen is None else chosen for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
+            published if chosen is None else chosen
+            for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
         )
         return Shape(layers=layers, width=width, heads=heads, dropout=self.dropout, causal=True, gelu="tanh")
 
@@ -134,7 +150,9 @@ def caution(settings: Settings) -> tuple[str, ...]:
     """A word to those who would teach a large transformer a small text."""
     if settings.shape.width < 512:
         return ()
-    return (f"gpt2 of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",)
+    return (
+        f"gpt2 of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",
+    )
 
 
 def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

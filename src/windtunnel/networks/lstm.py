@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
-from windtunnel.workload import Workload
 
 DATA = "text"
 EXAM_ROWS = 16
@@ -37,7 +37,11 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        _images.require_positive(self, ("alphabet", "embedding", "width", "layers", "length", "batch", "rate", "clip_norm", "examples"), "lstm")
+        _images.require_positive(
+            self,
+            ("alphabet", "embedding", "width", "layers", "length", "batch", "rate", "clip_norm", "examples"),
+            "lstm",
+        )
         if not 0 <= self.dropout < 1:
             raise BadRecord(f"job lstm: dropout must be from 0 to below 1, not {self.dropout}.")
         weights.bound_of(self.init, "lstm")
@@ -122,7 +126,9 @@ def _examine(model: nn.Module, text: Tensor, length: int = 256) -> dict[str, flo
     across = (len(text) - 1) // EXAM_ROWS
     inputs, targets = (part[: EXAM_ROWS * across].view(EXAM_ROWS, across) for part in (text[:-1], text[1:]))
     state, lost = None, 0.0
-    for shown, wanted in zip(torch.split(inputs, length, dim=1), torch.split(targets, length, dim=1), strict=True):
+    for shown, wanted in zip(
+        torch.split(inputs, length, dim=1), torch.split(targets, length, dim=1), strict=True
+    ):
         scores, state = model(shown, state)
         lost += float(F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), reduction="sum"))
     model.train(was_training)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -40,7 +40,9 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("size", "channels", "hidden", "k", "rate", "batch", "epochs", "examples"), "rbm")
+        images.require_positive(
+            self, ("size", "channels", "hidden", "k", "rate", "batch", "epochs", "examples"), "rbm"
+        )
         if not 0 <= self.momentum < 1:
             raise BadRecord(f"job rbm: momentum must be from 0 to below 1, not {self.momentum}.")
         weights.bound_of(self.init, "rbm")
@@ -51,7 +53,9 @@ class RBM(nn.Module):
 
     def __init__(self, visible: int, hidden: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(hidden, visible) * 0.01)  # small, so that no unit is sure of anything (Hinton 2010, section 8)
+        self.weight = nn.Parameter(
+            torch.randn(hidden, visible) * 0.01
+        )  # small, so that no unit is sure of anything (Hinton 2010, section 8)
         self.visible_bias = nn.Parameter(torch.zeros(visible))
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
 
@@ -69,7 +73,9 @@ class RBM(nn.Module):
 
     def free_energy(self, visible: Tensor) -> Tensor:
         """F(v) = -v·b - sum log(1 + exp(c + W v)): low for what the machine holds likely, one number an example."""
-        return -visible @ self.visible_bias - F.softplus(F.linear(visible, self.weight, self.hidden_bias)).sum(1)
+        return -visible @ self.visible_bias - F.softplus(
+            F.linear(visible, self.weight, self.hidden_bias)
+        ).sum(1)
 
     def contrast(self, data: Tensor, k: int, binary: bool) -> Tensor:
         """Set the gradients of k rounds of contrastive divergence; returns the squared error of the first reconstruction."""
@@ -126,7 +132,9 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def _model(settings: Settings) -> nn.Module:
-    return weights.initialise(RBM(settings.channels * settings.size**2, settings.hidden), settings.init, "rbm")
+    return weights.initialise(
+        RBM(settings.channels * settings.size**2, settings.hidden), settings.init, "rbm"
+    )
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> Any:
@@ -146,7 +154,9 @@ def _step(settings: Settings) -> Any:
 def _examine(model: RBM, held_out: Tensor) -> dict[str, float]:
     """`energy_gap`: how much higher the free energy of noise lies than that of images, on average."""
     (real,) = images.beside(model, held_out.flatten(1))
-    (noise,) = images.beside(model, torch.rand(held_out.flatten(1).shape, generator=torch.Generator().manual_seed(0)))
+    (noise,) = images.beside(
+        model, torch.rand(held_out.flatten(1).shape, generator=torch.Generator().manual_seed(0))
+    )
     gap = model.free_energy(noise).mean() - model.free_energy(real).mean()
     return {"reconstruction": float(F.mse_loss(model(real), real)), "energy_gap": float(gap)}
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, weights
-from windtunnel.workload import Workload
 
 DATA = "arithmetic"
 LESSON_BATCH = 64
@@ -38,9 +38,13 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        _images.require_positive(self, ("width", "hidden", "leaves", "operators", "classes", "depth", "rate"), "recursive")
+        _images.require_positive(
+            self, ("width", "hidden", "leaves", "operators", "classes", "depth", "rate"), "recursive"
+        )
         if self.depth > MOST_DEPTH:
-            raise BadRecord(f"job recursive: depth must be at most {MOST_DEPTH}, not {self.depth}: complete trees double with each level.")
+            raise BadRecord(
+                f"job recursive: depth must be at most {MOST_DEPTH}, not {self.depth}: complete trees double with each level."
+            )
         weights.bound_of(self.init, "recursive")
 
 
@@ -67,7 +71,11 @@ class Recursive(nn.Module):
         super().__init__()
         self.leaves = nn.Embedding(settings.leaves, settings.width)
         self.operators = nn.Embedding(settings.operators, settings.width)
-        self.join = nn.Sequential(nn.Linear(3 * settings.width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, settings.width))
+        self.join = nn.Sequential(
+            nn.Linear(3 * settings.width, settings.hidden),
+            nn.ReLU(),
+            nn.Linear(settings.hidden, settings.width),
+        )
         # Normalised states neither grow nor fade, however often the joining is repeated.
         self.norm = nn.LayerNorm(settings.width)
         self.head = nn.Linear(settings.width, settings.classes)
@@ -75,7 +83,9 @@ class Recursive(nn.Module):
     def forward(self, forest: Forest) -> Tensor:
         states = self.norm(self.leaves(forest.leaves))
         for level in forest.levels:
-            parts = torch.cat([self.operators(level.operators), states[level.left], states[level.right]], dim=1)
+            parts = torch.cat(
+                [self.operators(level.operators), states[level.left], states[level.right]], dim=1
+            )
             states = torch.cat([states, self.norm(self.join(parts))])
         scores: Tensor = self.head(states[forest.roots])
         return scores
@@ -112,7 +122,10 @@ def plant(trees: Sequence[Any], operators: Sequence[str]) -> Forest:
     def where(nodes: Sequence[Node]) -> Tensor:
         return torch.tensor([starts[node.height] + node.place for node in nodes])
 
-    rows = [Level(torch.tensor([n[0] for n in level]), where([n[1] for n in level]), where([n[2] for n in level])) for level in levels]
+    rows = [
+        Level(torch.tensor([n[0] for n in level]), where([n[1] for n in level]), where([n[2] for n in level]))
+        for level in levels
+    ]
     return Forest(torch.tensor(leaves), rows, where(roots))
 
 
@@ -123,10 +136,14 @@ def build(settings: Settings) -> Workload:
         levels, start, count = [], 0, n * 2**settings.depth
         for _ in range(settings.depth):
             below = torch.arange(start, start + count)
-            levels.append(Level(torch.randint(0, settings.operators, (count // 2,)), below[0::2], below[1::2]))
+            levels.append(
+                Level(torch.randint(0, settings.operators, (count // 2,)), below[0::2], below[1::2])
+            )
             start, count = start + count, count // 2
         leaves = torch.randint(0, settings.leaves, (n * 2**settings.depth,))
-        return Forest(leaves, levels, torch.arange(start, start + count)), torch.randint(0, settings.classes, (n,))
+        return Forest(leaves, levels, torch.arange(start, start + count)), torch.randint(
+            0, settings.classes, (n,)
+        )
 
     return Workload(
         name="recursive",
@@ -141,9 +158,14 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn what trees work out to, from their roots alone, and be examined on trees that are deeper too."""
     if "trees" not in data.train:
-        raise BadRecord(f"job recursive: learns from trees, which the data set {data.name} has not.", hint="Use arithmetic.")
+        raise BadRecord(
+            f"job recursive: learns from trees, which the data set {data.name} has not.",
+            hint="Use arithmetic.",
+        )
     facts = data.facts
-    fitted = dataclasses.replace(settings, classes=facts["classes"], leaves=facts["leaves"], operators=len(facts["operators"]))
+    fitted = dataclasses.replace(
+        settings, classes=facts["classes"], leaves=facts["leaves"], operators=len(facts["operators"])
+    )
     trees, labels = data.train["trees"], data.train["labels"]
     steps = _images.steps_of(len(trees), LESSON_BATCH)
 
@@ -183,4 +205,8 @@ def _examine(model: nn.Module, exam: Forest, labels: Tensor, deeper: Tensor) -> 
     levels = [Level(*(tensor.to(place) for tensor in level)) for level in exam.levels]
     scores = model(Forest(exam.leaves.to(place), levels, exam.roots.to(place))).cpu()
     right = (scores.argmax(1) == labels).float()
-    return {"accuracy": float(right.mean()), "deeper_accuracy": float(right[deeper].mean()), "loss": float(F.cross_entropy(scores, labels))}
+    return {
+        "accuracy": float(right.mean()),
+        "deeper_accuracy": float(right[deeper].mean()),
+        "loss": float(F.cross_entropy(scores, labels)),
+    }

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from windtunnel.lesson import Dataset, Lesson
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 from windtunnel.networks._residual import Bottleneck, residual_network
-from windtunnel.workload import Workload
 
 DATA = "images"
 LEAST_SIZE = 32  # the image is halved five times
@@ -35,7 +35,9 @@ class Settings:
 
 def network(settings: Settings) -> nn.Module:
     """The layers, with fresh weights."""
-    return _photographs.he_weights(residual_network(Bottleneck, (3, 4, 6, 3), settings.channels, settings.width, settings.classes))
+    return _photographs.he_weights(
+        residual_network(Bottleneck, (3, 4, 6, 3), settings.channels, settings.width, settings.classes)
+    )
 
 
 def build(settings: Settings) -> Workload:
@@ -45,7 +47,9 @@ def build(settings: Settings) -> Workload:
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
-    return _photographs.teach("resnet50", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+    return _photographs.teach(
+        "resnet50", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+    )
 
 
 def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:

@@ -22,18 +22,18 @@ from windtunnel.errors import BadRecord
 from windtunnel.fused.epochs import Epochs
 from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import Examples, Optimizer
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.learning import decision
-from windtunnel.lesson import Dataset, Lesson, Stage
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`way`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
+    """`variant`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
 
     A lesson has a rate (of Adam), a batch and a number of epochs of its own; the others are the paper's job.
     """
@@ -43,7 +43,7 @@ class Settings:
     n_out: int = 2
     n_steps: int = 20
     activation: Literal["relu", "sigmoid"] = "relu"
-    way: Literal["loop", "module", "fused"] = "loop"
+    variant: Literal["loop", "module", "fused"] = "loop"
     rate: float = 0.001
     clip_norm: float = 1.0
     examples: int = 1000
@@ -61,9 +61,10 @@ class Settings:
                 raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
         images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "rnn")
         weights.bound_of(self.init, "rnn")
-        if self.way == "module" and self.activation == "sigmoid":
+        if self.variant == "module" and self.activation == "sigmoid":
             raise BadRecord(
-                "job rnn: way=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.", hint="Use way=loop or way=fused with activation=sigmoid."
+                "job rnn: variant=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.",
+                hint="Use variant=loop or variant=fused with activation=sigmoid.",
             )
 
 
@@ -126,9 +127,14 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Choose the stronger of two noisy inputs: the error counts in the decision period alone, where the stimulus is gone."""
     if "coherences" not in data.train:
-        raise BadRecord(f"job rnn: learns perceptual decisions, which the data set {data.name} has not.", hint="Use --data decision.")
+        raise BadRecord(
+            f"job rnn: learns perceptual decisions, which the data set {data.name} has not.",
+            hint="Use --data decision.",
+        )
     n_steps = data.facts["n_steps"]
-    fitted = dataclasses.replace(settings, n_in=data.facts["inputs"], n_out=data.facts["choices"], n_steps=n_steps)
+    fitted = dataclasses.replace(
+        settings, n_in=data.facts["inputs"], n_out=data.facts["choices"], n_steps=n_steps
+    )
     _, asked = decision.periods(n_steps)
 
     def loss(model: nn.Module, pair: tuple[Tensor, ...]) -> Tensor:
@@ -143,16 +149,26 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.lesson_rate),
         step=_clipped_step(loss, settings.clip_norm),
     )
-    learn = _fused(learn, fitted, data) if settings.way == "fused" else learn
-    return Lesson(model=lambda: _model(fitted), stages=(learn,), examine=lambda model: _examine(model, loss, data, n_steps), metric="accuracy", better="higher")
+    learn = _fused(learn, fitted, data) if settings.variant == "fused" else learn
+    return Lesson(
+        model=lambda: _model(fitted),
+        stages=(learn,),
+        examine=lambda model: _examine(model, loss, data, n_steps),
+        metric="accuracy",
+        better="higher",
+    )
 
 
 def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
-    """The same stage with whole epochs in one call each, where the unit's engine takes the network; batches are then all full."""
+    """The same stage with whole epochs in one call each, where the device's engine takes the network; batches are then all full."""
     inputs, choices = data.train["inputs"], data.train["choices"]
     _, asked = decision.periods(settings.n_steps)
     targets = F.one_hot(choices, settings.n_out).float()[:, None].expand(-1, settings.n_steps, -1)
-    examples = Examples(inputs=inputs.numpy(), targets=targets.numpy(), mask=(torch.arange(settings.n_steps) >= asked).float().numpy())
+    examples = Examples(
+        inputs=inputs.numpy(),
+        targets=targets.numpy(),
+        mask=(torch.arange(settings.n_steps) >= asked).float().numpy(),
+    )
     batch = min(settings.lesson_batch, len(inputs))
     adam = Optimizer(name="adam", rate=settings.lesson_rate, clip_norm=settings.clip_norm)
 
@@ -160,12 +176,18 @@ def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
         return Epochs.of(model, examples, optimizer=adam, batch=batch) or stage.optimizers(model)
 
     def epoch(model: FusedRNN, order: torch.Generator, optimizer: Any) -> Tensor | None:
-        return optimizer.run(model, torch.randperm(len(inputs), generator=order)) if isinstance(optimizer, Epochs) else None
+        return (
+            optimizer.run(model, torch.randperm(len(inputs), generator=order))
+            if isinstance(optimizer, Epochs)
+            else None
+        )
 
     return dataclasses.replace(stage, steps=len(inputs) // batch, optimizers=optimizers, epoch=epoch)
 
 
-def _clipped_step(loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float) -> Callable[[Any, Any, Any], Tensor]:
+def _clipped_step(
+    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float
+) -> Callable[[Any, Any, Any], Tensor]:
     def step(model: nn.Module, pair: tuple[Tensor, ...], optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         value = loss(model, pair)
@@ -178,16 +200,25 @@ def _clipped_step(loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_
 
 
 @torch.no_grad()
-def _examine(model: nn.Module, loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], data: Dataset, n_steps: int) -> dict[str, float]:
+def _examine(
+    model: nn.Module, loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], data: Dataset, n_steps: int
+) -> dict[str, float]:
     inputs, choices = images.beside(model, data.held_out["inputs"], data.held_out["choices"])
     outputs = model(inputs.transpose(0, 1)).cpu()
-    return {**decision.accuracy(outputs, data.held_out, n_steps), "loss": float(loss(model, (inputs, choices)))}
+    return {
+        **decision.accuracy(outputs, data.held_out, n_steps),
+        "loss": float(loss(model, (inputs, choices))),
+    }
 
 
 def _model(settings: Settings) -> nn.Module:
-    if settings.way == "fused":
-        return weights.initialise(FusedRNN(settings.n_in, settings.n_rec, settings.n_out, activation=settings.activation), settings.init, "rnn")
-    network = LoopRNN if settings.way == "loop" else ModuleRNN
+    if settings.variant == "fused":
+        return weights.initialise(
+            FusedRNN(settings.n_in, settings.n_rec, settings.n_out, activation=settings.activation),
+            settings.init,
+            "rnn",
+        )
+    network = LoopRNN if settings.variant == "loop" else ModuleRNN
     return weights.initialise(network(settings), settings.init, "rnn")
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _photographs, weights
-from windtunnel.workload import Workload
 
 DATA = "images"
 HALVINGS = 4
@@ -45,7 +45,10 @@ class Settings:
         first = STRIDE if self.padded else LEAST_BARE
         if (self.size - first) % STRIDE:
             near = first + (self.size - first) // STRIDE * STRIDE
-            raise BadRecord(f"job unet: size {self.size} cannot be halved {HALVINGS} times.", hint=f"Use {near} or {near + STRIDE}.")
+            raise BadRecord(
+                f"job unet: size {self.size} cannot be halved {HALVINGS} times.",
+                hint=f"Use {near} or {near + STRIDE}.",
+            )
 
     @property
     def map_size(self) -> int:
@@ -60,7 +63,10 @@ class UNet(nn.Module):
         super().__init__()
         padding = 1 if settings.padded else 0
         widths = [settings.width * 2**i for i in range(HALVINGS + 1)]
-        self.down = nn.ModuleList(_pair(given, wide, padding) for given, wide in zip([settings.channels, *widths], widths, strict=False))
+        self.down = nn.ModuleList(
+            _pair(given, wide, padding)
+            for given, wide in zip([settings.channels, *widths], widths, strict=False)
+        )
         self.dropout = nn.Dropout(settings.dropout)
         self.widen = nn.ModuleList(nn.ConvTranspose2d(2 * wide, wide, 2, 2) for wide in reversed(widths[:-1]))
         self.up = nn.ModuleList(_pair(2 * wide, wide, padding) for wide in reversed(widths[:-1]))
@@ -102,8 +108,12 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn to mark the bright regions of images; the masks are made from the images themselves."""
     brought, cautions = _photographs.resized("unet", settings.size, data, STRIDE, STRIDE)
-    fitted = dataclasses.replace(settings, classes=2, channels=data.facts["channels"], size=brought.facts["size"], padded=True)
-    train, held_out = ((part["images"], _bright(part["images"])) for part in (brought.train, brought.held_out))
+    fitted = dataclasses.replace(
+        settings, classes=2, channels=data.facts["channels"], size=brought.facts["size"], padded=True
+    )
+    train, held_out = (
+        (part["images"], _bright(part["images"])) for part in (brought.train, brought.held_out)
+    )
     stage = Stage(
         name="train",
         epochs=10,
@@ -125,11 +135,20 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 def caution(settings: Settings) -> tuple[str, ...]:
     """What a lesson changes."""
-    return () if settings.padded else ("unet is taught with padded convolutions (padded=true), so that small images keep their borders.",)
+    return (
+        ()
+        if settings.padded
+        else (
+            "unet is taught with padded convolutions (padded=true), so that small images keep their borders.",
+        )
+    )
 
 
 def _pair(channels: int, width: int, padding: int) -> nn.Sequential:
-    first, second = nn.Conv2d(channels, width, 3, padding=padding), nn.Conv2d(width, width, 3, padding=padding)
+    first, second = (
+        nn.Conv2d(channels, width, 3, padding=padding),
+        nn.Conv2d(width, width, 3, padding=padding),
+    )
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
 
 
@@ -168,11 +187,18 @@ def _examine(model: nn.Module, pictures: Tensor, masks: Tensor) -> dict[str, flo
     """Overlap: pixels that both marked regions share, of those that either has."""
     marks = _marked(model, pictures)
     shared, either = (marks & masks).sum(), (marks | masks).sum()
-    return {"overlap": float(shared / either.clamp(min=1)), "accuracy": float((marks == masks).float().mean())}
+    return {
+        "overlap": float(shared / either.clamp(min=1)),
+        "accuracy": float((marks == masks).float().mean()),
+    }
 
 
 def _draw(model: nn.Module, pictures: Tensor, masks: Tensor, folder: Path) -> list[Path]:
     """Rows of images, of their masks and of what the network marked."""
     count = min(8, len(pictures))
-    rows = [(pictures[:count].mean(1) + 1) / 2, masks[:count].float(), _marked(model, pictures[:count]).float()]
+    rows = [
+        (pictures[:count].mean(1) + 1) / 2,
+        masks[:count].float(),
+        _marked(model, pictures[:count]).float(),
+    ]
     return _images.save_sheet(folder, "marked", torch.cat(rows).unsqueeze(1), count)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
-from windtunnel.workload import Workload
 
 DATA = "digits"
 
@@ -40,7 +40,11 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        images.require_positive(self, ("size", "channels", "classes", "hidden", "code", "rate", "batch", "epochs", "examples"), "vae")
+        images.require_positive(
+            self,
+            ("size", "channels", "classes", "hidden", "code", "rate", "batch", "epochs", "examples"),
+            "vae",
+        )
         weights.bound_of(self.init, "vae")
 
 
@@ -52,8 +56,17 @@ class VAE(nn.Module):
         self.shape = (settings.channels, settings.size, settings.size)
         self.code, self.classes = settings.code, settings.classes
         pixels = settings.channels * settings.size**2
-        self.encoder = nn.Sequential(nn.Linear(pixels + settings.classes, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, 2 * settings.code))
-        self.decoder = nn.Sequential(nn.Linear(settings.code + settings.classes, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, pixels), nn.Sigmoid())
+        self.encoder = nn.Sequential(
+            nn.Linear(pixels + settings.classes, settings.hidden),
+            nn.ReLU(),
+            nn.Linear(settings.hidden, 2 * settings.code),
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(settings.code + settings.classes, settings.hidden),
+            nn.ReLU(),
+            nn.Linear(settings.hidden, pixels),
+            nn.Sigmoid(),
+        )
         self.log_deviation = nn.Parameter(torch.tensor(-1.0))
 
     def encode(self, shown: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +86,9 @@ class VAE(nn.Module):
         what an image has of its own, and all images of a class would come out alike.)
         """
         middle, log_variance = self.encode(shown, labels)
-        image = self.decode(middle + noise * torch.exp(log_variance / 2), labels)  # drawn so that gradients pass through
+        image = self.decode(
+            middle + noise * torch.exp(log_variance / 2), labels
+        )  # drawn so that gradients pass through
         missed = ((shown - image) * torch.exp(-self.log_deviation)).square()
         likelihood = -(missed / 2 + self.log_deviation + math.log(2 * math.pi) / 2).sum() / len(shown)
         divergence = (middle.square() + log_variance.exp() - log_variance - 1).sum() / 2 / len(shown)
@@ -95,7 +110,9 @@ def build(settings: Settings) -> Workload:
     """One step on synthetic images."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(0, settings.classes, (n,))
+        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
+            0, settings.classes, (n,)
+        )
 
     return Workload(
         name="vae",
@@ -142,11 +159,19 @@ def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
 @torch.no_grad()
 def _examine(model: VAE, data: Dataset) -> dict[str, float]:
     noise = images.fixed_noise(len(data.held_out["images"]), model.code)
-    likelihood, divergence = model(*images.beside(model, data.held_out["images"], data.held_out["labels"], noise))
-    return {"bound": float(likelihood - divergence), "divergence": float(divergence), "deviation": float(model.log_deviation.exp())}
+    likelihood, divergence = model(
+        *images.beside(model, data.held_out["images"], data.held_out["labels"], noise)
+    )
+    return {
+        "bound": float(likelihood - divergence),
+        "divergence": float(divergence),
+        "deviation": float(model.log_deviation.exp()),
+    }
 
 
 def _draw(model: VAE, folder: Path) -> list[Path]:
     """One row a class."""
     labels = torch.arange(model.classes).repeat_interleave(10)
-    return images.save_sheet(folder, "generated", generate(model, labels, images.fixed_noise(len(labels), model.code)), 10)
+    return images.save_sheet(
+        folder, "generated", generate(model, labels, images.fixed_noise(len(labels), model.code)), 10
+    )

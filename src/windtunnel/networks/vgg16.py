@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from windtunnel.lesson import Dataset, Lesson
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
-from windtunnel.workload import Workload
 
 DATA = "images"
 LEAST_SIZE = 32  # the image is halved five times
@@ -58,7 +58,9 @@ def build(settings: Settings) -> Workload:
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
-    return _photographs.teach("vgg16", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE)
+    return _photographs.teach(
+        "vgg16", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+    )
 
 
 def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:

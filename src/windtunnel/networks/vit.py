@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from windtunnel.errors import BadRecord
-from windtunnel.lesson import Dataset, Lesson
+from windtunnel.job.lesson import Dataset, Lesson
+from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _photographs
 from windtunnel.networks._transformer import INITIAL_SPREAD, Shape, adamw, check_shape, small_weights, stack
-from windtunnel.workload import Workload
 
 DATA = "images"
 
@@ -44,11 +44,19 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        shape = Shape(layers=settings.layers, width=settings.width, heads=settings.heads, dropout=settings.dropout, epsilon=1e-6)
+        shape = Shape(
+            layers=settings.layers,
+            width=settings.width,
+            heads=settings.heads,
+            dropout=settings.dropout,
+            epsilon=1e-6,
+        )
         patches = (settings.size // settings.patch) ** 2
         self.patches = nn.Conv2d(settings.channels, settings.width, settings.patch, settings.patch)
         self.token = nn.Parameter(torch.zeros(1, 1, settings.width))
-        self.positions = nn.Parameter(torch.empty(1, patches + 1, settings.width).normal_(0.0, INITIAL_SPREAD))
+        self.positions = nn.Parameter(
+            torch.empty(1, patches + 1, settings.width).normal_(0.0, INITIAL_SPREAD)
+        )
         self.dropout = nn.Dropout(settings.dropout)
         self.blocks = stack(shape)
         self.norm = nn.LayerNorm(settings.width, eps=shape.epsilon)
@@ -71,4 +79,12 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images, cut into whole patches."""
     least = settings.patch
-    return _photographs.teach("vit", settings, data, VisionTransformer, lambda params: adamw(params, settings.rate), least=least, multiple=least)
+    return _photographs.teach(
+        "vit",
+        settings,
+        data,
+        VisionTransformer,
+        lambda params: adamw(params, settings.rate),
+        least=least,
+        multiple=least,
+    )

@@ -22,7 +22,10 @@ def bound_of(init: str, job: str) -> float | None:
     except ValueError:
         bound = 0.0
     if not 0 < bound < float("inf"):
-        raise BadRecord(f"job {job}: init cannot be {init!r}.", hint="Use modern, guide (low values, ±0.1) or a number above 0.")
+        raise BadRecord(
+            f"job {job}: init cannot be {init!r}.",
+            hint="Use modern, guide (low values, ±0.1) or a number above 0.",
+        )
     return bound
 
 

@@ -45,8 +45,21 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # the name of the l
 _MOST_VALUES = 60  # in a heat-map with more cells the values would not be readable
 _MOST_SAMPLES = 80  # of each process
 _WIDTH, _HEIGHT = 300, 220
-_TEXT = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
-_FAINT = {"gridColor": INK, "gridOpacity": 0.13, "domainColor": INK, "tickColor": INK, "domainOpacity": 0.5, "tickOpacity": 0.5}
+_TEXT = {
+    "labelColor": INK,
+    "titleColor": INK,
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+}
+_FAINT = {
+    "gridColor": INK,
+    "gridOpacity": 0.13,
+    "domainColor": INK,
+    "tickColor": INK,
+    "domainOpacity": 0.5,
+    "tickOpacity": 0.5,
+}
 _CONFIG = {
     "aria": False,
     "view": {"stroke": None},
@@ -83,14 +96,19 @@ class Chart:
 def save(chart: Chart, path: Path) -> Path:
     """A chart as .svg, .png or .html; the last has all it needs inside it and opens without a network."""
     if path.suffix not in SUFFIXES:
-        raise BadInput(f"A chart cannot be written as {path.name!r}.", hint=f"End its name with one of: {', '.join(SUFFIXES)}.")
+        raise BadInput(
+            f"A chart cannot be written as {path.name!r}.",
+            hint=f"End its name with one of: {', '.join(SUFFIXES)}.",
+        )
     solid = {**chart.spec, "background": "white"}
     if path.suffix == ".png":
         path.write_bytes(_converter().vegalite_to_png(solid, vl_version=_version(), scale=2))
     elif path.suffix == ".svg":
         path.write_text(Chart(spec=solid).svg(), encoding="utf-8")
     else:
-        path.write_text(_converter().vegalite_to_html(solid, vl_version=_version(), bundle=True), encoding="utf-8")
+        path.write_text(
+            _converter().vegalite_to_html(solid, vl_version=_version(), bundle=True), encoding="utf-8"
+        )
     return path
 
 
@@ -99,57 +117,133 @@ def can_draw() -> None:
     _converter()
 
 
-def against(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, Any], title: str = "") -> Chart:
+def against(
+    sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, Any], title: str = ""
+) -> Chart:
     """Time against one axis, the others held; published lines dashed, forecasts dotted, failures as glyphs along the top."""
     points, failures = _points(sheet, axis, lines, held)
-    every = [point for some in _points(sheet, axis, sheet.shown, held) for point in some]  # all panels of a figure share their axes
+    every = [
+        point for some in _points(sheet, axis, sheet.shown, held) for point in some
+    ]  # all panels of a figure share their axes
     least = 1.0 if sheet.logarithmic else 15.0
     values = [point[key] for point in every for key in ("y", "low", "high") if key in point]
-    x = {"field": "x", "type": "quantitative", "title": axis, "scale": _scale([p["x"] for p in every], least), "axis": _ticks(every)}
-    y = {"field": "y", "type": "quantitative", "title": sheet.counted, "scale": _scale(values, least), "axis": _decades(_scale(values, least))}
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "title": axis,
+        "scale": _scale([p["x"] for p in every], least),
+        "axis": _ticks(every),
+    }
+    y = {
+        "field": "y",
+        "type": "quantitative",
+        "title": sheet.counted,
+        "scale": _scale(values, least),
+        "axis": _decades(_scale(values, least)),
+    }
     order = [line.title for line in lines]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    colour = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [colour_of(line.label) for line in lines]}, "legend": legend}
-    shape = {"field": "line", "type": "nominal", "scale": {"domain": order, "range": [SHAPES[n % len(SHAPES)] for n in range(len(order))]}, "legend": legend}
-    dash = {"field": "origin", "type": "nominal", "scale": {"domain": list(DASHES), "range": list(DASHES.values())}, "legend": None}
+    colour = {
+        "field": "line",
+        "type": "nominal",
+        "scale": {"domain": order, "range": [colour_of(line.label) for line in lines]},
+        "legend": legend,
+    }
+    shape = {
+        "field": "line",
+        "type": "nominal",
+        "scale": {"domain": order, "range": [SHAPES[n % len(SHAPES)] for n in range(len(order))]},
+        "legend": legend,
+    }
+    dash = {
+        "field": "origin",
+        "type": "nominal",
+        "scale": {"domain": list(DASHES), "range": list(DASHES.values())},
+        "legend": None,
+    }
     drawn = {
         "data": {"values": points},
         "encoding": {"x": x, "y": y, "color": colour},
         "layer": [
-            {"mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.7}, "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}}},
-            {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"strokeDash": dash, "detail": {"field": "line"}}},
-            {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": {"shape": shape}},
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.7},
+                "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {"strokeDash": dash, "detail": {"field": "line"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 42, "opacity": 1},
+                "encoding": {"shape": shape},
+            },
         ],
     }
     layers = [drawn]
     if failures:
-        places = {"x": x, "y": {"field": "top", "type": "quantitative", "scale": None, "axis": None}, "color": {**colour, "legend": None}}
+        places = {
+            "x": x,
+            "y": {"field": "top", "type": "quantitative", "scale": None, "axis": None},
+            "color": {**colour, "legend": None},
+        }
         layers.append(_failures(failures, places))
-    resolve = {"scale": {"y": "independent", "shape": "independent", "color": "independent"}} if failures else {}
+    resolve = (
+        {"scale": {"y": "independent", "shape": "independent", "color": "independent"}} if failures else {}
+    )
     return _dressed(layers, title or f"Time against {axis}{_held_words(held)}", _HEIGHT, resolve)
 
 
-def heat(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]) -> Chart:
+def heat(
+    sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]
+) -> Chart:
     """One line's cells as a map; a cell that failed has a glyph in place of a colour."""
     down, across = axes
     done, failed = _spots(sheet, line, axes, held, domain)
     places = {
-        name: {"field": name, "type": "ordinal", "title": axis, "sort": sheet.values(axis), "axis": _few_labels(sheet.values(axis))}
+        name: {
+            "field": name,
+            "type": "ordinal",
+            "title": axis,
+            "sort": sheet.values(axis),
+            "axis": _few_labels(sheet.values(axis)),
+        }
         for name, axis in (("x", across), ("y", down))
     }
-    bar = {"title": sheet.counted, "orient": "bottom", "direction": "horizontal", "gradientLength": 220, "format": ".2~g", "tickCount": 3}
+    bar = {
+        "title": sheet.counted,
+        "orient": "bottom",
+        "direction": "horizontal",
+        "gradientLength": 220,
+        "format": ".2~g",
+        "tickCount": 3,
+    }
     scale = {"type": "log", "scheme": "cividis", "domain": list(domain)}
-    colour = {"field": "value", "type": "quantitative", "scale": scale, "legend": None if len(done) <= _MOST_VALUES else bar}
+    colour = {
+        "field": "value",
+        "type": "quantitative",
+        "scale": scale,
+        "legend": None if len(done) <= _MOST_VALUES else bar,
+    }
     layers: list[Spec] = []
     if done:
-        layers.append({"data": {"values": done}, "mark": {"type": "rect", "stroke": None}, "encoding": {**places, "color": colour}})
+        layers.append(
+            {
+                "data": {"values": done},
+                "mark": {"type": "rect", "stroke": None},
+                "encoding": {**places, "color": colour},
+            }
+        )
     if done and len(done) <= _MOST_VALUES:
         ink = {"condition": {"test": "datum.light", "value": "#000000"}, "value": "#ffffff"}
         text = {**places, "text": {"field": "shown", "type": "nominal"}, "color": ink}
         layers.append({"data": {"values": done}, "mark": {"type": "text", "fontSize": 10}, "encoding": text})
     if failed:
-        layers.append(_failures(failed, {**places, "color": {"value": INK}}, size=60 if len(line.rows) <= 400 else 12))
-    return _dressed(layers, f"{line.title}{_held_words(held)}", min(_HEIGHT, 40 * max(2, len(sheet.values(down)))))
+        layers.append(
+            _failures(failed, {**places, "color": {"value": INK}}, size=60 if len(line.rows) <= 400 else 12)
+        )
+    return _dressed(
+        layers, f"{line.title}{_held_words(held)}", min(_HEIGHT, 40 * max(2, len(sheet.values(down))))
+    )
 
 
 def samples(sheet: Sheet, line: Line, cell: Cell) -> Chart:
@@ -159,18 +253,42 @@ def samples(sheet: Sheet, line: Line, cell: Cell) -> Chart:
     result = row.step_seconds if row.step_seconds is not None else statistics.median(groups[0])
     scale, unit = _fitting(result)
     points = [
-        {"x": number + (place * 0.618 % 1 - 0.5) * 0.6, "y": seconds * scale}  # golden steps spread points evenly without chance
+        {
+            "x": number + (place * 0.618 % 1 - 0.5) * 0.6,
+            "y": seconds * scale,
+        }  # golden steps spread points evenly without chance
         for number, group in enumerate(groups, 1)
         for place, seconds in enumerate(_thinned(group))
     ]
-    bars = [{"x": n - 0.36, "x2": n + 0.36, "y": statistics.median(group) * scale} for n, group in enumerate(groups, 1)]
+    bars = [
+        {"x": n - 0.36, "x2": n + 0.36, "y": statistics.median(group) * scale}
+        for n, group in enumerate(groups, 1)
+    ]
     ticks = {"values": list(range(1, len(groups) + 1)), "format": "d", "grid": False}
-    x = {"field": "x", "type": "quantitative", "title": "process", "scale": {"domain": [0.5, len(groups) + 0.5], "nice": False}, "axis": ticks}
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "title": "process",
+        "scale": {"domain": [0.5, len(groups) + 0.5], "nice": False},
+        "axis": ticks,
+    }
     y = {"field": "y", "type": "quantitative", "title": f"{unit} per step", "scale": {"zero": False}}
     layers: list[Spec] = [
-        {"data": {"values": points}, "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.45, "color": COLOURS[0]}, "encoding": {"x": x, "y": y}},
-        {"data": {"values": bars}, "mark": {"type": "rule", "strokeWidth": 2.5, "color": COLOURS[1]}, "encoding": {"x": x, "x2": {"field": "x2"}, "y": y}},
-        {"data": {"values": [{"y": result * scale}]}, "mark": {"type": "rule", "strokeDash": [4, 3], "color": INK}, "encoding": {"y": y}},
+        {
+            "data": {"values": points},
+            "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.45, "color": COLOURS[0]},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "data": {"values": bars},
+            "mark": {"type": "rule", "strokeWidth": 2.5, "color": COLOURS[1]},
+            "encoding": {"x": x, "x2": {"field": "x2"}, "y": y},
+        },
+        {
+            "data": {"values": [{"y": result * scale}]},
+            "mark": {"type": "rule", "strokeDash": [4, 3], "color": INK},
+            "encoding": {"y": y},
+        },
     ]
     return _dressed(layers, [line.title, sheet.words(cell)], 170)
 
@@ -180,7 +298,9 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     width, height = size.groups() if size else ("360", "300")
     body = svg[svg.index(">") + 1 :]
-    body = re.sub(r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"', "", body)  # one description for the whole, below
+    body = re.sub(
+        r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"', "", body
+    )  # one description for the whole, below
     body = re.sub(r'<path(?: d="[^"]*")?(?: d="")? display="none"/>', "", body)
     body = re.sub(r"(\.\d\d)\d+", r"\1", body)
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
@@ -205,13 +325,23 @@ def _colours() -> dict[str, str]:
     places: dict[str, int] = {}
     for name in frameworks.names():
         start = max(places.values(), default=-1) + 1
-        for ways in frameworks.named(name).ways.values():  # ways for one job and for another are never drawn together and share places
-            for place, way in enumerate(ways, start):
-                places.setdefault(f"{name}:{way}", place)
+        for variants in frameworks.named(
+            name
+        ).variants.values():  # variants for one job and for another are never drawn together and share places
+            for place, variant in enumerate(variants, start):
+                places.setdefault(f"{name}:{variant}", place)
     found = {label: COLOURS[place % len(COLOURS)] for label, place in places.items()}
-    published = dict.fromkeys(told.label for name in studies.names() for figure in studies.find(name).figures for told in figure.published)
+    published = dict.fromkeys(
+        told.label
+        for name in studies.names()
+        for figure in studies.find(name).figures
+        for told in figure.published
+    )
     inks = (INK, *COLOURS)  # the first of them is the one most often seen, so that today's have the colours
-    return found | {label: inks[place % len(inks)] for place, label in enumerate(label for label in published if label not in found)}
+    return found | {
+        label: inks[place % len(inks)]
+        for place, label in enumerate(label for label in published if label not in found)
+    }
 
 
 def in_paper(sheet: Sheet, example_seconds: float) -> float:
@@ -219,7 +349,9 @@ def in_paper(sheet: Sheet, example_seconds: float) -> float:
     return example_seconds * sheet.scale
 
 
-def _points(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, Any]) -> tuple[list[Spec], list[Spec]]:
+def _points(
+    sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, Any]
+) -> tuple[list[Spec], list[Spec]]:
     points, failures = [], []
     heights: dict[Any, int] = {}
     for line in lines:
@@ -229,15 +361,28 @@ def _points(sheet: Sheet, axis: str, lines: Sequence[Line], held: Mapping[str, A
             spot = {"x": cell[sheet.axes.index(axis)], "line": line.title, "origin": line.origin}
             seconds = line.seconds(cell)
             if seconds is not None:
-                low, high = (value / row.batch if value else seconds for value in (row.low_seconds, row.high_seconds))
-                points.append({**spot, "y": in_paper(sheet, seconds), "low": in_paper(sheet, low), "high": in_paper(sheet, high)})
+                low, high = (
+                    value / row.batch if value else seconds for value in (row.low_seconds, row.high_seconds)
+                )
+                points.append(
+                    {
+                        **spot,
+                        "y": in_paper(sheet, seconds),
+                        "low": in_paper(sheet, low),
+                        "high": in_paper(sheet, high),
+                    }
+                )
             elif row.state != "waiting":
-                heights[spot["x"]] = heights.get(spot["x"], -6) + 13  # several at one place stand under one another
+                heights[spot["x"]] = (
+                    heights.get(spot["x"], -6) + 13
+                )  # several at one place stand under one another
                 failures.append({**spot, "state": row.state, "top": heights[spot["x"]]})
     return points, failures
 
 
-def _spots(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]) -> tuple[list[Spec], list[Spec]]:
+def _spots(
+    sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]
+) -> tuple[list[Spec], list[Spec]]:
     down, across = (sheet.axes.index(axis) for axis in axes)
     done, failed = [], []
     for cell, row in line.rows.items():
@@ -248,13 +393,22 @@ def _spots(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, A
             failed.append({**spot, "state": row.state})
         else:
             value = in_paper(sheet, seconds)
-            done.append({**spot, "value": value, "shown": units.digits(value), "light": _is_light(value, domain)})
+            done.append(
+                {**spot, "value": value, "shown": units.digits(value), "light": _is_light(value, domain)}
+            )
     return done, failed
 
 
 def _failures(values: list[Spec], places: Spec, size: int = 60) -> Spec:
     states = sorted({value["state"] for value in values})
-    legend = {"title": "no time because of", "orient": "bottom", "columns": 2, "symbolStrokeColor": INK, "symbolFillColor": "transparent", "labelLimit": 150}
+    legend = {
+        "title": "no time because of",
+        "orient": "bottom",
+        "columns": 2,
+        "symbolStrokeColor": INK,
+        "symbolFillColor": "transparent",
+        "labelLimit": 150,
+    }
     shape = {
         "field": "state",
         "type": "nominal",
@@ -275,7 +429,9 @@ def _scale(values: Iterable[Any], least: float) -> Spec:
 
 def _ticks(points: Sequence[Mapping[str, Any]]) -> Spec:
     places = sorted({point["x"] for point in points if isinstance(point["x"], (int, float))})
-    return {"values": places, "labelOverlap": "greedy", "format": "d"} if len(places) <= 12 else {"tickCount": 6}
+    return (
+        {"values": places, "labelOverlap": "greedy", "format": "d"} if len(places) <= 12 else {"tickCount": 6}
+    )
 
 
 def _decades(scale: Spec) -> Spec:
@@ -308,7 +464,9 @@ def _thinned(group: Sequence[float]) -> list[float]:
     ordered = sorted(group)
     if len(ordered) <= _MOST_SAMPLES:
         return ordered
-    return [ordered[round(place * (len(ordered) - 1) / (_MOST_SAMPLES - 1))] for place in range(_MOST_SAMPLES)]
+    return [
+        ordered[round(place * (len(ordered) - 1) / (_MOST_SAMPLES - 1))] for place in range(_MOST_SAMPLES)
+    ]
 
 
 def _fitting(seconds: float) -> tuple[float, str]:
@@ -333,7 +491,9 @@ def _converter() -> Any:
     try:
         import vl_convert
     except ImportError as error:
-        raise Unavailable("Charts are drawn by vl-convert, which is not installed.", hint=EXTRA_HINT) from error
+        raise Unavailable(
+            "Charts are drawn by vl-convert, which is not installed.", hint=EXTRA_HINT
+        ) from error
     return vl_convert
 
 

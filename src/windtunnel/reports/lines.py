@@ -17,9 +17,11 @@ PER_EXAMPLE = "seconds for an example"
 # Without a time, and yet no failure: it waits, or it could not be asked here, or the authors printed nothing.
 APART = ("not installed", "no gpu here", "unsupported", "not available")
 NEVER_FAILED = ("done", "waiting", *APART)
-_PARTS: tuple[tuple[str, Callable[[Any], str]], ...] = (  # what tells lines apart, in the order in which a name says it
+_PARTS: tuple[
+    tuple[str, Callable[[Any], str]], ...
+] = (  # what tells lines apart, in the order in which a name says it
     ("device", lambda word: {"cuda": "GPU", "cpu": "CPU"}.get(word, word)),
-    ("unit", str),
+    ("device_name", str),
     ("threads", lambda n: f"{n} thread{'' if n == 1 else 's'}"),
     ("data", lambda word: f"{word} data"),
     ("batch", lambda n: f"batch {n}"),
@@ -98,14 +100,22 @@ class Sheet:
     def heading(self) -> str:
         """Figure 2: Shared dataset."""
         number = re.fullmatch(r"(figure|table)-0*(\d+)", self.name)
-        return f"{number[1].capitalize()} {number[2]}: {self.title}" if number and not self.title.lower().startswith(number[1]) else self.title
+        return (
+            f"{number[1].capitalize()} {number[2]}: {self.title}"
+            if number and not self.title.lower().startswith(number[1])
+            else self.title
+        )
 
     def beside(self, line: Line, cell: Cell) -> float | None:
-        """The published seconds per example that this line is held against in this cell: its own case's, else the same kind of unit's, else
+        """The published seconds per example that this line is held against in this cell: its own case's, else the same kind of device's, else
         the only ones there are. None where that leaves a choice."""
         others = [other for other in self.published if other.seconds(cell) is not None]
         row = line.rows[cell]
-        for chosen in ([o for o in others if o.case == line.case], [o for o in others if o.rows[cell].device == row.device], others):
+        for chosen in (
+            [o for o in others if o.case == line.case],
+            [o for o in others if o.rows[cell].device == row.device],
+            others,
+        ):
             if len(chosen) == 1:
                 return chosen[0].seconds(cell)
         return None
@@ -129,7 +139,10 @@ class Sheet:
 
     def words(self, cell: Cell) -> str:
         """The cell as a person says it: n_rec 10, n_steps 20."""
-        return ", ".join(f"{axis} {value}" for axis, value in zip(self.axes, cell, strict=True)) or "the only cell"
+        return (
+            ", ".join(f"{axis} {value}" for axis, value in zip(self.axes, cell, strict=True))
+            or "the only cell"
+        )
 
 
 def sheet(figure: Figure, rows: Iterable[Row]) -> Sheet:
@@ -137,7 +150,9 @@ def sheet(figure: Figure, rows: Iterable[Row]) -> Sheet:
     rows = list(rows)
     axes = axes_of(figure, rows)
     found = lines(rows, axes)
-    cells = sorted({cell for line in found for cell in line.rows}, key=lambda cell: [in_order(value) for value in cell])
+    cells = sorted(
+        {cell for line in found for cell in line.rows}, key=lambda cell: [in_order(value) for value in cell]
+    )
     return Sheet(
         name=figure.name,
         title=getattr(figure, "title", "") or figure.name,
@@ -159,7 +174,9 @@ def _is_apart(rows: Iterable[Row]) -> bool:
 
 def axes_of(figure: Figure, rows: Sequence[Row]) -> tuple[str, ...]:
     """What the figure says it sweeps, the first name where it sweeps two alike ("n_in,n_out"); else what its rows sweep."""
-    told = getattr(figure, "axes", None) or [axis.split(",")[0] for axis in getattr(figure, "grid", None) or ()]
+    told = getattr(figure, "axes", None) or [
+        axis.split(",")[0] for axis in getattr(figure, "grid", None) or ()
+    ]
     return tuple(told) or swept(rows)
 
 
@@ -170,14 +187,21 @@ def plotted(figure: Figure, plot: Any, rows: Iterable[Row], scales: Mapping[str,
     drawn = sheet(figure, ())
     found = lines(chosen, (plot.x,))
     cells = sorted({cell for line in found for cell in line.rows}, key=lambda cell: in_order(cell[0]))
-    unit: dict[str, Any] = {"scale": getattr(first, "published_scale", None) or 1.0, "counted": getattr(first, "published_unit", "") or PER_EXAMPLE}
-    unit["logarithmic"] = bool(getattr(plot, "logarithmic", False))
-    return dataclasses.replace(drawn, axes=(plot.x,), cells=tuple(cells), lines=tuple(found), **unit)
+    scale: dict[str, Any] = {
+        "scale": getattr(first, "published_scale", None) or 1.0,
+        "counted": getattr(first, "published_unit", "") or PER_EXAMPLE,
+    }
+    scale["logarithmic"] = bool(getattr(plot, "logarithmic", False))
+    return dataclasses.replace(drawn, axes=(plot.x,), cells=tuple(cells), lines=tuple(found), **scale)
 
 
 def _belongs(row: Row, line: Any) -> bool:
     """Whether a row is part of a plot's line."""
-    if row.figure != line.figure or row.case != line.case or (line.label and row.label != line.label and row.origin != "published"):
+    if (
+        row.figure != line.figure
+        or row.case != line.case
+        or (line.label and row.label != line.label and row.origin != "published")
+    ):
         return False
     return all(value_of(row, name) == value for axis, value in line.fixed.items() for name in axis.split(","))
 
@@ -187,11 +211,22 @@ def lines(rows: Sequence[Row], axes: Sequence[str]) -> list[Line]:
     groups: dict[tuple[Any, ...], dict[Cell, Row]] = {}
     following = _following(rows, axes)
     for row in rows:
-        groups.setdefault(_identity(row, (*axes, *following)), {})[tuple(value_of(row, axis) for axis in axes)] = row
+        groups.setdefault(_identity(row, (*axes, *following)), {})[
+            tuple(value_of(row, axis) for axis in axes)
+        ] = row
     firsts = [next(iter(group.values())) for group in groups.values()]
     found = [
-        Line(name=name, origin=first.origin, label=first.label, case=first.case, rows=group, is_apart=_is_apart(group.values()))
-        for first, name, group in zip(firsts, names(firsts, (*axes, *following)), groups.values(), strict=True)
+        Line(
+            name=name,
+            origin=first.origin,
+            label=first.label,
+            case=first.case,
+            rows=group,
+            is_apart=_is_apart(group.values()),
+        )
+        for first, name, group in zip(
+            firsts, names(firsts, (*axes, *following)), groups.values(), strict=True
+        )
     ]
     return sorted(found, key=lambda line: (ORIGINS.index(line.origin), line.name))
 
@@ -234,22 +269,32 @@ def _told_apart(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
         for so_far, word in zip(found, column, strict=True):
             groups.setdefault(so_far, set()).add(word)
         always = _is_always_said(name, rows, column)
-        found = [f"{so_far}, {word}" if word and (always or len(groups[so_far]) > 1) else so_far for so_far, word in zip(found, column, strict=True)]
+        found = [
+            f"{so_far}, {word}" if word and (always or len(groups[so_far]) > 1) else so_far
+            for so_far, word in zip(found, column, strict=True)
+        ]
     return found
 
 
 def _is_always_said(name: str, rows: Sequence[Row], column: Sequence[str]) -> bool:
-    """A forecast or a published time means nothing without its unit; a measured one says CPU or GPU where there are both."""
+    """A forecast or a published time means nothing without its device_name; a measured one says CPU or GPU where there are both."""
     if not rows or rows[0].origin == "measured":
         return name == "device" and len(set(column)) > 1
-    return name == "unit"
+    return name == "device_name"
 
 
 def _columns(rows: Sequence[Row], axes: Sequence[str]) -> list[tuple[str, list[str]]]:
-    columns = {name: [show(value) if (value := getattr(row, name)) not in (None, "") else "" for row in rows] for name, show in _PARTS if name not in axes}
-    first = ("device", "unit") if rows and rows[0].origin == "measured" else ("unit", "device")
+    columns = {
+        name: [show(value) if (value := getattr(row, name)) not in (None, "") else "" for row in rows]
+        for name, show in _PARTS
+        if name not in axes
+    }
+    first = ("device", "device_name") if rows and rows[0].origin == "measured" else ("device_name", "device")
     keys = sorted({key for row in rows for key in row.settings} - set(axes))
-    settings = [(key, [_setting_words(key, row.settings[key]) if key in row.settings else "" for row in rows]) for key in keys]
+    settings = [
+        (key, [_setting_words(key, row.settings[key]) if key in row.settings else "" for row in rows])
+        for key in keys
+    ]
     before = [(name, columns.pop(name)) for name in first if name in columns]
     return [*before, *settings, *columns.items(), ("case", [row.case for row in rows])]
 
@@ -259,7 +304,9 @@ def _setting_words(key: str, value: Any) -> str:
 
 
 def _identity(row: Row, axes: Sequence[str]) -> tuple[Any, ...]:
-    settings = tuple(sorted((key, _hashable(value)) for key, value in row.settings.items() if key not in axes))
+    settings = tuple(
+        sorted((key, _hashable(value)) for key, value in row.settings.items() if key not in axes)
+    )
     fields = tuple(getattr(row, name) for name, _ in _PARTS if name not in axes)
     return (row.origin, row.case, row.label, *fields, settings)
 
@@ -274,7 +321,9 @@ def _following(rows: Sequence[Row], axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         key
         for key, by_cell in seen.items()
-        if key not in axes and all(len(values) == 1 for values in by_cell.values()) and len(set().union(*by_cell.values())) > 1
+        if key not in axes
+        and all(len(values) == 1 for values in by_cell.values())
+        and len(set().union(*by_cell.values())) > 1
     )
 
 

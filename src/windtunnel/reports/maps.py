@@ -16,31 +16,80 @@ from windtunnel.reports.page import Markup, element, joined
 
 MOST_SIDE = 12
 # Cividis, a scale that looks alike to people with any colour vision, at even steps (Nuñez, Anderton and Renslow 2018).
-_CIVIDIS = ((0, 34, 78), (26, 56, 111), (71, 81, 107), (104, 106, 112), (138, 133, 120), (176, 162, 112), (217, 193, 91), (254, 232, 56))
+_CIVIDIS = (
+    (0, 34, 78),
+    (26, 56, 111),
+    (71, 81, 107),
+    (104, 106, 112),
+    (138, 133, 120),
+    (176, 162, 112),
+    (217, 193, 91),
+    (254, 232, 56),
+)
 
 
 def is_small(sheet: Sheet, axes: tuple[str, str]) -> bool:
     return all(len(sheet.values(axis)) <= MOST_SIDE for axis in axes)
 
 
-def grid(sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]) -> Markup:
+def grid(
+    sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]
+) -> Markup:
     """One line over two axes; a cell without a time has its glyph and its word."""
     down, across = axes
-    columns = [value for value in sheet.values(across) if any(cell[sheet.axes.index(across)] == value for cell in line.rows)]
-    rows = [value for value in sheet.values(down) if any(cell[sheet.axes.index(down)] == value for cell in line.rows)]
-    head = element("tr", element("th", f"{down} \\ {across}", scope="col"), *(element("th", str(value), scope="col") for value in columns))
-    body = [element("tr", element("th", str(row), scope="row"), *(_cell(sheet, line, {**held, down: row, across: c}, domain) for c in columns)) for row in rows]
+    columns = [
+        value
+        for value in sheet.values(across)
+        if any(cell[sheet.axes.index(across)] == value for cell in line.rows)
+    ]
+    rows = [
+        value
+        for value in sheet.values(down)
+        if any(cell[sheet.axes.index(down)] == value for cell in line.rows)
+    ]
+    head = element(
+        "tr",
+        element("th", f"{down} \\ {across}", scope="col"),
+        *(element("th", str(value), scope="col") for value in columns),
+    )
+    body = [
+        element(
+            "tr",
+            element("th", str(row), scope="row"),
+            *(_cell(sheet, line, {**held, down: row, across: c}, domain) for c in columns),
+        )
+        for row in rows
+    ]
     name = f"{line.title}{''.join(f', {axis} {value}' for axis, value in held.items())}"
-    table = element("table", element("caption", element("strong", name)), element("thead", head), element("tbody", *body), class_="map")
-    return element("div", table, class_="box plain", tabindex="0", role="region", aria_label=f"Heat-map: {sheet.heading}, {name}")
+    table = element(
+        "table",
+        element("caption", element("strong", name)),
+        element("thead", head),
+        element("tbody", *body),
+        class_="map",
+    )
+    return element(
+        "div",
+        table,
+        class_="box plain",
+        tabindex="0",
+        role="region",
+        aria_label=f"Heat-map: {sheet.heading}, {name}",
+    )
 
 
 def legend(domain: tuple[float, float], counted: str) -> Markup:
     """The scale that all maps of a figure share."""
     low, high = domain
     stops = ",".join(_hex(colour) for colour in _CIVIDIS)
-    bar = Markup(f'<span class="bar" aria-hidden="true" style="background:linear-gradient(90deg,{stops})"></span>')
-    return element("p", joined([units.digits(low), " ", bar, " ", units.digits(high), f" {counted}, on a logarithmic scale"]), class_="soft")
+    bar = Markup(
+        f'<span class="bar" aria-hidden="true" style="background:linear-gradient(90deg,{stops})"></span>'
+    )
+    return element(
+        "p",
+        joined([units.digits(low), " ", bar, " ", units.digits(high), f" {counted}, on a logarithmic scale"]),
+        class_="soft",
+    )
 
 
 def glyph(state: str) -> Markup:
@@ -59,7 +108,9 @@ def colour(value: float, domain: tuple[float, float]) -> tuple[str, str]:
     place = min(1.0, max(0.0, place)) * (len(_CIVIDIS) - 1)
     before = min(int(place), len(_CIVIDIS) - 2)
     rest = place - before
-    mixed = tuple(round(a + (b - a) * rest) for a, b in zip(_CIVIDIS[before], _CIVIDIS[before + 1], strict=True))
+    mixed = tuple(
+        round(a + (b - a) * rest) for a, b in zip(_CIVIDIS[before], _CIVIDIS[before + 1], strict=True)
+    )
     return _hex(mixed), "#fff" if contrast(mixed, (255, 255, 255)) > contrast(mixed, (0, 0, 0)) else "#000"
 
 
@@ -70,7 +121,10 @@ def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
 
 
 def _luminance(colour: tuple[int, ...]) -> float:
-    parts = [(part / 255) / 12.92 if part / 255 <= 0.04045 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+    parts = [
+        (part / 255) / 12.92 if part / 255 <= 0.04045 else ((part / 255 + 0.055) / 1.055) ** 2.4
+        for part in colour
+    ]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
@@ -80,7 +134,13 @@ def _cell(sheet: Sheet, line: Line, place: Mapping[str, Any], domain: tuple[floa
     if row is None:
         return element("td", "not asked", class_="none")
     if seconds is None:
-        return element("td", glyph(row.state), element("small", row.state), class_="waiting" if row.state == "waiting" else "lost", title=row.error or None)
+        return element(
+            "td",
+            glyph(row.state),
+            element("small", row.state),
+            class_="waiting" if row.state == "waiting" else "lost",
+            title=row.error or None,
+        )
     value = charts.in_paper(sheet, seconds)
     back, ink = colour(value, domain)
     return element("td", units.digits(value), style=f"background:{back};color:{ink}")

@@ -32,7 +32,11 @@ def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
 
 def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
     """`class_` and `aria_label` are written class and aria-label; an attribute that is None is left out."""
-    words = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
+    words = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
     return Markup(f"<{tag}{words}>{joined(pieces)}</{tag}>")
 
 
@@ -44,15 +48,28 @@ class Column:
     kind: str = ""
 
 
-def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Piece]], heads: int = 1, tall: bool = False) -> Markup:
+def table(
+    caption: str,
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Piece]],
+    heads: int = 1,
+    tall: bool = False,
+) -> Markup:
     """A table in a box of its own that scrolls and can be reached by keyboard. The first `heads` cells of a row are its names.
 
     A piece that is a whole cell already (`cell`) is taken as it is.
     """
     top = joined(element("th", column.head, scope="col", class_=column.kind or None) for column in columns)
     body = joined((element("tr", joined(_cells(row, columns, heads))) for row in rows), "\n")
-    whole = element("table", element("caption", element("span", caption)), element("thead", element("tr", top)), element("tbody", body))
-    return element("div", whole, class_="box tall" if tall else "box", tabindex="0", role="region", aria_label=caption)
+    whole = element(
+        "table",
+        element("caption", element("span", caption)),
+        element("thead", element("tr", top)),
+        element("tbody", body),
+    )
+    return element(
+        "div", whole, class_="box tall" if tall else "box", tabindex="0", role="region", aria_label=caption
+    )
 
 
 def cell(*pieces: Piece, kind: str = "", title: str | None = None) -> Markup:
@@ -78,7 +95,9 @@ def document(title: str, lead: Piece, sections: Sequence[tuple[str, Piece]], foo
     """The whole page: a title, a list of its parts, the parts."""
     marks = [(f"p{number}-{anchor(name)}", name, body) for number, (name, body) in enumerate(sections, 1)]
     links = joined(element("li", element("a", name, href=f"#{mark}")) for mark, name, _ in marks)
-    parts = joined((element("section", element("h2", name, id=mark), body) for mark, name, body in marks), "\n")
+    parts = joined(
+        (element("section", element("h2", name, id=mark), body) for mark, name, body in marks), "\n"
+    )
     head = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="color-scheme" content="light dark">'

@@ -50,14 +50,23 @@ class Album:
     def filled(self, text: str) -> str:
         """The page with every chart in its place."""
         svgs = drawing.draw([chart for chart, _, _ in self._kept])
-        drawn = [charts.inline(svg, f"c{number}", title, words) for number, (svg, (_, title, words)) in enumerate(zip(svgs, self._kept, strict=True), 1)]
+        drawn = [
+            charts.inline(svg, f"c{number}", title, words)
+            for number, (svg, (_, title, words)) in enumerate(zip(svgs, self._kept, strict=True), 1)
+        ]
         return re.sub(_PLACE.format(r"(\d+)"), lambda found: drawn[int(found[1]) - 1], text)
 
     def grid(self, heading: str, words: str, figures: Sequence[Markup]) -> Markup:
         shown = [figure for figure in figures if figure]
         if not shown:
             return Markup("")
-        return joined([element("h3", heading), element("p", words, class_="soft"), element("div", *shown, class_="charts")])
+        return joined(
+            [
+                element("h3", heading),
+                element("p", words, class_="soft"),
+                element("div", *shown, class_="charts"),
+            ]
+        )
 
 
 def claims(verdicts: Sequence[Verdict]) -> Piece:
@@ -78,19 +87,53 @@ def _claim_cells(verdict: Verdict) -> list[Piece]:
     source = f"{verdict.source}; from {verdict.rows} cells" if verdict.rows else verdict.source
     claim = cell(verdict.text or verdict.claim, " ", element("small", source), kind="wide")
     published = cell(verdict.published or "not stated", kind="mid")
-    return [claim, cell(effect_words(verdict), kind="mid"), published, cell(verdict.reason or "no reason given", kind="wide")]
+    return [
+        claim,
+        cell(effect_words(verdict), kind="mid"),
+        published,
+        cell(verdict.reason or "no reason given", kind="wide"),
+    ]
 
 
 def figure(sheet: Sheet, album: Album) -> Piece:
     """One figure: in brief, its plots, published beside today's, its maps, its samples and what failed."""
     parts: list[Piece] = [element("p", words, class_="soft") for words in (sheet.source, sheet.note) if words]
     if sheet.quoted:
-        columns = [Column(head="Figure"), Column(head="Value", kind="n"), Column(head="Counted in"), Column(head="Source")]
-        rows = [[each.name, units.digits(each.value), each.counted, joined([each.source, element("small", f" {each.note}")])] for each in sheet.quoted]
+        columns = [
+            Column(head="Figure"),
+            Column(head="Value", kind="n"),
+            Column(head="Counted in"),
+            Column(head="Source"),
+        ]
+        rows = [
+            [
+                each.name,
+                units.digits(each.value),
+                each.counted,
+                joined([each.source, element("small", f" {each.note}")]),
+            ]
+            for each in sheet.quoted
+        ]
         parts.append(table("Single figures that were published.", columns, rows))
     if not sheet.lines:
-        return joined([*parts, *([] if sheet.quoted else [element("p", "There are no rows for this figure.", class_="note")])])
-    parts += [brief(sheet), _plots(sheet, album), _beside(sheet), _maps(sheet, album), _strips(sheet, album), failures(sheet)]
+        return joined(
+            [
+                *parts,
+                *(
+                    []
+                    if sheet.quoted
+                    else [element("p", "There are no rows for this figure.", class_="note")]
+                ),
+            ]
+        )
+    parts += [
+        brief(sheet),
+        _plots(sheet, album),
+        _beside(sheet),
+        _maps(sheet, album),
+        _strips(sheet, album),
+        failures(sheet),
+    ]
     return joined(parts)
 
 
@@ -107,14 +150,21 @@ def plot(sheet: Sheet, album: Album) -> Markup:
         )
         for name, group in _panels(sheet)
     ]
-    return album.grid(f"Over {axis}", f"{sheet.counted} against {axis}; published lines are dashed, forecasts dotted.", figures)
+    return album.grid(
+        f"Over {axis}",
+        f"{sheet.counted} against {axis}; published lines are dashed, forecasts dotted.",
+        figures,
+    )
 
 
 def _panels(sheet: Sheet) -> list[tuple[str, list[Line]]]:
     """One panel where the lines can be told apart in it, else the published ones and today's by turns, all on the same axes."""
     if len(sheet.shown) <= charts.MOST_LINES:
         return [("Published and today", sheet.shown)]
-    return [*_numbered("Published", _batched(sheet.published, charts.MOST_LINES)), *_numbered("Today", _batched(sheet.todays, charts.MOST_LINES))]
+    return [
+        *_numbered("Published", _batched(sheet.published, charts.MOST_LINES)),
+        *_numbered("Today", _batched(sheet.todays, charts.MOST_LINES)),
+    ]
 
 
 def _batched(lines: Sequence[Line], most: int) -> list[list[Line]]:
@@ -122,13 +172,18 @@ def _batched(lines: Sequence[Line], most: int) -> list[list[Line]]:
 
 
 def _numbered(name: str, groups: Sequence[Sequence[Line]]) -> list[tuple[str, list[Line]]]:
-    return [(name if len(groups) == 1 else f"{name}, {number} of {len(groups)}", list(group)) for number, group in enumerate(groups, 1)]
+    return [
+        (name if len(groups) == 1 else f"{name}, {number} of {len(groups)}", list(group))
+        for number, group in enumerate(groups, 1)
+    ]
 
 
 def brief(sheet: Sheet) -> Markup:
     """Every line of today's with its middle ratio to what was published."""
     if not sheet.todays:
-        return element("p", "Only what was published is here; nothing has been measured or forecast yet.", class_="note")
+        return element(
+            "p", "Only what was published is here; nothing has been measured or forecast yet.", class_="note"
+        )
     columns = [
         Column(head="Line"),
         Column(head="Origin"),
@@ -144,7 +199,9 @@ def brief(sheet: Sheet) -> Markup:
         span = f"{ratio_words(min(ratios))} to {ratio_words(max(ratios))}" if ratios else "nothing beside it"
         rows.append([line.name, line.origin, str(len(line.rows)), str(len(line.failed)), middle, span])
     return table(
-        f"In brief: today's time over the published one of the same cell, of the same kind of unit where there is one. Below 1{TIMES} is faster.", columns, rows
+        f"In brief: today's time over the published one of the same cell, of the same kind of device where there is one. Below 1{TIMES} is faster.",
+        columns,
+        rows,
     )
 
 
@@ -152,7 +209,9 @@ def _plots(sheet: Sheet, album: Album) -> Markup:
     """Time against each numeric axis at the ends of the others."""
     figures = []
     for axis in sheet.axes:
-        if len(sheet.values(axis)) < 2 or not all(isinstance(value, (int, float)) for value in sheet.values(axis)):
+        if len(sheet.values(axis)) < 2 or not all(
+            isinstance(value, (int, float)) for value in sheet.values(axis)
+        ):
             continue
         held = _held(sheet, axis)
         words = ", ".join([f"Time against {axis}", *(f"{key} {value}" for key, value in held.items())])
@@ -160,15 +219,22 @@ def _plots(sheet: Sheet, album: Album) -> Markup:
             title = words if not name else f"{words} ({name})"
             make = functools.partial(charts.against, sheet, axis, group, held, title)
             figures.append(album.draw(make, f"{sheet.heading}: {title}", _description(sheet, group)))
-    return album.grid("Drawn again", "Published lines are dashed, forecasts dotted; bars are intervals. A failed cell has its glyph at the top.", figures)
+    return album.grid(
+        "Drawn again",
+        "Published lines are dashed, forecasts dotted; bars are intervals. A failed cell has its glyph at the top.",
+        figures,
+    )
 
 
 def _chunks(sheet: Sheet) -> list[tuple[str, list[Line]]]:
     """Lines few enough for one chart; the published ones are in each, for comparison."""
-    room = max(2, charts.MOST_LINES - len(sheet.published))
-    groups = _batched(sheet.todays, room) or [[]]
+    workspace = max(2, charts.MOST_LINES - len(sheet.published))
+    groups = _batched(sheet.todays, workspace) or [[]]
     kept = sheet.published[: charts.MOST_LINES]
-    return [("" if len(groups) == 1 else f"{number} of {len(groups)}", [*kept, *group]) for number, group in enumerate(groups[:3], 1)]
+    return [
+        ("" if len(groups) == 1 else f"{number} of {len(groups)}", [*kept, *group])
+        for number, group in enumerate(groups[:3], 1)
+    ]
 
 
 def _held(sheet: Sheet, axis: str) -> dict[str, Any]:
@@ -186,15 +252,29 @@ def _beside(sheet: Sheet) -> Markup:
     """Published beside today's, cell by cell."""
     lines = [*sheet.published, *sheet.todays]
     columns = [Column(head=", ".join(sheet.axes) or "cell")]
-    columns += [Column(head=joined([line.name, element("small", f" {line.origin}")]), kind=f"n {line.origin}") for line in lines]
-    rows = [[", ".join(map(str, place)) or "the only one", *(_time(sheet, line, place) for line in lines)] for place in sheet.cells]
-    unit = f"Large: {sheet.counted}, as the paper counts; small: per example" if sheet.in_own_unit else "Seconds for an example"
-    caption = f"Published beside today's. {unit}; {TIMES} is today's over published."
+    columns += [
+        Column(head=joined([line.name, element("small", f" {line.origin}")]), kind=f"n {line.origin}")
+        for line in lines
+    ]
+    rows = [
+        [", ".join(map(str, place)) or "the only one", *(_time(sheet, line, place) for line in lines)]
+        for place in sheet.cells
+    ]
+    counted = (
+        f"Large: {sheet.counted}, as the paper counts; small: per example"
+        if sheet.in_own_unit
+        else "Seconds for an example"
+    )
+    caption = f"Published beside today's. {counted}; {TIMES} is today's over published."
     whole = table(caption, columns, rows, tall=len(rows) > 14)
-    heading = element("h3", "Published beside today's" if sheet.published and sheet.todays else "Cell by cell")
+    heading = element(
+        "h3", "Published beside today's" if sheet.published and sheet.todays else "Cell by cell"
+    )
     if len(rows) <= _LONG:
         return joined([heading, whole])
-    return joined([heading, element("details", element("summary", f"The table of all {len(rows):,} cells"), whole)])
+    return joined(
+        [heading, element("details", element("summary", f"The table of all {len(rows):,} cells"), whole)]
+    )
 
 
 def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
@@ -208,8 +288,18 @@ def _time(sheet: Sheet, line: Line, place: Cell) -> Markup:
     kind, mark = f"n {line.origin}", MARK * row.disturbed
     if sheet.in_own_unit:
         small = [units.show(seconds, "s")] + ([ratio_words(ratio)] if ratio is not None else [])
-        return cell(mark + units.digits(charts.in_paper(sheet, seconds)), element("small", " · ".join(small)), kind=kind, title=_interval(row))
-    return cell(mark + units.show(seconds, "s"), *([element("small", ratio_words(ratio))] if ratio is not None else []), kind=kind, title=_interval(row))
+        return cell(
+            mark + units.digits(charts.in_paper(sheet, seconds)),
+            element("small", " · ".join(small)),
+            kind=kind,
+            title=_interval(row),
+        )
+    return cell(
+        mark + units.show(seconds, "s"),
+        *([element("small", ratio_words(ratio))] if ratio is not None else []),
+        kind=kind,
+        title=_interval(row),
+    )
 
 
 def _interval(row: Row) -> str:
@@ -224,7 +314,12 @@ def _interval(row: Row) -> str:
 def _maps(sheet: Sheet, album: Album) -> Markup:
     """A heat-map for each line over the first two axes that are swept."""
     axes = [axis for axis in sheet.axes if len(sheet.values(axis)) > 1]
-    values = [charts.in_paper(sheet, s) for line in sheet.shown for place in line.rows if (s := line.seconds(place)) is not None]
+    values = [
+        charts.in_paper(sheet, s)
+        for line in sheet.shown
+        for place in line.rows
+        if (s := line.seconds(place)) is not None
+    ]
     full = [line for line in sheet.shown if len(line.rows) >= 4]
     if len(axes) < 2 or not values or not full:
         return Markup("")
@@ -232,7 +327,13 @@ def _maps(sheet: Sheet, album: Album) -> Markup:
     held = {axis: _held(sheet, "")[axis] for axis in sheet.axes if axis not in pair}
     if maps.is_small(sheet, pair):
         grids = [maps.grid(sheet, line, pair, held, domain) for line in full]
-        return joined([element("h3", "Over the grid"), maps.legend(domain, sheet.counted), element("div", *grids, class_="charts maps")])
+        return joined(
+            [
+                element("h3", "Over the grid"),
+                maps.legend(domain, sheet.counted),
+                element("div", *grids, class_="charts maps"),
+            ]
+        )
     figures = [
         album.draw(
             functools.partial(charts.heat, sheet, line, pair, held, domain),
@@ -242,7 +343,11 @@ def _maps(sheet: Sheet, album: Album) -> Markup:
         for line in full[:_MOST_MAPS]
     ]
     more = f" {len(full) - _MOST_MAPS} further lines are in the table." if len(full) > _MOST_MAPS else ""
-    return album.grid("Over the grid", f"All maps share one scale, {sheet.counted}. A cell without a time has the glyph of its reason.{more}", figures)
+    return album.grid(
+        "Over the grid",
+        f"All maps share one scale, {sheet.counted}. A cell without a time has the glyph of its reason.{more}",
+        figures,
+    )
 
 
 def _strips(sheet: Sheet, album: Album) -> Markup:
@@ -258,12 +363,22 @@ def _strips(sheet: Sheet, album: Album) -> Markup:
     words = "Each point is one timed step (large sets thinned by even ranks), each bar a process's median, the dashed line the result. "
     eased = any("slowed" in line.rows[place].environment for line, place in chosen_cells(sheet))
     pace = "Times are at the calm machine's pace, by the pulse each process felt. " if eased else ""
-    return album.grid("Samples", f"{words}{pace}Shown: the first cell, the last, and the one whose interval is widest.", figures)
+    return album.grid(
+        "Samples",
+        f"{words}{pace}Shown: the first cell, the last, and the one whose interval is widest.",
+        figures,
+    )
 
 
 def chosen_cells(sheet: Sheet) -> list[tuple[Line, Cell]]:
     """Measured cells worth looking into, no more than a few."""
-    kept = [(line, place) for line in sheet.lines if line.origin == "measured" for place, row in line.rows.items() if any(row.groups) and row.state == "done"]
+    kept = [
+        (line, place)
+        for line in sheet.lines
+        if line.origin == "measured"
+        for place, row in line.rows.items()
+        if any(row.groups) and row.state == "done"
+    ]
     if not kept:
         return []
     ordered = sorted(kept, key=lambda pair: [in_order(value) for value in pair[1]])
@@ -290,13 +405,30 @@ def failures(sheet: Sheet) -> Markup:
                 found.setdefault((line.title, row.state), []).append((place, row))
     if not found:
         return Markup("")
-    columns = [Column(head="Line"), Column(head="State"), Column(head="Cells", kind="n"), Column(head="First of them"), Column(head="What it said")]
+    columns = [
+        Column(head="Line"),
+        Column(head="State"),
+        Column(head="Cells", kind="n"),
+        Column(head="First of them"),
+        Column(head="What it said"),
+    ]
     rows = [
-        [name, joined([maps.glyph(state), state]), str(len(some)), sheet.words(some[0][0]), cell(_shortened(some[0][1].error), kind="wide")]
+        [
+            name,
+            joined([maps.glyph(state), state]),
+            str(len(some)),
+            sheet.words(some[0][0]),
+            cell(_shortened(some[0][1].error), kind="wide"),
+        ]
         for (name, state), some in found.items()
     ]
     words = "Cells that gave no time: each is a result with a name."
-    return joined([element("h3", "What failed or could not be measured"), table(words, columns, rows, tall=len(rows) > 14)])
+    return joined(
+        [
+            element("h3", "What failed or could not be measured"),
+            table(words, columns, rows, tall=len(rows) > 14),
+        ]
+    )
 
 
 def key(rows: Sequence[Row]) -> Markup:
@@ -304,27 +436,49 @@ def key(rows: Sequence[Row]) -> Markup:
     states = sorted({row.state for row in rows if row.state != "done"})
     if not states:
         return Markup("")
-    return element("ul", *(element("li", maps.glyph(state), state) for state in states), class_="key", aria_label="Glyphs of cells without a time")
+    return element(
+        "ul",
+        *(element("li", maps.glyph(state), state) for state in states),
+        class_="key",
+        aria_label="Glyphs of cells without a time",
+    )
 
 
 def cold_starts(rows: Sequence[Row]) -> Piece:
-    """The first step against a steady one, by framework and unit."""
+    """The first step against a steady one, by framework and device_name."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.origin == "measured" and row.first_seconds is not None and row.step_seconds:
-            groups.setdefault((row.label, row.unit or row.device), []).append(row)
+            groups.setdefault((row.label, row.device_name or row.device), []).append(row)
     if not groups:
         return element("p", "No first step has been timed.")
-    heads = ("Framework", "Unit", "Cells", "First step, median", "Steady step, median", "First in steady steps", "At most")
+    heads = (
+        "Framework",
+        "Device",
+        "Cells",
+        "First step, median",
+        "Steady step, median",
+        "First in steady steps",
+        "At most",
+    )
     columns = [Column(head=head, kind="n" if number > 1 else "") for number, head in enumerate(heads)]
-    body = [[label, unit, *cold_words(some)] for (label, unit), some in sorted(groups.items())]
+    body = [[label, device_name, *cold_words(some)] for (label, device_name), some in sorted(groups.items())]
     words = "The first step also pays for compiling, allocating and loading; it is kept apart from the times above."
-    return joined([element("p", words, class_="soft"), table("Cold start: first step against steady steps.", columns, body)])
+    return joined(
+        [
+            element("p", words, class_="soft"),
+            table("Cold start: first step against steady steps.", columns, body),
+        ]
+    )
 
 
 def cold_words(rows: Sequence[Row]) -> list[str]:
     firsts = [row.first_seconds for row in rows if row.first_seconds is not None]
-    ratios = [row.first_seconds / row.step_seconds for row in rows if row.first_seconds is not None and row.step_seconds]
+    ratios = [
+        row.first_seconds / row.step_seconds
+        for row in rows
+        if row.first_seconds is not None and row.step_seconds
+    ]
     steady = [row.step_seconds for row in rows if row.step_seconds]
     times = [units.show(statistics.median(values), "s") for values in (firsts, steady)]
     return [str(len(rows)), *times, ratio_words(statistics.median(ratios)), ratio_words(max(ratios))]
@@ -342,22 +496,55 @@ def environment(rows: Sequence[Row]) -> Piece:
             name = name.replace("ready.", "read back: ")
             seen.setdefault(name, {}).setdefault(value, []).append(row)
     dates = sorted(row.measured_at for row in measured if row.measured_at)
-    shared = [("measured", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")] if dates else []
-    shared += [(name, next(iter(values))) for name, values in seen.items() if len(values) == 1 and len(next(iter(values.values()))) == len(measured)]
+    shared = (
+        [("measured", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")] if dates else []
+    )
+    shared += [
+        (name, next(iter(values)))
+        for name, values in seen.items()
+        if len(values) == 1 and len(next(iter(values.values()))) == len(measured)
+    ]
     told = element("dl", *(joined([element("dt", name), element("dd", value)]) for name, value in shared))
-    rest = [line for name, values in seen.items() if name not in dict(shared) for line in _differing(name, values)]
+    rest = [
+        line for name, values in seen.items() if name not in dict(shared) for line in _differing(name, values)
+    ]
     if not rest:
         return told
-    columns = [Column(head="What"), Column(head="Value"), Column(head="Where"), Column(head="Cells", kind="n")]
-    return joined([told, table("What differs between cells; threads are as read back from the framework.", columns, rest, tall=len(rest) > 14)])
+    columns = [
+        Column(head="What"),
+        Column(head="Value"),
+        Column(head="Where"),
+        Column(head="Cells", kind="n"),
+    ]
+    return joined(
+        [
+            told,
+            table(
+                "What differs between cells; threads are as read back from the framework.",
+                columns,
+                rest,
+                tall=len(rest) > 14,
+            ),
+        ]
+    )
 
 
 def _differing(name: str, values: Mapping[str, Sequence[Row]]) -> list[list[Piece]]:
     """A fact that differs, value by value; only a few examples where it is another in nearly every cell."""
     if len(values) > _MOST_FACTS:
         labels = sorted({row.label for some in values.values() for row in some})
-        return [[name, f"{len(values)} values, such as {_few(sorted(values), 3)}", _few(labels), str(sum(map(len, values.values())))]]
-    return [[name, value, _few(sorted({row.label for row in some})), str(len(some))] for value, some in sorted(values.items())]
+        return [
+            [
+                name,
+                f"{len(values)} values, such as {_few(sorted(values), 3)}",
+                _few(labels),
+                str(sum(map(len, values.values()))),
+            ]
+        ]
+    return [
+        [name, value, _few(sorted({row.label for row in some})), str(len(some))]
+        for value, some in sorted(values.items())
+    ]
 
 
 def flat(environment: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -367,7 +554,9 @@ def flat(environment: Mapping[str, Any], before: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             found |= flat(value, f"{before}{name}.")
         else:
-            found[f"{before}{name}"] = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            found[f"{before}{name}"] = (
+                ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            )
     return {name: value for name, value in found.items() if value}
 
 

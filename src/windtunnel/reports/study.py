@@ -35,7 +35,10 @@ class Report:
         try:
             import pandas  # type: ignore[import-untyped,unused-ignore]
         except ImportError as error:
-            raise Unavailable("A dataframe needs pandas, which is not installed.", hint="Install it with: pip install pandas") from error
+            raise Unavailable(
+                "A dataframe needs pandas, which is not installed.",
+                hint="Install it with: pip install pandas",
+            ) from error
         return pandas.DataFrame([flat_row(row) for row in self.rows])
 
     def sheets(self) -> list[Sheet]:
@@ -47,10 +50,16 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Short, for a notebook: how far it is, the claims, each figure in brief."""
-        parts: list[page.Piece] = [element("p", element("strong", _title(self.study)), " ", _counted(self.rows))]
+        parts: list[page.Piece] = [
+            element("p", element("strong", _title(self.study)), " ", _counted(self.rows))
+        ]
         if self.verdicts:
             parts.append(sections.claims(self.verdicts))
-        parts += [joined([element("p", element("strong", drawn.heading)), sections.brief(drawn)]) for drawn in self.sheets() if drawn.todays]
+        parts += [
+            joined([element("p", element("strong", drawn.heading)), sections.brief(drawn)])
+            for drawn in self.sheets()
+            if drawn.todays
+        ]
         return element("div", *parts)
 
 
@@ -72,7 +81,10 @@ def write(study: Any, rows: Iterable[Row], verdicts: Iterable[Verdict], path: Pa
                 os.unlink(name)
             raise
     except OSError as error:
-        raise BadInput(f"The report cannot be written to {path}: {error.strerror or error}.", hint="Name a file in a folder you may write to.") from error
+        raise BadInput(
+            f"The report cannot be written to {path}: {error.strerror or error}.",
+            hint="Name a file in a folder you may write to.",
+        ) from error
     return path
 
 
@@ -95,7 +107,12 @@ def build(study: Any, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
     parts.append(("How to do it again", _again(study, rows)))
     lead = joined([_lead(study, rows), _tiles(rows, verdicts), _notes(album), sections.key(rows)])
     return album.filled(
-        page.document(_title(study), lead, parts, f"Written by windtunnel {windtunnel.__version__}. This file has everything inside it and loads nothing.")
+        page.document(
+            _title(study),
+            lead,
+            parts,
+            f"Written by windtunnel {windtunnel.__version__}. This file has everything inside it and loads nothing.",
+        )
     )
 
 
@@ -115,7 +132,13 @@ def flat_row(row: Row) -> dict[str, Any]:
     """A row as one level of plain values; the samples are only counted."""
     skipped = ("settings", "groups", "environment")
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__ if name not in skipped}
-    return {**fields, **row.settings, "example_seconds": row.example_seconds, "processes": len(row.groups), "samples": sum(map(len, row.groups))}
+    return {
+        **fields,
+        **row.settings,
+        "example_seconds": row.example_seconds,
+        "processes": len(row.groups),
+        "samples": sum(map(len, row.groups)),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +167,14 @@ def _counted(rows: Sequence[Row]) -> str:
 def _lead(study: Any, rows: Sequence[Row]) -> page.Markup:
     authors, year = getattr(study, "authors", ""), getattr(study, "year", "")
     who = ", ".join(str(part) for part in (authors, year) if part)
-    words = "What was published, laid beside what was measured here and, where it was asked, what is forecast. "
+    words = (
+        "What was published, laid beside what was measured here and, where it was asked, what is forecast. "
+    )
     parts = [element("p", f"{words}{_counted(rows)}")]
     parts += (
-        [element("p", f"The paper: {who}{'. ' if who else ''}{getattr(study, 'source', '')}", class_="soft")] if who or getattr(study, "source", "") else []
+        [element("p", f"The paper: {who}{'. ' if who else ''}{getattr(study, 'source', '')}", class_="soft")]
+        if who or getattr(study, "source", "")
+        else []
     )
     parts += [element("p", str(study.note).strip(), class_="soft")] if getattr(study, "note", "") else []
     return joined(parts)
@@ -163,15 +190,32 @@ def _tiles(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> page.Markup:
         ("forecast", sum(row.origin == "forecast" and row.state == "done" for row in rows)),
         ("published", sum(row.origin == "published" for row in rows)),
     ]
-    numbers += [(f"claims: {word}", sum(v.ruling == word for v in verdicts)) for word in ("holds", "does not hold", "can't tell")] if verdicts else []
-    return element("ul", *(element("li", element("b", f"{number:,}"), name) for name, number in numbers), class_="tiles")
+    numbers += (
+        [
+            (f"claims: {word}", sum(v.ruling == word for v in verdicts))
+            for word in ("holds", "does not hold", "can't tell")
+        ]
+        if verdicts
+        else []
+    )
+    return element(
+        "ul", *(element("li", element("b", f"{number:,}"), name) for name, number in numbers), class_="tiles"
+    )
 
 
 def _notes(album: sections.Album) -> page.Markup:
     if album.missing:
-        return element("p", f"There are no charts in this report: {album.missing} The tables have every number.", class_="note")
+        return element(
+            "p",
+            f"There are no charts in this report: {album.missing} The tables have every number.",
+            class_="note",
+        )
     if album.left_out:
-        return element("p", f"{album.left_out} further charts were left out to keep this file small; the tables have every number.", class_="note")
+        return element(
+            "p",
+            f"{album.left_out} further charts were left out to keep this file small; the tables have every number.",
+            class_="note",
+        )
     return page.Markup("")
 
 

@@ -1,6 +1,6 @@
 """A paper's findings as checks: each is an effect with an interval, laid against the band within which the authors are right.
 
-Pure data in, verdicts out. A claim is judged apart for every framework and unit (`per`); it stands as a whole where no part of it
+Pure data in, verdicts out. A claim is judged apart for every framework and device_name (`per`); it stands as a whole where no part of it
 falls and more parts hold than cannot be told.
 """
 
@@ -18,7 +18,19 @@ from windtunnel.errors import BadRecord
 from windtunnel.study import selection
 from windtunnel.study.rows import Origin, Row, Ruling, Verdict
 
-Kind = Literal["ratio", "difference", "slope", "linear", "crossover", "slowest", "fastest", "cold", "threads", "oversubscribed", "doubling"]
+Kind = Literal[
+    "ratio",
+    "difference",
+    "slope",
+    "linear",
+    "crossover",
+    "slowest",
+    "fastest",
+    "cold",
+    "threads",
+    "oversubscribed",
+    "doubling",
+]
 _TWO_SIDED = ("ratio", "difference", "crossover", "slowest", "fastest")
 _SWEPT = ("slope", "linear", "crossover", "doubling")
 
@@ -72,7 +84,9 @@ class Claim:
         if self.kind in _TWO_SIDED and not ((self.first and self.second) or self.pairs):
             raise BadRecord(f"claim {self.name}: {self.kind} needs first and second, or pairs.")
         if self.kind in _SWEPT and not self.over:
-            raise BadRecord(f"claim {self.name}: {self.kind} needs over.", hint='For example over = "n_steps".')
+            raise BadRecord(
+                f"claim {self.name}: {self.kind} needs over.", hint='For example over = "n_steps".'
+            )
         if any(len(pair) != 2 for pair in self.pairs):
             raise BadRecord(f"claim {self.name}: each of pairs must be two labels.")
 
@@ -84,7 +98,9 @@ class Claim:
         return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:g}"
 
 
-def judge(claims: Sequence[Claim], rows: Sequence[Row], origin: Origin = "measured", cores: int | None = None) -> list[Verdict]:
+def judge(
+    claims: Sequence[Claim], rows: Sequence[Row], origin: Origin = "measured", cores: int | None = None
+) -> list[Verdict]:
     """A verdict for every claim on the rows of one origin; what the published rows say of it stands beside.
 
     `cores` are the physical cores of the machine that measured, where its rows do not say.
@@ -92,36 +108,60 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], origin: Origin = "measur
     verdicts = []
     for claim in claims:
         verdict = judge_one(claim, [row for row in rows if row.origin == origin], cores=cores)
-        printed = verdict if origin == "published" else judge_one(claim, [row for row in rows if row.origin == "published"])
+        printed = (
+            verdict
+            if origin == "published"
+            else judge_one(claim, [row for row in rows if row.origin == "published"])
+        )
         verdicts.append(dataclasses.replace(verdict, published=_published_words(claim, printed)))
     return verdicts
 
 
 def judge_one(claim: Claim, rows: Sequence[Row], cores: int | None = None) -> Verdict:
     """The verdict on one claim; all rows count, wherever they come from."""
-    from windtunnel.study import effects
+    from windtunnel.study.statistics import effects
 
     chosen = [row for row in rows if selection.fits(row, claim.select)]
     done = [row for row in chosen if row.state == "done" and row.step_seconds is not None]
     answer = effects.find(claim, done, cores)
     if not answer.parts:
-        return _verdict(claim, "can't tell", reason=_why_missing(claim, chosen, done, answer.missing), rows=len(done))
+        return _verdict(
+            claim, "can't tell", reason=_why_missing(claim, chosen, done, answer.missing), rows=len(done)
+        )
     rulings = [_rule(claim, part.low, part.high) for part in answer.parts]
     ruling = _together(rulings)
     effect, low, high = effects.pooled(answer.parts)
     parts = tuple(_part_verdict(claim, part, own) for part, own in zip(answer.parts, rulings, strict=True))
     reason = _reason(claim, answer.parts, rulings)
-    return _verdict(claim, ruling, effect=_told(effect), low=_told(low), high=_told(high), reason=reason, rows=answer.rows, parts=parts)
+    return _verdict(
+        claim,
+        ruling,
+        effect=_told(effect),
+        low=_told(low),
+        high=_told(high),
+        reason=reason,
+        rows=answer.rows,
+        parts=parts,
+    )
 
 
 def _verdict(claim: Claim, ruling: Ruling, **found: Any) -> Verdict:
-    return Verdict(claim=claim.name, text=claim.text, source=claim.source, ruling=ruling, counted=claim.counted, **found)
+    return Verdict(
+        claim=claim.name, text=claim.text, source=claim.source, ruling=ruling, counted=claim.counted, **found
+    )
 
 
 def _part_verdict(claim: Claim, part: Any, ruling: Ruling) -> Verdict:
     reason = _side_of_band(claim, part.low, part.high)
     return _verdict(
-        claim, ruling, effect=_told(part.effect), low=_told(part.low), high=_told(part.high), rows=part.rows, reason=f"{reason}; {part.note}", where=part.where
+        claim,
+        ruling,
+        effect=_told(part.effect),
+        low=_told(part.low),
+        high=_told(part.high),
+        rows=part.rows,
+        reason=f"{reason}; {part.note}",
+        where=part.where,
     )
 
 
@@ -149,7 +189,11 @@ def _reason(claim: Claim, parts: Sequence[Any], rulings: Sequence[Ruling]) -> st
     seen = Counter(rulings)
     told = [f"holds in {seen['holds']} of {len(parts)} ({claim.band})"]
     for ruling, words in (("does not hold", "not in"), ("can't tell", "can't tell in")):
-        some = [f"{part.where} ({show(part.effect)})" for part, own in zip(parts, rulings, strict=True) if own == ruling]
+        some = [
+            f"{part.where} ({show(part.effect)})"
+            for part, own in zip(parts, rulings, strict=True)
+            if own == ruling
+        ]
         told += [f"{words} {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
     return "; ".join(told)
 
@@ -164,9 +208,11 @@ def _side_of_band(claim: Claim, low: float, high: float) -> str:
 
 
 def _why_missing(claim: Claim, chosen: Sequence[Row], done: Sequence[Row], missing: str) -> str:
-    """Why nothing could be compared: no such rows, rows that failed or wait, or a unit that is not here."""
+    """Why nothing could be compared: no such rows, rows that failed or wait, or a device that is not here."""
     absent = Counter(row.state for row in chosen if row.state != "done")
-    if any(row.state != "done" and row.device == "cuda" for row in chosen) and not any(row.device == "cuda" for row in done):
+    if any(row.state != "done" and row.device == "cuda" for row in chosen) and not any(
+        row.device == "cuda" for row in done
+    ):
         missing = f"no GPU rows: {missing}" if missing else "no GPU rows"
     states = ", ".join(f"{count} {state}" for state, count in absent.most_common())
     if not chosen:
@@ -180,7 +226,9 @@ def _published_words(claim: Claim, verdict: Verdict) -> str:
     if verdict.effect is None and verdict.ruling == "can't tell":
         return said or "no published rows"
     effect = f"{show(verdict.effect)}: " if verdict.effect is not None and len(verdict.parts) == 1 else ""
-    found = f"their figures give {effect}{verdict.ruling}" + (f" ({verdict.reason})" if len(verdict.parts) > 1 else "")
+    found = f"their figures give {effect}{verdict.ruling}" + (
+        f" ({verdict.reason})" if len(verdict.parts) > 1 else ""
+    )
     return f"{said}; {found}" if said else found
 
 

@@ -11,7 +11,7 @@ Origin = Literal["measured", "forecast", "published"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One cell. `label` is framework:way; `case` names the line of a figure it belongs to; `settings` has the job's settings, the
+    """One cell. `label` is framework:variant; `case` names the line of a figure it belongs to; `settings` has the job's settings, the
     swept ones among them. `state` is "done", "waiting", or how it failed by name; a failed row has no seconds, never a zero.
 
     Seconds are of one step; `groups` has the steady samples of each process that counts, at the pace the row is given at.
@@ -24,7 +24,7 @@ class Row:
     job: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
-    unit: str = ""
+    device_name: str = ""
     threads: int | None = None
     batch: int = 1
     data: str = "resident"

@@ -10,7 +10,7 @@ from typing import Any
 from windtunnel.study.rows import Row
 
 # What tells cells apart; figure, case and origin only say where a cell is shown.
-IDENTITY = ("job", "label", "device", "unit", "threads", "batch", "data", "optimizer")
+IDENTITY = ("job", "label", "device", "device_name", "threads", "batch", "data", "optimizer")
 FIELDS = (*IDENTITY, "figure", "case", "study", "origin", "state")
 _RANGE = re.compile(r"^(-?[\d.]+)?\.\.(-?[\d.]+)?$")
 
@@ -42,7 +42,9 @@ def _fits(value: Any, told: Any) -> bool:
 def key_of(row: Row, without: Sequence[str] = ()) -> tuple[Any, ...]:
     """What two rows must share to be the same cell, apart from the names in `without`."""
     fields = tuple((name, value_of(row, name)) for name in IDENTITY if name not in without)
-    return fields + tuple((name, _hashable(row.settings[name])) for name in sorted(row.settings) if name not in without)
+    return fields + tuple(
+        (name, _hashable(row.settings[name])) for name in sorted(row.settings) if name not in without
+    )
 
 
 def _hashable(value: Any) -> Any:

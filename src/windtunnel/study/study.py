@@ -32,7 +32,7 @@ _THREADS = re.compile(r"^(?:(\d+)\*)?cores$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One line of a figure, for each of its `labels` (framework:way). `threads` is a number, "cores" or "2*cores" of the machine.
+    """One line of a figure, for each of its `labels` (framework:variant). `threads` is a number, "cores" or "2*cores" of the machine.
 
     One that takes long to compile may be left out of quick runs.
     """
@@ -54,7 +54,7 @@ class Published:
 
     case: str
     label: str
-    unit: str
+    device_name: str
     rows: Mapping[str, tuple[Any, ...]]
     table: tuple[tuple[Any, ...], ...]
     columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -148,7 +148,10 @@ class Study:
         for figure in self.figures:
             if figure.name == name:
                 return figure
-        raise UnknownName(f"The study {self.name} has no figure {name!r}.", hint=nearest(name, (f.name for f in self.figures)))
+        raise UnknownName(
+            f"The study {self.name} has no figure {name!r}.",
+            hint=nearest(name, (f.name for f in self.figures)),
+        )
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -162,7 +165,10 @@ class Study:
         for key in data:
             if key != "claim":
                 raise BadRecord(f"{path}: unknown key {key!r}.", hint="Write claims as [[claim]] tables.")
-        return tuple(records.read(Claim, each, f"{path}: claim {i + 1}") for i, each in enumerate(data.get("claim", [])))
+        return tuple(
+            records.read(Claim, each, f"{path}: claim {i + 1}")
+            for i, each in enumerate(data.get("claim", []))
+        )
 
 
 def names() -> list[str]:
@@ -178,8 +184,14 @@ def find(word: str) -> Study:
     if (folder / "study.toml").is_file():
         return load(folder)
     if folder.is_dir():
-        raise BadRecord(f"The folder {word} has no study.toml, so it is not a study.", hint="Write one with title, authors, year and source.")
-    raise UnknownName(f"No study is named {word!r}.", hint=nearest(word, names()) + " A folder with a study.toml can be given too.")
+        raise BadRecord(
+            f"The folder {word} has no study.toml, so it is not a study.",
+            hint="Write one with title, authors, year and source.",
+        )
+    raise UnknownName(
+        f"No study is named {word!r}.",
+        hint=nearest(word, names()) + " A folder with a study.toml can be given too.",
+    )
 
 
 def load(folder: Path) -> Study:
@@ -187,10 +199,15 @@ def load(folder: Path) -> Study:
     head = records.load(folder / "study.toml")
     for key in ("name", "figures", "folder"):
         if key in head:
-            raise BadRecord(f"{folder / 'study.toml'}: {key!r} is not said here.", hint="A study's name is its folder's; its figures are the files beside.")
+            raise BadRecord(
+                f"{folder / 'study.toml'}: {key!r} is not said here.",
+                hint="A study's name is its folder's; its figures are the files beside.",
+            )
     figures = [_load_figure(path) for path in sorted(folder.glob("*.toml")) if path.name not in _NOT_FIGURES]
     if not figures:
-        raise BadRecord(f"The study {folder} has no figure.", hint="Put at least one figure-NAME.toml beside study.toml.")
+        raise BadRecord(
+            f"The study {folder} has no figure.", hint="Put at least one figure-NAME.toml beside study.toml."
+        )
     study = records.read(Study, {**head, "name": folder.resolve().name}, str(folder / "study.toml"))
     study = dataclasses.replace(study, figures=tuple(figures), folder=folder)
     _check_plots(study)
@@ -223,7 +240,9 @@ def _load_figure(path: Path) -> Figure:
 def _check_grid(figure: Figure) -> None:
     known = (*SETTINGS.get(figure.job, ()), *OF_TASK)
     if figure.cases and figure.job not in SETTINGS:
-        raise BadRecord(f"job cannot be {figure.job!r} where there are cases.", hint=nearest(figure.job, SETTINGS))
+        raise BadRecord(
+            f"job cannot be {figure.job!r} where there are cases.", hint=nearest(figure.job, SETTINGS)
+        )
     for table in (figure.grid, figure.quick):
         for axis, values in table.items():
             for name in axis.split(","):
@@ -236,7 +255,11 @@ def _check_grid(figure: Figure) -> None:
     for axis in figure.quick:
         if axis not in figure.grid:
             raise BadRecord(f"quick: {axis!r} is not an axis of the grid.", hint=nearest(axis, figure.grid))
-    if figure.batch < 1 or not figure.published_scale > 0 or (figure.longer is not None and not figure.longer > 0):
+    if (
+        figure.batch < 1
+        or not figure.published_scale > 0
+        or (figure.longer is not None and not figure.longer > 0)
+    ):
         raise BadRecord("batch, published_scale and longer must be above 0.")
 
 
@@ -250,18 +273,24 @@ def _check_value(axis: str, value: Any) -> None:
 
 
 def _check_cases(figure: Figure) -> None:
-    told = [case.name for case in figure.cases] + [f"{printed.case} as published" for printed in figure.published]
+    told = [case.name for case in figure.cases] + [
+        f"{printed.case} as published" for printed in figure.published
+    ]
     twice = {name for name in told if told.count(name) > 1}
     if twice:
-        raise BadRecord(f"two cases are named {min(twice)!r}.", hint="Rows of a figure are told apart by case.")
+        raise BadRecord(
+            f"two cases are named {min(twice)!r}.", hint="Rows of a figure are told apart by case."
+        )
     for case in figure.cases:
         count_threads(case.threads, 1)
         for name in (*case.settings, *figure.settings):
             if name not in SETTINGS[figure.job]:
-                raise BadRecord(f"{figure.job} has no setting {name!r}.", hint=nearest(name, SETTINGS[figure.job]))
+                raise BadRecord(
+                    f"{figure.job} has no setting {name!r}.", hint=nearest(name, SETTINGS[figure.job])
+                )
         for label in case.labels:
             if not re.fullmatch(r".+:[\w-]+", label):  # anybody's own framework is the path of its file
-                raise BadRecord(f"case {case.name}: label must read framework:way, not {label!r}.")
+                raise BadRecord(f"case {case.name}: label must read framework:variant, not {label!r}.")
 
 
 def _check_table(figure: Figure, printed: Published) -> None:
@@ -272,7 +301,9 @@ def _check_table(figure: Figure, printed: Published) -> None:
     if len(printed.table) != tall or any(len(row) != wide for row in printed.table):
         raise BadRecord(f"{where}: the table must have {tall} rows of {wide} figures.")
     for value in (value for row in printed.table for value in row):
-        if value != NOT_AVAILABLE and not (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0):
+        if value != NOT_AVAILABLE and not (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        ):
             raise BadRecord(f"{where}: {value!r} is not a time.", hint='Write a number above 0, or "na".')
 
 
@@ -282,4 +313,6 @@ def _check_plots(study: Study) -> None:
             other = study.figure(line.figure)
             cases = [case.name for case in other.cases] + [printed.case for printed in other.published]
             if line.case not in cases:
-                raise BadRecord(f"{figure.name}: {other.name} has no case {line.case!r}.", hint=nearest(line.case, cases))
+                raise BadRecord(
+                    f"{figure.name}: {other.name} has no case {line.case!r}.", hint=nearest(line.case, cases)
+                )

@@ -15,10 +15,37 @@ from torch import Tensor
 
 from windtunnel.fused import standin
 
-MATRIX = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "_scaled_mm", "addr", "ger", "linear"}
-CONVOLUTION = {"convolution", "convolution_backward", "_convolution", "mkldnn_convolution", "cudnn_convolution", "_slow_conv2d_forward"}
+MATRIX = {
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "vdot",
+    "_scaled_mm",
+    "addr",
+    "ger",
+    "linear",
+}
+CONVOLUTION = {
+    "convolution",
+    "convolution_backward",
+    "_convolution",
+    "mkldnn_convolution",
+    "cudnn_convolution",
+    "_slow_conv2d_forward",
+}
 FUSED = {"fused", "fused_backward"}  # a small recurrent network with its readout, all timesteps in one call
-RECURRENT = {"recurrent", "recurrent_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
+RECURRENT = {
+    "recurrent",
+    "recurrent_backward",
+    "mkldnn_rnn_layer",
+    "mkldnn_rnn_layer_backward",
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell",
+}
 ATTENTION = ("_scaled_dot_product", "attention")
 _PREFIXES = {
     "attention": ATTENTION,

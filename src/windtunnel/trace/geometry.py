@@ -31,7 +31,9 @@ from windtunnel.trace import family as families
 Sizes = tuple[int, ...]
 
 
-def sizes_of(name: str, family: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
+def sizes_of(
+    name: str, family: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> Sizes:
     """What the table above says for this call; a call whose arguments are not as expected is described by its elements."""
     measure = _BY_FAMILY.get(family)
     if measure is not None:
@@ -52,7 +54,9 @@ def _is_transposed(tensor: Tensor) -> bool:
     return tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
 
 
-def _convolution(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
+def _convolution(
+    name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> Sizes:
     if name == "convolution_backward":
         result, source, weight, bias = args[0], args[1], args[2], args[3]
         stride, dilation, transposed, groups = args[4], args[6], args[7], args[9]
@@ -67,7 +71,17 @@ def _convolution(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outpu
     channels_out = result.shape[1]
     has_bias = bias is not None and bias != [0]
     return (
-        *(source.shape[0], source.shape[1], channels_out, height, width, out_height, out_width, kernel_height, kernel_width),
+        *(
+            source.shape[0],
+            source.shape[1],
+            channels_out,
+            height,
+            width,
+            out_height,
+            out_width,
+            kernel_height,
+            kernel_width,
+        ),
         *(max(stride), max(dilation), groups, int(bool(transposed)), int(has_bias)),
         *wanted,
         int(_has_channels_last(source)),
@@ -83,7 +97,9 @@ def _plane(sides: Sequence[int]) -> tuple[int, int]:
     return (1, sides[0]) if len(sides) == 1 else (math.prod(sides[:-1]), sides[-1])
 
 
-def _normalisation(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
+def _normalisation(
+    name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> Sizes:
     source = inputs[1] if "backward" in name else inputs[0]
     if "layer_norm" in name or "rms_norm" in name:
         shape = args[2] if "backward" in name else args[1]
@@ -106,7 +122,10 @@ def _reduction(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs
     if dims is None and len(args) > 1 and isinstance(args[1], int) and not isinstance(args[1], bool):
         dims = [args[1]]
     reduced: Sequence[int] = range(source.dim()) if dims is None else dims
-    return (*_around(source.shape, reduced), 2 * int(_is_split(source.shape, reduced)) + int(not source.is_contiguous()))
+    return (
+        *_around(source.shape, reduced),
+        2 * int(_is_split(source.shape, reduced)) + int(not source.is_contiguous()),
+    )
 
 
 def _is_split(shape: Sequence[int], dims: Sequence[int]) -> bool:
@@ -132,7 +151,11 @@ def _indexing(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs:
     if name == "embedding_dense_backward":
         return inputs[1].numel(), inputs[0].shape[-1], int(args[2])
     largest = max((*inputs, *outputs), key=lambda t: t.numel())
-    return max((t.numel() for t in outputs), default=0), largest.shape[-1] if largest.dim() else 1, largest.numel()
+    return (
+        max((t.numel() for t in outputs), default=0),
+        largest.shape[-1] if largest.dim() else 1,
+        largest.numel(),
+    )
 
 
 def _pooling(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
@@ -164,12 +187,27 @@ def _recurrent(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs
     else:
         hidden, layers, ways = inputs[2].shape[-1], 1, 1
         gates = max(1, inputs[2].shape[0] // max(hidden, 1))
-    return source.shape[0], source.shape[1] if source.dim() > 2 else 1, source.shape[-1], hidden, gates, layers, ways
+    return (
+        source.shape[0],
+        source.shape[1] if source.dim() > 2 else 1,
+        source.shape[-1],
+        hidden,
+        gates,
+        layers,
+        ways,
+    )
 
 
 def _fused(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
     source, w_out = args[0], args[4]
-    return source.shape[0], source.shape[1], source.shape[2], w_out.shape[0], w_out.shape[1], int(args[7] if name == "fused" else args[8])
+    return (
+        source.shape[0],
+        source.shape[1],
+        source.shape[2],
+        w_out.shape[0],
+        w_out.shape[1],
+        int(args[7] if name == "fused" else args[8]),
+    )
 
 
 def _elements(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sizes:
@@ -177,7 +215,11 @@ def _elements(name: str, args: Sequence[Any], inputs: Sequence[Tensor], outputs:
     if not tensors:
         return 0, 0, 0
     if args and isinstance(args[0], (list, tuple)) and args[0] and isinstance(args[0][0], Tensor):
-        return sum(t.numel() for t in args[0]), _layout(outputs, inputs) if name in ("cat", "stack") else 0, len(args[0])
+        return (
+            sum(t.numel() for t in args[0]),
+            _layout(outputs, inputs) if name in ("cat", "stack") else 0,
+            len(args[0]),
+        )
     largest = max(tensors, key=lambda t: t.numel())
     return largest.numel(), _layout(outputs, inputs), len(inputs)
 

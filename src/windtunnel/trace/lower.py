@@ -32,7 +32,17 @@ soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with
 upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
 upsample_trilinear3d
 """.split()
-_FP32_RESULT = ("softmax.int", "log_softmax.int", "sum", "sum.dim_IntList", "prod", "prod.dim_int", "cumsum", "cumprod", "linalg_vector_norm")
+_FP32_RESULT = (
+    "softmax.int",
+    "log_softmax.int",
+    "sum",
+    "sum.dim_IntList",
+    "prod",
+    "prod.dim_int",
+    "cumsum",
+    "cumprod",
+    "linalg_vector_norm",
+)
 
 
 @contextlib.contextmanager
@@ -73,7 +83,9 @@ def _replace_calls(library: Any) -> None:
 def _replace_casts(library: Any) -> None:
     """Entries that only act while mixed precision is on, which is when this dispatch key is."""
     for name in _TO_LOW:
-        _replace_cast(library, name, lambda t: t.to(torch.get_autocast_dtype("cpu")) if t.dtype == torch.float32 else t)
+        _replace_cast(
+            library, name, lambda t: t.to(torch.get_autocast_dtype("cpu")) if t.dtype == torch.float32 else t
+        )
     for name in _TO_FP32:
         _replace_cast(library, name, lambda t: t.float() if t.dtype in (torch.bfloat16, torch.float16) else t)
     library.impl("cross_entropy_loss", _cross_entropy, _AUTOCAST)
@@ -84,12 +96,19 @@ def _replace_casts(library: Any) -> None:
 
 
 def _cross_entropy(
-    source: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0
+    source: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
 ) -> Any:
     """CUDA casts inside of cross entropy: its softmax reads low precision and writes fp32. The CPU's list casts before it."""
     if label_smoothing or target.is_floating_point():
         with _without_autocast():
-            return torch.ops.aten.cross_entropy_loss(source.float(), target, weight, reduction, ignore_index, label_smoothing)
+            return torch.ops.aten.cross_entropy_loss(
+                source.float(), target, weight, reduction, ignore_index, label_smoothing
+            )
     logs = torch.log_softmax(source, 1 if source.dim() > 1 else 0)
     return torch.ops.aten.nll_loss_nd(logs, target, weight, reduction, ignore_index)
 
@@ -97,7 +116,11 @@ def _cross_entropy(
 def _replace_cast(library: Any, name: str, cast: Callable[[Tensor], Tensor]) -> None:
     packet = getattr(torch.ops.aten, name, None)
     for overload in packet.overloads() if packet is not None else ():
-        if "out" in overload or overload in ("Scalar", "complex", "int", "float", "names_dim") or overload.startswith("Dimname"):
+        if (
+            "out" in overload
+            or overload in ("Scalar", "complex", "int", "float", "names_dim")
+            or overload.startswith("Dimname")
+        ):
             continue
         call = getattr(packet, overload)
         full = name if overload == "default" else f"{name}.{overload}"
@@ -118,7 +141,9 @@ def _with_fp32_result(call: Any, *args: Any, **kwargs: Any) -> Any:
     with _without_autocast():
         low = args[0].dtype in (torch.bfloat16, torch.float16)
         names = [a.name for a in call._schema.arguments]
-        asked = kwargs.get("dtype") is not None or ("dtype" in names and len(args) > names.index("dtype") and args[names.index("dtype")] is not None)
+        asked = kwargs.get("dtype") is not None or (
+            "dtype" in names and len(args) > names.index("dtype") and args[names.index("dtype")] is not None
+        )
         if not low or asked:
             return call(*args, **kwargs)
         if "softmax" in call.name():
@@ -142,7 +167,11 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         (output,) = ctx.saved_tensors
         low = torch.empty((), dtype=ctx.dtype)
-        call = torch.ops.windtunnel._log_softmax_to_fp32_backward if ctx.log else torch.ops.windtunnel._softmax_to_fp32_backward
+        call = (
+            torch.ops.windtunnel._log_softmax_to_fp32_backward
+            if ctx.log
+            else torch.ops.windtunnel._softmax_to_fp32_backward
+        )
         return None, call(gradient, output, ctx.dim, low), None
 
 
@@ -157,11 +186,15 @@ def _dropout(source: Tensor, p: float, train: bool) -> Tensor:
 def _operators() -> Any:
     """Stand-ins with the inputs, outputs and saved bytes of cuDNN's recurrent calls, of fused attention and of softmax to fp32."""
     library: Any = torch.library.Library("windtunnel", "DEF")  # type: ignore[no-untyped-call]
-    library.define("recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)")
+    library.define(
+        "recurrent(Tensor source, Tensor[] weights, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor, Tensor)"
+    )
     library.define(
         "recurrent_backward(Tensor source, Tensor[] weights, Tensor gradient, Tensor reserve, int gates, int layers, int ways, int hidden) -> (Tensor, Tensor[])"
     )
-    library.define("attention(Tensor query, Tensor key, Tensor value, bool causal, bool masked) -> (Tensor, Tensor)")
+    library.define(
+        "attention(Tensor query, Tensor key, Tensor value, bool causal, bool masked) -> (Tensor, Tensor)"
+    )
     library.define(
         "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, Tensor sums, bool causal, bool masked)"
         " -> (Tensor, Tensor, Tensor)"
@@ -170,7 +203,11 @@ def _operators() -> Any:
         library.define(f"{name}(Tensor source, int dim) -> Tensor")
         library.define(f"{name}_backward(Tensor gradient, Tensor output, int dim, Tensor low) -> Tensor")
         library.impl(name, lambda source, dim: torch.empty_like(source, dtype=torch.float32), "Meta")
-        library.impl(f"{name}_backward", lambda gradient, output, dim, low: torch.empty_like(output, dtype=low.dtype), "Meta")
+        library.impl(
+            f"{name}_backward",
+            lambda gradient, output, dim, low: torch.empty_like(output, dtype=low.dtype),
+            "Meta",
+        )
     for name, shapes in (
         ("attention", _attention_shapes),
         ("attention_backward", _attention_backward_shapes),
@@ -181,7 +218,9 @@ def _operators() -> Any:
     return library
 
 
-def _forward_shapes(source: Tensor, weights: Sequence[Tensor], gates: int, layers: int, ways: int, hidden: int) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_shapes(
+    source: Tensor, weights: Sequence[Tensor], gates: int, layers: int, ways: int, hidden: int
+) -> tuple[Tensor, Tensor, Tensor]:
     steps, batch = source.shape[0], source.shape[1]
     output = source.new_empty(steps, batch, hidden * ways)
     last = source.new_empty(layers * ways, batch, hidden)
@@ -189,19 +228,35 @@ def _forward_shapes(source: Tensor, weights: Sequence[Tensor], gates: int, layer
 
 
 def _backward_shapes(
-    source: Tensor, weights: Sequence[Tensor], gradient: Tensor, reserve: Tensor, gates: int, layers: int, ways: int, hidden: int
+    source: Tensor,
+    weights: Sequence[Tensor],
+    gradient: Tensor,
+    reserve: Tensor,
+    gates: int,
+    layers: int,
+    ways: int,
+    hidden: int,
 ) -> tuple[Tensor, list[Tensor]]:
     return torch.empty_like(source), [torch.empty_like(w) for w in weights]
 
 
-def _attention_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:
+def _attention_shapes(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool
+) -> tuple[Tensor, Tensor]:
     # Heads lie inside of positions, as the kernels write them: joining the heads again then needs no copy.
     output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
     return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
 def _attention_backward_shapes(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, sums: Tensor, causal: bool, masked: bool
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    sums: Tensor,
+    causal: bool,
+    masked: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
@@ -219,7 +274,15 @@ class _Attention(torch.autograd.Function):
         return *torch.ops.windtunnel.attention_backward(gradient, *ctx.saved_tensors, *ctx.flags), None, None
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0, causal: bool = False, **options: Any) -> Tensor:
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    **options: Any,
+) -> Tensor:
     """Scores are computed tile by tile and never stored; masks and dropout change nothing that is kept."""
     if query.dim() != 4 or query.shape[1] != key.shape[1]:
         return _plain_attention(query, key, value, mask, causal)
@@ -232,7 +295,13 @@ def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
     if query.dim() == 4 and query.shape[1] != key.shape[1]:
         times = query.shape[1] // key.shape[1]
         call: Callable[..., Tensor] = _Attention.apply
-        return call(query, key.repeat_interleave(times, 1), value.repeat_interleave(times, 1), causal, mask is not None)
+        return call(
+            query,
+            key.repeat_interleave(times, 1),
+            value.repeat_interleave(times, 1),
+            causal,
+            mask is not None,
+        )
     scores = query @ key.transpose(-2, -1)
     scores = scores + mask if mask is not None and mask.dtype != torch.bool else scores
     return torch.softmax(scores, -1) @ value
@@ -240,13 +309,17 @@ def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, sizes: tuple[int, int, int, int], scattered: bool, source: Tensor, *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, sizes: tuple[int, int, int, int], scattered: bool, source: Tensor, *tensors: Tensor
+    ) -> Any:
         gates, layers, ways, states = sizes
         state, weights = tensors[:states], tensors[states:]
         ctx.sizes = gates, layers, ways, state[0].shape[-1]
         output, last, reserve = torch.ops.windtunnel.recurrent(source, list(weights), *ctx.sizes)
         ctx.states = states
-        ctx.joined = torch.cat([weight.reshape(-1) for weight in weights]) if scattered else None  # kept for backward
+        ctx.joined = (
+            torch.cat([weight.reshape(-1) for weight in weights]) if scattered else None
+        )  # kept for backward
         ctx.save_for_backward(source, reserve, *tensors)
         return (output, last, *(torch.empty_like(s) for s in state[1:]))
 
@@ -254,7 +327,9 @@ class _Recurrent(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any, *_: Any) -> Any:
         source, reserve, *tensors = ctx.saved_tensors
         state, weights = tensors[: ctx.states], tensors[ctx.states :]
-        to_source, to_weights = torch.ops.windtunnel.recurrent_backward(source, weights, gradient, reserve, *ctx.sizes)
+        to_source, to_weights = torch.ops.windtunnel.recurrent_backward(
+            source, weights, gradient, reserve, *ctx.sizes
+        )
         return None, None, to_source, *(torch.empty_like(s) for s in state), *to_weights
 
 
@@ -266,8 +341,14 @@ def _recurrent(name: str, *args: Any) -> Any:
     scattered = not torch.is_autocast_enabled("cpu") and not all(weight.is_leaf for weight in weights)
     if torch.is_autocast_enabled("cpu"):
         low = torch.get_autocast_dtype("cpu")
-        source, states, weights = source.to(low), tuple(s.to(low) for s in states), [w.to(low) for w in weights]
+        source, states, weights = (
+            source.to(low),
+            tuple(s.to(low) for s in states),
+            [w.to(low) for w in weights],
+        )
     sequence = source.transpose(0, 1) if batch_first else source
     call: Callable[..., Any] = _Recurrent.apply
-    output, *last = call((_GATES[name], layers, 2 if two_ways else 1, len(states)), scattered, sequence, *states, *weights)
+    output, *last = call(
+        (_GATES[name], layers, 2 if two_ways else 1, len(states)), scattered, sequence, *states, *weights
+    )
     return (output.transpose(0, 1) if batch_first else output, *last)

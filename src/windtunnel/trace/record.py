@@ -12,16 +12,22 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.errors import BadJob, WindtunnelError
+from windtunnel.job.trainer import Trainer
+from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Allocation, Op, Part, Phase, Trace, family, geometry, lower
-from windtunnel.trainer import Trainer
-from windtunnel.workload import Workload, place_of
 
 
 def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
@@ -166,7 +172,11 @@ def _flat(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _state_tensors(trainer: Trainer) -> list[Tensor]:
-    return [t for optimizer in trainer.all_optimizers() for t in _tensors([dict(s) for s in getattr(optimizer, "state", {}).values()])]
+    return [
+        t
+        for optimizer in trainer.all_optimizers()
+        for t in _tensors([dict(s) for s in getattr(optimizer, "state", {}).values()])
+    ]
 
 
 def _bytes(tensor: Tensor) -> float:
@@ -180,7 +190,14 @@ def _first_line(error: BaseException) -> str:
 
 
 _DEVICE = torch.ops.prim.device.default
-_NEED_ORDER = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_fused_rms_norm", "embedding_dense_backward")
+_NEED_ORDER = (
+    "native_layer_norm",
+    "native_group_norm",
+    "_softmax",
+    "_log_softmax",
+    "_fused_rms_norm",
+    "embedding_dense_backward",
+)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -197,7 +214,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._ops: list[dict[str, Any]] = []
         self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._held: list[int] = []
-        self._gone: list[int] = []  # what was held and is freed before the first op, as the gradients of the step before
+        self._gone: list[
+            int
+        ] = []  # what was held and is freed before the first op, as the gradients of the step before
         self._path: list[str] = []
         self._updating = False
         self._went_back = False
@@ -218,14 +237,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Know while recording which module is running and whether the optimiser is."""
         paths = {module: name for name, module in model.named_modules()}
         hooks = [
-            torch.nn.modules.module.register_module_forward_pre_hook(lambda module, _: self._enter(paths.get(module, ""))),
-            torch.nn.modules.module.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
+            torch.nn.modules.module.register_module_forward_pre_hook(
+                lambda module, _: self._enter(paths.get(module, ""))
+            ),
+            torch.nn.modules.module.register_module_forward_hook(
+                lambda module, *_: self._leave(), always_call=True
+            ),
             register_optimizer_step_pre_hook(lambda *_: self._set_updating(True)),
             register_optimizer_step_post_hook(lambda *_: self._set_updating(False)),
         ]
         try:
             autograd = torch.autograd
-            with mock.patch.multiple(autograd, backward=self._counting(autograd.backward), grad=self._counting(autograd.grad)):
+            with mock.patch.multiple(
+                autograd, backward=self._counting(autograd.backward), grad=self._counting(autograd.grad)
+            ):
                 yield
         finally:
             for hook in hooks:
@@ -233,7 +258,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # asked several times an op, and the long way round costs as much as an op
+            return args[
+                0
+            ].fake_device  # asked several times an op, and the long way round costs as much as an op
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func.namespace not in ("prim", "profiler"):
@@ -256,7 +283,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             sum_name = op["born"][0]
             size = self.allocations[sum_name].bytes
-            summand = next((d for d in op["dead"] if d not in self._held and self.allocations[d].bytes == size), None)
+            summand = next(
+                (d for d in op["dead"] if d not in self._held and self.allocations[d].bytes == size), None
+            )
             if summand is not None:
                 heirs[sum_name] = summand
                 op["name"], op["born"], op["dead"] = "aten.add_", [], [d for d in op["dead"] if d != summand]
@@ -276,14 +305,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self._phase()
         if self.target == "gpu" and name.startswith(_NEED_ORDER):
             self._put_in_order(inputs, phase)
-        born = [self._name(t.untyped_storage(), _part(phase)) for t in outputs if t.untyped_storage() not in self._names]
+        born = [
+            self._name(t.untyped_storage(), _part(phase))
+            for t in outputs
+            if t.untyped_storage() not in self._names
+        ]
         mutable = func._schema.is_mutable
         if name in family.ALLOCATING or (not born and not mutable):
             kind, flop, read, written = "view", 0.0, 0.0, 0.0
         else:
             kind = "host" if self._stays_on_host(name, inputs) else family.family_of(name)
             flop = family.flop_of(name, args, inputs, outputs)
-            read = sum(_bytes(t) for t in inputs) if name != "embedding" else sum(_bytes(t) for t in outputs) + _bytes(inputs[1])
+            read = (
+                sum(_bytes(t) for t in inputs)
+                if name != "embedding"
+                else sum(_bytes(t) for t in outputs) + _bytes(inputs[1])
+            )
             written = sum(_bytes(t) for t in (outputs or _mutated(func, args)))
         self._ops.append(
             {
@@ -304,16 +341,40 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _stays_on_host(self, name: str, inputs: Sequence[Tensor]) -> bool:
         """Optimisers keep their counts of steps on the host, whatever their weights are on."""
-        return self.target == "gpu" and self._updating and name.startswith("_foreach") and all(t.dim() == 0 for t in inputs)
+        return (
+            self.target == "gpu"
+            and self._updating
+            and name.startswith("_foreach")
+            and all(t.dim() == 0 for t in inputs)
+        )
 
     def _put_in_order(self, inputs: Sequence[Tensor], phase: Phase) -> None:
         """Some kernels copy an input first that does not lie in order; the copy is theirs and shows in no trace."""
         for tensor in inputs:
             if tensor.dim() > 1 and not tensor.is_contiguous():
                 moved = tensor.numel() * tensor.element_size()
-                copy = {"name": "aten.clone", "family": "streaming", "phase": phase, "dtype": self._dtype([tensor], []), "flop": float(tensor.numel())}
-                shape = {"shape": (tensor.numel(), 2, 1), "calls": 1, "module": self._path[-1] if self._path else ""}
-                self._ops.append({**copy, **shape, "read_bytes": float(moved), "written_bytes": float(moved), "born": [], "dead": []})
+                copy = {
+                    "name": "aten.clone",
+                    "family": "streaming",
+                    "phase": phase,
+                    "dtype": self._dtype([tensor], []),
+                    "flop": float(tensor.numel()),
+                }
+                shape = {
+                    "shape": (tensor.numel(), 2, 1),
+                    "calls": 1,
+                    "module": self._path[-1] if self._path else "",
+                }
+                self._ops.append(
+                    {
+                        **copy,
+                        **shape,
+                        "read_bytes": float(moved),
+                        "written_bytes": float(moved),
+                        "born": [],
+                        "dead": [],
+                    }
+                )
 
     def _phase(self) -> Phase:
         if torch._C._current_graph_task_id() != -1:
@@ -381,7 +442,13 @@ def _count_nodes(roots: list[Any]) -> int:
 
 def _mutated(func: Any, args: Sequence[Any]) -> list[Tensor]:
     """The arguments an op without outputs writes to (list-of-tensor updates)."""
-    return _flat([a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write])
+    return _flat(
+        [
+            a
+            for a, s in zip(args, func._schema.arguments, strict=False)
+            if s.alias_info is not None and s.alias_info.is_write
+        ]
+    )
 
 
 def _list_length(args: Sequence[Any]) -> int:

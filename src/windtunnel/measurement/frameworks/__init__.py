@@ -6,4 +6,16 @@ from windtunnel.measurement.frameworks.catalogue import Framework, named, names,
 from windtunnel.measurement.frameworks.run import kind_of, losses, run_shared, run_task, traces
 from windtunnel.measurement.frameworks.task import Task
 
-__all__ = ["Framework", "Task", "kind_of", "losses", "named", "names", "python_for", "refusal", "run_shared", "run_task", "traces"]
+__all__ = [
+    "Framework",
+    "Task",
+    "kind_of",
+    "losses",
+    "named",
+    "names",
+    "python_for",
+    "refusal",
+    "run_shared",
+    "run_task",
+    "traces",
+]

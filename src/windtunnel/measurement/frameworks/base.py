@@ -121,7 +121,7 @@ class Built:
     compiles: bool = False
     built_seconds: float = 0.0
     peak: Callable[[], dict[str, float]] | None = None
-    unit: str = ""
+    device_name: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -146,7 +146,11 @@ def problem_of(task: Task) -> Problem:
         return _recurrent(settings, task, rng)
     if isinstance(settings, Fcn5Settings):
         return _stack(settings.layers, "sigmoid", settings, task, rng)
-    widths = (settings.inputs, 2 * settings.inputs if settings.hidden is None else settings.hidden, settings.classes)
+    widths = (
+        settings.inputs,
+        2 * settings.inputs if settings.hidden is None else settings.hidden,
+        settings.classes,
+    )
     return _stack(widths, "relu", settings, task, rng)
 
 
@@ -174,7 +178,13 @@ def _recurrent(settings: RnnSettings, task: Task, rng: numpy.random.Generator) -
     )
 
 
-def _stack(widths: tuple[int, ...], activation: str, settings: Fcn5Settings | FfnSettings, task: Task, rng: numpy.random.Generator) -> Problem:
+def _stack(
+    widths: tuple[int, ...],
+    activation: str,
+    settings: Fcn5Settings | FfnSettings,
+    task: Task,
+    rng: numpy.random.Generator,
+) -> Problem:
     weights: dict[str, Array] = {}
     for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
         weights[f"w{i}"] = _scaled(rng, wide, narrow)

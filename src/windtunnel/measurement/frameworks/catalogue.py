@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from windtunnel import machine as machines
 from windtunnel import records
 from windtunnel.errors import UnknownName, nearest
+from windtunnel.machine import machine as machines
 from windtunnel.measurement.frameworks.task import Task
 
 _CATALOG = Path(__file__).parents[2] / "catalog" / "frameworks.toml"
@@ -24,7 +24,7 @@ STAMP = "windtunnel.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """`module` is the file that builds jobs there; `imports` what its interpreter must have; `ways` how it can write each job.
+    """`module` is the file that builds jobs there; `imports` what its interpreter must have; `variants` how it can write each job.
 
     `environment` names the isolated environment that `packages` are installed in, held to the versions in `constraints`; frameworks
     that agree in versions share one. What it `borrows` comes from the interpreter that builds the environment, so that both run the
@@ -36,7 +36,7 @@ class Framework:
     status: Literal["living", "retired", "gone"]
     module: str = ""
     imports: tuple[str, ...] = ()
-    ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     environment: str = ""
     packages: tuple[str, ...] = ()
@@ -58,7 +58,13 @@ def names(*, gone: bool = False) -> list[str]:
 def named(name: str) -> Framework:
     """A framework of the catalogue, or anybody's own as the path of its file."""
     if name.endswith(".py"):
-        return Framework(name=name, title=Path(name).stem, status="living", module=str(Path(name).resolve()), devices=("cpu", "cuda"))
+        return Framework(
+            name=name,
+            title=Path(name).stem,
+            status="living",
+            module=str(Path(name).resolve()),
+            devices=("cpu", "cuda"),
+        )
     if name not in _all():
         raise UnknownName(f"There is no framework {name!r}.", hint=nearest(name, _all()))
     return _all()[name]
@@ -66,7 +72,9 @@ def named(name: str) -> Framework:
 
 def place() -> Path:
     """Where the isolated environments lie; WINDTUNNEL_FRAMEWORKS says otherwise."""
-    return Path(os.environ[PLACE_VARIABLE]) if PLACE_VARIABLE in os.environ else machines.home() / "frameworks"
+    return (
+        Path(os.environ[PLACE_VARIABLE]) if PLACE_VARIABLE in os.environ else machines.home() / "frameworks"
+    )
 
 
 def environment_of(framework: Framework) -> Path:
@@ -105,10 +113,10 @@ def refusal(task: Task) -> str | None:
         return f"{framework.title} can no longer be installed: {framework.reason}. Its successor is {framework.successor}"
     if task.device not in framework.devices:
         return f"{framework.title} is built for {', '.join(framework.devices)} here, not for {task.device}"
-    ways = framework.ways.get(task.job, ())
-    if framework.ways and task.way not in ways:
-        return f"{framework.title} has no way {task.way!r} for {task.job}; it has {', '.join(ways) or 'none'}"
-    return file_of(framework).refusal(task) if framework.ways else None
+    variants = framework.variants.get(task.job, ())
+    if framework.variants and task.variant not in variants:
+        return f"{framework.title} has no way {task.variant!r} for {task.job}; it has {', '.join(variants) or 'none'}"
+    return file_of(framework).refusal(task) if framework.variants else None
 
 
 def file_of(framework: Framework) -> Any:
@@ -123,7 +131,9 @@ def _all() -> dict[str, Framework]:
     found = {}
     for name, entry in data["framework"].items():
         installed = shared.get(entry.get("environment", ""), {})
-        found[name] = records.read(Framework, {"name": name, **installed, **entry}, f"{_CATALOG.name}: {name}")
+        found[name] = records.read(
+            Framework, {"name": name, **installed, **entry}, f"{_CATALOG.name}: {name}"
+        )
     return found
 
 

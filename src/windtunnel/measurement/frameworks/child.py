@@ -21,7 +21,15 @@ from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
 from windtunnel.measurement.steady import Protocol
 
-_SPOKEN = ("out of memory", "can't allocate memory", "resource_exhausted", "failed to allocate", "bad_alloc", "unable to allocate", "cudaerrormemoryallocation")
+_SPOKEN = (
+    "out of memory",
+    "can't allocate memory",
+    "resource_exhausted",
+    "failed to allocate",
+    "bad_alloc",
+    "unable to allocate",
+    "cudaerrormemoryallocation",
+)
 
 
 def main() -> None:
@@ -36,7 +44,13 @@ def main() -> None:
         emit(_failed("not installed", _said(error), f"{sys.executable} lacks it, or a part of it is broken."))
     except Exception as error:
         state = "out of memory" if _is_out_of_memory(error) else "raised"
-        emit(_failed(state, _said(error), "Try a smaller batch or job." if state == "out of memory" else _place(error)))
+        emit(
+            _failed(
+                state,
+                _said(error),
+                "Try a smaller batch or job." if state == "out of memory" else _place(error),
+            )
+        )
 
 
 def load(module: str) -> Any:
@@ -51,14 +65,19 @@ def load(module: str) -> Any:
 
 
 def _carry_out(order: dict[str, Any], emit: Emit) -> None:
-    tasks, protocol = [records.read(Task, task, "task") for task in order["tasks"]], Protocol(**order["protocol"])
+    tasks, protocol = (
+        [records.read(Task, task, "task") for task in order["tasks"]],
+        Protocol(**order["protocol"]),
+    )
     framework = load(order["module"])
     for name in order["imports"]:
         importlib.import_module(name)  # so that its memory is not taken for the job's
     turn = process.Turn(order["turn"], emit)
     if order["trace"]:
         for i, task in enumerate(tasks):
-            emit({"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])})
+            emit(
+                {"kind": f"trace {i}", **_trace(framework.build(base.problem_of(task), task), order["trace"])}
+            )
         emit({"kind": "done", "stopped": "trace", "linear": None})
         return
     for place, task in enumerate(tasks):
@@ -73,10 +92,12 @@ def _carry_out(order: dict[str, Any], emit: Emit) -> None:
         gc.collect()
 
 
-def _time(built: Built, device: str, protocol: Protocol, resident: int, place: int, turn: process.Turn, emit: Emit) -> None:
+def _time(
+    built: Built, device: str, protocol: Protocol, resident: int, place: int, turn: process.Turn, emit: Emit
+) -> None:
     """`place` counts the tasks of a process. Memory and the clock are those of a first one: what an earlier one left would be in them.
 
-    What compiles does so before its turn: that takes a core of the host for seconds and the unit for one step.
+    What compiles does so before its turn: that takes a core of the host for seconds and the device for one step.
     """
     if not built.compiles:
         turn.take()
@@ -88,7 +109,9 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, place: i
     turn.take()
     process.resident_bytes(reset_peak=True)  # what compiling took for a while is not what a step takes
     steps = 1 if built.settle is None else built.settle()
-    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit), feels=device == "cpu")
+    sampler = Sampler(
+        built.step, built.sync, SAMPLE_SECONDS[device], _per_step(steps, emit), feels=device == "cpu"
+    )
     sampler.warm_up(protocol.warm_seconds)
     stopped = sampler.steady(protocol)
     if sampler.pulse:
@@ -99,7 +122,9 @@ def _time(built: Built, device: str, protocol: Protocol, resident: int, place: i
         steady = statistics.median(sampler.seconds) / steps
         emit({"kind": "compile", "seconds": built.built_seconds + max(0.0, first - steady)})
     linear = sampler.linearity() if place == 0 else None
-    emit({"kind": "ready", "place": place, **_facts(built)})  # once more: some pools of threads are filled only when there is work
+    emit(
+        {"kind": "ready", "place": place, **_facts(built)}
+    )  # once more: some pools of threads are filled only when there is work
     emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
     emit({"kind": "done", "stopped": stopped, "linear": linear})
 
@@ -108,7 +133,9 @@ def _per_step(steps: int, emit: Emit) -> Emit:
     """Where one call does many steps, its samples are told as those of a step."""
 
     def tell(message: dict[str, Any]) -> None:
-        emit({**message, "steps": message["steps"] * steps, "seconds": [s / steps for s in message["seconds"]]})
+        emit(
+            {**message, "steps": message["steps"] * steps, "seconds": [s / steps for s in message["seconds"]]}
+        )
 
     return emit if steps == 1 else tell
 
@@ -125,7 +152,7 @@ def _facts(built: Built) -> dict[str, Any]:
         "versions": {"python": sys.version.split()[0], **built.versions},
         "parameters": built.parameters,
         "dtype": built.dtype,
-        "unit": built.unit,
+        "device_name": built.device_name,
         **built.facts,
     }
 

@@ -25,14 +25,24 @@ def build(problem: Problem, task: Task) -> Built:
     """One call of `step` goes once over the batches that are kept, as an epoch does; `first` is a call of one step."""
     settings, training = base.library("windtunnel.fused.settings"), base.library("windtunnel.fused.train")
     n_in, n_rec = problem.weights["w_in"].shape
-    network = settings.Network(n_in=n_in, n_rec=n_rec, n_out=problem.weights["w_out"].shape[1], activation=problem.activation)
+    network = settings.Network(
+        n_in=n_in, n_rec=n_rec, n_out=problem.weights["w_out"].shape[1], activation=problem.activation
+    )
     weights = settings.Weights(**problem.weights)
-    examples = settings.Examples(inputs=_by_example(problem.inputs), targets=_by_example(problem.targets)).checked(network)
+    examples = settings.Examples(
+        inputs=_by_example(problem.inputs), targets=_by_example(problem.targets)
+    ).checked(network)
     order = numpy.arange(problem.batches * task.batch).reshape(problem.batches, task.batch)
     feed = base.Feed(list(order))
     if task.device == "cuda":
         return _on_gpu(problem, task, network, weights, examples, _optimizer(settings, problem), order, feed)
-    engine = training.engine_for(network, weights, n_steps=problem.inputs.shape[1], batch=task.batch, optimizer=_optimizer(settings, problem))
+    engine = training.engine_for(
+        network,
+        weights,
+        n_steps=problem.inputs.shape[1],
+        batch=task.batch,
+        optimizer=_optimizer(settings, problem),
+    )
     return Built(
         step=lambda: engine.train(examples, order)[-1],
         first=lambda: engine.train(examples, feed()[None])[-1],
@@ -40,15 +50,31 @@ def build(problem: Problem, task: Task) -> Built:
         number=float,
         parameters=problem.parameters,
         dtype="float32",
-        versions={"windtunnel": base.library("windtunnel").__version__, "llvmlite": base.library("llvmlite").__version__},
+        versions={
+            "windtunnel": base.library("windtunnel").__version__,
+            "llvmlite": base.library("llvmlite").__version__,
+        },
         threads=lambda: 1,
         compiles=True,
     )
 
 
-def _on_gpu(problem: Problem, task: Task, network: Any, weights: Any, examples: Any, optimizer: Any, order: base.Array, feed: base.Feed) -> Built:
+def _on_gpu(
+    problem: Problem,
+    task: Task,
+    network: Any,
+    weights: Any,
+    examples: Any,
+    optimizer: Any,
+    order: base.Array,
+    feed: base.Feed,
+) -> Built:
     """The kernel that trains many networks, with one: a launch goes over all batches. A wide network's step is a captured graph."""
-    torch, cuda, many = base.library("torch"), base.library("windtunnel.fused.cuda"), base.library("windtunnel.fused.many")
+    torch, cuda, many = (
+        base.library("torch"),
+        base.library("windtunnel.fused.cuda"),
+        base.library("windtunnel.fused.many"),
+    )
     job = many.Job(network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch)
     if cuda.refusal(network, problem.inputs.shape[1]):
         captured = base.library("windtunnel.fused.captured").Captured(job)
@@ -56,7 +82,10 @@ def _on_gpu(problem: Problem, task: Task, network: Any, weights: Any, examples: 
     else:
         kernel = cuda.Batch([job])
         whole = kernel.place([order])
-        step, first = (lambda: kernel.run(*whole)[0, -1]), (lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1])
+        step, first = (
+            (lambda: kernel.run(*whole)[0, -1]),
+            (lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1]),
+        )
     return Built(
         step=step,
         first=first,
@@ -68,8 +97,11 @@ def _on_gpu(problem: Problem, task: Task, network: Any, weights: Any, examples: 
         versions={"windtunnel": base.library("windtunnel").__version__, "torch": torch.__version__},
         threads=lambda: 1,
         compiles=True,
-        peak=lambda: {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()},
-        unit=torch.cuda.get_device_name(0),
+        peak=lambda: {
+            "peak_bytes": torch.cuda.max_memory_allocated(),
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+        },
+        device_name=torch.cuda.get_device_name(0),
         facts={"cuda": torch.version.cuda},
     )
 

@@ -23,12 +23,18 @@ def install(name: str, *, fresh: bool = False, tell: Tell = lambda text: None) -
     """The interpreter that has the framework, after building its environment where there is none or it has other versions."""
     framework = catalogue.named(name)
     if framework.is_gone:
-        raise Unavailable(f"{framework.title} can no longer be installed: {framework.reason}.", hint=f"Its successor is {framework.successor}.")
+        raise Unavailable(
+            f"{framework.title} can no longer be installed: {framework.reason}.",
+            hint=f"Its successor is {framework.successor}.",
+        )
     there = catalogue.python_for(name)
     if there is not None and (there == Path(sys.executable) or (not fresh and not is_outdated(framework))):
         return there
     if not framework.environment:
-        raise BadInput(f"{framework.title} comes with windtunnel itself, and this interpreter lacks it.", hint=f"pip install {framework.name}")
+        raise BadInput(
+            f"{framework.title} comes with windtunnel itself, and this interpreter lacks it.",
+            hint=f"pip install {framework.name}",
+        )
     return _build(framework, tell)
 
 
@@ -43,7 +49,11 @@ def versions(name: str) -> dict[str, str]:
     framework, python = catalogue.named(name), catalogue.python_for(name)
     if python is None:
         return {}
-    places = None if python == Path(sys.executable) else [str(_packages_of(python)), *catalogue.stamp_of(framework).get("borrowed", [])]
+    places = (
+        None
+        if python == Path(sys.executable)
+        else [str(_packages_of(python)), *catalogue.stamp_of(framework).get("borrowed", [])]
+    )
     found = {}
     for module in framework.imports:
         version = _version(module, places) or _version(f"{module}-cpu", places)
@@ -64,11 +74,23 @@ def _build(framework: Framework, tell: Tell) -> Path:
         listed.write_text("\n".join(framework.constraints) + "\n")
         tell(f"installing {', '.join(framework.packages)}")
         # Nothing is compiled ahead: most of a framework's files are never imported.
-        pip = [str(catalogue.interpreter(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        pip = [
+            str(catalogue.interpreter(beside)),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+        ]
         _call([*pip, "--constraint", str(listed), *framework.packages], framework, "pip could not install it")
         borrowed = _borrow(framework, beside)
         _try(framework, beside)
-        (beside / STAMP).write_text(json.dumps({"packages": _asked(framework), "borrowed": borrowed, "python": sys.version.split()[0]}))
+        (beside / STAMP).write_text(
+            json.dumps(
+                {"packages": _asked(framework), "borrowed": borrowed, "python": sys.version.split()[0]}
+            )
+        )
         _put_in_place(beside, final)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -85,7 +107,10 @@ def _borrow(framework: Framework, environment: Path) -> list[str]:
     for module in framework.borrows:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
-            raise Unavailable(f"{framework.title} borrows {module} from this interpreter, which lacks it.", hint=f"pip install {module}")
+            raise Unavailable(
+                f"{framework.title} borrows {module} from this interpreter, which lacks it.",
+                hint=f"pip install {module}",
+            )
         places.append(str(Path(spec.origin).parents[1]))
     if places:
         own = _packages_of(catalogue.interpreter(environment))
@@ -95,9 +120,19 @@ def _borrow(framework: Framework, environment: Path) -> list[str]:
 
 def _try(framework: Framework, environment: Path) -> None:
     """An environment that cannot import its framework is not installed."""
-    around = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": framework.imports[0], "PYTHONNOUSERSITE": "1"}
+    around = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": framework.imports[0],
+        "PYTHONNOUSERSITE": "1",
+    }
     around.pop("PYTHONPATH", None)
-    _call([str(catalogue.interpreter(environment)), "-P", "-c", f"import {', '.join(framework.imports)}"], framework, "it does not import", around)
+    _call(
+        [str(catalogue.interpreter(environment)), "-P", "-c", f"import {', '.join(framework.imports)}"],
+        framework,
+        "it does not import",
+        around,
+    )
 
 
 def _put_in_place(beside: Path, final: Path) -> None:
@@ -131,17 +166,27 @@ def _is_alive(process: int) -> bool:
 def _call(command: list[str], framework: Framework, what: str, around: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=around, check=False)
     if done.returncode:
-        words = [line for line in (done.stderr or done.stdout).strip().splitlines() if "ignored" not in line][-4:]
+        words = [line for line in (done.stderr or done.stdout).strip().splitlines() if "ignored" not in line][
+            -4:
+        ]
         raise Unavailable(
-            f"{framework.title} was not installed: {what} (code {done.returncode}).\n    " + "\n    ".join(words), hint="Nothing was left behind."
+            f"{framework.title} was not installed: {what} (code {done.returncode}).\n    "
+            + "\n    ".join(words),
+            hint="Nothing was left behind.",
         )
 
 
 def _packages_of(python: Path) -> Path:
-    places = sorted(python.parents[1].glob("lib/python*/site-packages")) or [python.parents[1] / "Lib" / "site-packages"]
+    places = sorted(python.parents[1].glob("lib/python*/site-packages")) or [
+        python.parents[1] / "Lib" / "site-packages"
+    ]
     return places[0]
 
 
 def _version(distribution: str, places: list[str] | None) -> str | None:
-    found = metadata.distributions(name=distribution) if places is None else metadata.distributions(name=distribution, path=places)
+    found = (
+        metadata.distributions(name=distribution)
+        if places is None
+        else metadata.distributions(name=distribution, path=places)
+    )
     return next((d.version for d in found), None)

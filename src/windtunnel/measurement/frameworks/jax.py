@@ -31,11 +31,19 @@ def refusal(task: Task) -> str | None:
 
 def build(problem: Problem, task: Task) -> Built:
     jax = base.library("jax")
-    unit = jax.devices()[0]
+    device_name = jax.devices()[0]
     weights = {name: jax.device_put(value) for name, value in problem.weights.items()}
     state = jax.block_until_ready(_memory_of(jax, problem, weights))
-    batches = list(zip(problem.inputs, problem.targets.astype("float32" if problem.is_recurrent else "int32"), strict=True))
-    feed = base.Feed([(jax.device_put(x), jax.device_put(y)) for x, y in batches] if task.data == "resident" else batches)
+    batches = list(
+        zip(
+            problem.inputs,
+            problem.targets.astype("float32" if problem.is_recurrent else "int32"),
+            strict=True,
+        )
+    )
+    feed = base.Feed(
+        [(jax.device_put(x), jax.device_put(y)) for x, y in batches] if task.data == "resident" else batches
+    )
     learn = jax.jit(_learn(jax, problem), donate_argnums=(0, 1))
     loss: Any = None
 
@@ -53,8 +61,8 @@ def build(problem: Problem, task: Task) -> Built:
         versions={"jax": jax.__version__, "jaxlib": base.library("jaxlib").__version__},
         threads=threads,
         compiles=True,
-        peak=functools.partial(_peak, unit) if task.device == "cuda" else None,
-        unit=unit.device_kind if task.device == "cuda" else "",
+        peak=functools.partial(_peak, device_name) if task.device == "cuda" else None,
+        device_name=device_name.device_kind if task.device == "cuda" else "",
     )
 
 
@@ -115,7 +123,11 @@ def _memory_of(jax: Any, problem: Problem, weights: Any) -> Any:
     zeros = jax.tree.map(jax.numpy.zeros_like, weights)
     if problem.optimizer == "momentum":
         return {"first": zeros}
-    return {"first": zeros, "second": jax.tree.map(jax.numpy.zeros_like, weights), "taken": jax.numpy.zeros((), "int32")}
+    return {
+        "first": zeros,
+        "second": jax.tree.map(jax.numpy.zeros_like, weights),
+        "taken": jax.numpy.zeros((), "int32"),
+    }
 
 
 def _update(jax: Any, problem: Problem) -> Callable[..., Any]:
@@ -134,11 +146,16 @@ def _update(jax: Any, problem: Problem) -> Callable[..., Any]:
         first = every(lambda m, g: small * m + (1 - small) * g, state["first"], gradients)
         second = every(lambda v, g: large * v + (1 - large) * g * g, state["second"], gradients)
         one, two = 1 - small**taken, 1 - large**taken
-        moved = every(lambda w, m, v: w - rate * (m / one) / (jax.numpy.sqrt(v / two) + base.EPSILON), weights, first, second)
+        moved = every(
+            lambda w, m, v: w - rate * (m / one) / (jax.numpy.sqrt(v / two) + base.EPSILON),
+            weights,
+            first,
+            second,
+        )
         return moved, {"first": first, "second": second, "taken": taken}
 
     return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]
 
 
-def _peak(unit: Any) -> dict[str, float]:
-    return {"peak_bytes": float((unit.memory_stats() or {}).get("peak_bytes_in_use", 0))}
+def _peak(device_name: Any) -> dict[str, float]:
+    return {"peak_bytes": float((device_name.memory_stats() or {}).get("peak_bytes_in_use", 0))}

@@ -38,7 +38,11 @@ def build(problem: Problem, task: Task) -> Built:
     loss = "mse" if problem.is_recurrent else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=_optimizer(keras, problem), loss=loss)
     inputs, targets = _batch_first(problem)
-    driven = _trained(keras, task, model, inputs, targets) if task.way == "train" else _fitted(keras, task, model, inputs, targets, problem.epoch)
+    driven = (
+        _trained(keras, task, model, inputs, targets)
+        if task.variant == "train"
+        else _fitted(keras, task, model, inputs, targets, problem.epoch)
+    )
     return Built(
         **driven,
         number=float,
@@ -49,7 +53,7 @@ def build(problem: Problem, task: Task) -> Built:
         threads=_threads(library, task),
         compiles=_backend(task) != "torch",
         peak=_peak(library, task),
-        unit=_unit(library, task),
+        device_name=_unit(library, task),
     )
 
 
@@ -106,7 +110,9 @@ def _model(keras: Any, problem: Problem) -> Any:
     else:
         names = problem.layers()
         hidden = [layers.Dense(len(w[bias]), activation=problem.activation) for _, bias in names[:-1]]
-        model = keras.Sequential([keras.Input(problem.inputs.shape[2:]), *hidden, layers.Dense(len(w[names[-1][1]]))])
+        model = keras.Sequential(
+            [keras.Input(problem.inputs.shape[2:]), *hidden, layers.Dense(len(w[names[-1][1]]))]
+        )
     model.set_weights(list(w.values()))
     return model
 
@@ -123,7 +129,9 @@ def _batch_first(problem: Problem) -> tuple[Any, Any]:
     """Keras wants (batch, timesteps, width); the numbers are the same."""
     if not problem.is_recurrent:
         return problem.inputs, problem.targets.astype("int32")
-    inputs, targets = (numpy.ascontiguousarray(part.swapaxes(1, 2)) for part in (problem.inputs, problem.targets))
+    inputs, targets = (
+        numpy.ascontiguousarray(part.swapaxes(1, 2)) for part in (problem.inputs, problem.targets)
+    )
     return inputs, targets
 
 
@@ -139,18 +147,29 @@ def _sync(library: Any, task: Task) -> Any:
 def _threads(library: Any, task: Task) -> Any:
     if _backend(task) == "torch":
         return library.get_num_threads
-    return jax_file.threads if _backend(task) == "jax" else library.config.threading.get_intra_op_parallelism_threads
+    return (
+        jax_file.threads
+        if _backend(task) == "jax"
+        else library.config.threading.get_intra_op_parallelism_threads
+    )
 
 
 def _peak(library: Any, task: Task) -> Any:
     if task.device == "cpu":
         return None
     if _backend(task) == "torch":
-        return lambda: {"peak_bytes": library.cuda.max_memory_allocated(), "reserved_bytes": library.cuda.max_memory_reserved()}
-    return lambda: {"peak_bytes": float((library.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))}
+        return lambda: {
+            "peak_bytes": library.cuda.max_memory_allocated(),
+            "reserved_bytes": library.cuda.max_memory_reserved(),
+        }
+    return lambda: {
+        "peak_bytes": float((library.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
+    }
 
 
 def _unit(library: Any, task: Task) -> str:
     if task.device == "cpu":
         return ""
-    return str(library.cuda.get_device_name(0) if _backend(task) == "torch" else library.devices()[0].device_kind)
+    return str(
+        library.cuda.get_device_name(0) if _backend(task) == "torch" else library.devices()[0].device_kind
+    )

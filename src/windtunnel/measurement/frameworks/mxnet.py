@@ -11,7 +11,11 @@ from windtunnel.measurement.frameworks.task import Task
 
 
 def environment(task: Task) -> dict[str, str]:
-    return {"MXNET_CPU_WORKER_NTHREADS": "1", "MXNET_MP_WORKER_NTHREADS": "1", "MXNET_USE_NUM_CORES_OPERATOR_TUNING": str(task.threads)}
+    return {
+        "MXNET_CPU_WORKER_NTHREADS": "1",
+        "MXNET_MP_WORKER_NTHREADS": "1",
+        "MXNET_USE_NUM_CORES_OPERATOR_TUNING": str(task.threads),
+    }
 
 
 def refusal(task: Task) -> str | None:
@@ -24,7 +28,9 @@ def build(problem: Problem, task: Task) -> Built:
     trainer = mx.gluon.Trainer(parameters, *_optimizer(problem))
     cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     batches = list(zip(problem.inputs, problem.targets.astype("float32"), strict=True))
-    feed = base.Feed([(mx.nd.array(x), mx.nd.array(y)) for x, y in batches] if task.data == "resident" else batches)
+    feed = base.Feed(
+        [(mx.nd.array(x), mx.nd.array(y)) for x, y in batches] if task.data == "resident" else batches
+    )
     learning = list(parameters.values())
 
     def step() -> Any:
@@ -33,10 +39,16 @@ def build(problem: Problem, task: Task) -> Built:
             inputs, targets = mx.nd.array(inputs), mx.nd.array(targets)
         with mx.autograd.record():
             outputs = network(inputs)
-            loss = mx.nd.mean(mx.nd.square(outputs - targets)) if problem.is_recurrent else mx.nd.mean(cross_entropy(outputs, targets))
+            loss = (
+                mx.nd.mean(mx.nd.square(outputs - targets))
+                if problem.is_recurrent
+                else mx.nd.mean(cross_entropy(outputs, targets))
+            )
         loss.backward()
         if problem.clip_norm is not None:
-            mx.gluon.utils.clip_global_norm([p.grad() for p in learning], problem.clip_norm, check_isfinite=False)
+            mx.gluon.utils.clip_global_norm(
+                [p.grad() for p in learning], problem.clip_norm, check_isfinite=False
+            )
         trainer.step(1)
         return loss
 
@@ -75,7 +87,11 @@ def _stack(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
     network = mx.gluon.nn.HybridSequential()
     for matrix, _ in layers:
         wide, narrow = problem.weights[matrix].shape
-        network.add(mx.gluon.nn.Dense(narrow, in_units=wide, activation=problem.activation if matrix != layers[-1][0] else None))
+        network.add(
+            mx.gluon.nn.Dense(
+                narrow, in_units=wide, activation=problem.activation if matrix != layers[-1][0] else None
+            )
+        )
     network.initialize()
     for layer, (matrix, bias) in zip(network, layers, strict=True):
         layer.weight.set_data(mx.nd.array(problem.weights[matrix].T))
@@ -87,5 +103,13 @@ def _stack(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
 def _optimizer(problem: Problem) -> tuple[str, dict[str, Any]]:
     if problem.optimizer == "adam":
         small, large = base.BETAS
-        return "adam", {"learning_rate": problem.rate, "beta1": small, "beta2": large, "epsilon": base.EPSILON}
-    return "sgd", {"learning_rate": problem.rate, "momentum": base.MOMENTUM if problem.optimizer == "momentum" else 0.0}
+        return "adam", {
+            "learning_rate": problem.rate,
+            "beta1": small,
+            "beta2": large,
+            "epsilon": base.EPSILON,
+        }
+    return "sgd", {
+        "learning_rate": problem.rate,
+        "momentum": base.MOMENTUM if problem.optimizer == "momentum" else 0.0,
+    }

@@ -57,7 +57,9 @@ def clip(gradients: Gradients, most: float) -> None:
             gradient *= numpy.float32(most / norm)
 
 
-def _learn_recurrent(problem: Problem, w: dict[str, Array], inputs: Array, targets: Array) -> tuple[Any, Gradients]:
+def _learn_recurrent(
+    problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
+) -> tuple[Any, Gradients]:
     """Back through time. `states[t]` is the state before timestep t, so that `states[1:]` are the network's."""
     timesteps, batch, _ = inputs.shape
     states = numpy.zeros((timesteps + 1, batch, len(w["w_rec"])), numpy.float32)
@@ -84,7 +86,9 @@ def _learn_recurrent(problem: Problem, w: dict[str, Array], inputs: Array, targe
     return numpy.mean(error * error), gradients
 
 
-def _learn_stack(problem: Problem, w: dict[str, Array], inputs: Array, targets: Array) -> tuple[Any, Gradients]:
+def _learn_stack(
+    problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
+) -> tuple[Any, Gradients]:
     activation, slope = _ACTIVATIONS[problem.activation]
     layers = problem.layers()
     seen = [inputs]

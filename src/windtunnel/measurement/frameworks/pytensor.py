@@ -23,7 +23,11 @@ def build(problem: Problem, task: Task) -> Built:
     pytensor = base.library("pytensor")
     weights = {name: pytensor.shared(value, name=name) for name, value in problem.weights.items()}
     begin = time.perf_counter()
-    step = _resident(pytensor, problem, weights) if task.data == "resident" else _streamed(pytensor, problem, weights)
+    step = (
+        _resident(pytensor, problem, weights)
+        if task.data == "resident"
+        else _streamed(pytensor, problem, weights)
+    )
     return Built(
         step=step,
         number=float,
@@ -60,13 +64,21 @@ def _classes(problem: Problem) -> Any:
     return problem.targets if problem.is_recurrent else problem.targets.astype("int64")
 
 
-def _learn(pytensor: Any, problem: Problem, w: dict[str, Any], inputs: Any, targets: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+def _learn(
+    pytensor: Any, problem: Problem, w: dict[str, Any], inputs: Any, targets: Any
+) -> tuple[Any, list[tuple[Any, Any]]]:
     pt = base.library("pytensor.tensor")
-    loss = _recurrent_loss(pytensor, problem, w, inputs, targets) if problem.is_recurrent else _stack_loss(problem, w, inputs, targets)
+    loss = (
+        _recurrent_loss(pytensor, problem, w, inputs, targets)
+        if problem.is_recurrent
+        else _stack_loss(problem, w, inputs, targets)
+    )
     gradients = pytensor.grad(loss, list(w.values()))
     if problem.clip_norm is not None:
         norm = pt.sqrt(sum((g**2).sum() for g in gradients))
-        scale = pt.constant(problem.clip_norm, dtype="float32") / pt.maximum(norm, pt.constant(problem.clip_norm, dtype="float32"))
+        scale = pt.constant(problem.clip_norm, dtype="float32") / pt.maximum(
+            norm, pt.constant(problem.clip_norm, dtype="float32")
+        )
         gradients = [g * scale for g in gradients]
     return loss, _updates(pytensor, problem, w, gradients)
 
@@ -100,7 +112,9 @@ def _relu(x: Any) -> Any:
     return pt.maximum(x, pt.constant(0, dtype="float32"))
 
 
-def _updates(pytensor: Any, problem: Problem, w: dict[str, Any], gradients: list[Any]) -> list[tuple[Any, Any]]:
+def _updates(
+    pytensor: Any, problem: Problem, w: dict[str, Any], gradients: list[Any]
+) -> list[tuple[Any, Any]]:
     pt = base.library("pytensor.tensor")
     updates: list[tuple[Any, Any]] = []
 
@@ -129,5 +143,9 @@ def _updates(pytensor: Any, problem: Problem, w: dict[str, Any], gradients: list
         square = large * second + (one - large) * gradient**2
         count = updates[0][1]
         scale = pt.sqrt(square / (one - large**count)) + number(base.EPSILON)
-        updates += [(first, mean), (second, square), (weight, weight - rate * (mean / (one - small**count)) / scale)]
+        updates += [
+            (first, mean),
+            (second, square),
+            (weight, weight - rate * (mean / (one - small**count)) / scale),
+        ]
     return updates

@@ -7,7 +7,12 @@ import ctypes
 import os
 from pathlib import Path
 
-_OPENBLAS = ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads64_", "openblas_get_num_threads")
+_OPENBLAS = (
+    "scipy_openblas_get_num_threads64_",
+    "scipy_openblas_get_num_threads",
+    "openblas_get_num_threads64_",
+    "openblas_get_num_threads",
+)
 
 
 def openblas_threads() -> int | None:

@@ -29,7 +29,9 @@ def run_task(task: Task, protocol: Protocol, *, number: int = 0, turn: str = "")
     return {**_run([task], protocol, 0, turn), "number": number}
 
 
-def run_shared(tasks: Sequence[Task], protocol: Protocol, *, number: int = 0, turn: str = "") -> list[dict[str, Any] | MeasurementFailed | None]:
+def run_shared(
+    tasks: Sequence[Task], protocol: Protocol, *, number: int = 0, turn: str = ""
+) -> list[dict[str, Any] | MeasurementFailed | None]:
     """Time several tasks of one framework one after another in one process: for each its report, its failure, or None where the process
     ended before it."""
     _require_one_kind(tasks)
@@ -57,14 +59,19 @@ def kind_of(task: Task) -> tuple[str, int, str]:
 
 def _require_one_kind(tasks: Sequence[Task]) -> None:
     if len(set(map(kind_of, tasks))) != 1:
-        raise BadInput("Tasks that share a process must agree in framework, threads and device.", hint="Ask for one after the other.")
+        raise BadInput(
+            "Tasks that share a process must agree in framework, threads and device.",
+            hint="Ask for one after the other.",
+        )
 
 
 def _run(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str = "") -> dict[str, Any]:
     return children.spawn(*_call(tasks, protocol, steps, turn))
 
 
-def _call(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str) -> tuple[list[str], dict[str, Any], dict[str, str], int | None, float]:
+def _call(
+    tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str
+) -> tuple[list[str], dict[str, Any], dict[str, str], int | None, float]:
     """Command, order, environment, pinned threads and time-out of a child."""
     task = tasks[0]
     framework = catalogue.named(task.framework)
@@ -72,7 +79,11 @@ def _call(tasks: Sequence[Task], protocol: Protocol, steps: int, turn: str) -> t
         raise MeasurementFailed(f"{task.label} cannot do this task: {why}.", state="unsupported")
     python = catalogue.python_for(task.framework)
     if python is None:
-        raise MeasurementFailed(f"{framework.title} is not installed.", state="not installed", hint=f"windtunnel frameworks install {framework.name}")
+        raise MeasurementFailed(
+            f"{framework.title} is not installed.",
+            state="not installed",
+            hint=f"windtunnel frameworks install {framework.name}",
+        )
     order = {
         "tasks": [records.plain(task) for task in tasks],
         "protocol": records.plain(protocol),
@@ -96,6 +107,6 @@ def _around(framework: Framework, task: Task, python: Path) -> dict[str, str]:
         around["PATH"] = f"{python.parent}{os.pathsep}{around.get('PATH', '')}"
     if task.device == "cpu":
         around["CUDA_VISIBLE_DEVICES"] = ""
-    if framework.ways:
+    if framework.variants:
         around |= catalogue.file_of(framework).environment(task)
     return around

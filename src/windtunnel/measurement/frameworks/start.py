@@ -10,7 +10,9 @@ from pathlib import Path
 
 
 def _bring_in(package: Path) -> None:
-    spec = importlib.util.spec_from_file_location("windtunnel", package / "__init__.py", submodule_search_locations=[str(package)])
+    spec = importlib.util.spec_from_file_location(
+        "windtunnel", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["windtunnel"] = module

@@ -11,11 +11,11 @@ from windtunnel.errors import BadRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """`way` is one of the framework's own ways to write the job (a loop, a module, a scan ...); `data` says whether all examples lie
-    on the unit from the start (resident: the paper's shared) or cross to it one batch at a time (streamed: unshared)."""
+    """`variant` is one of the framework's own variants to write the job (a loop, a module, a scan ...); `data` says whether all examples lie
+    on the device from the start (resident: the paper's shared) or cross to it one batch at a time (streamed: unshared)."""
 
     framework: str
-    way: str
+    variant: str
     job: Literal["rnn", "fcn5", "ffn"]
     settings: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 1
@@ -33,4 +33,4 @@ class Task:
     @property
     def label(self) -> str:
         """How the framework and its way are named in tables: torch:loop."""
-        return f"{self.framework}:{self.way}"
+        return f"{self.framework}:{self.variant}"

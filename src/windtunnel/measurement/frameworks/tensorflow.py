@@ -11,7 +11,11 @@ from windtunnel.measurement.frameworks.task import Task
 
 
 def environment(task: Task) -> dict[str, str]:
-    return {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(task.threads), "TF_NUM_INTEROP_THREADS": "1"}
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": str(task.threads),
+        "TF_NUM_INTEROP_THREADS": "1",
+    }
 
 
 def refusal(task: Task) -> str | None:
@@ -30,7 +34,9 @@ def build(problem: Problem, task: Task) -> Built:
     weights = {name: tf.Variable(value) for name, value in problem.weights.items()}
     learn = tf.function(_learn(tf, problem, task, weights))
     batches = list(zip(problem.inputs, problem.targets, strict=True))
-    feed = base.Feed([(tf.constant(x), tf.constant(y)) for x, y in batches] if task.data == "resident" else batches)
+    feed = base.Feed(
+        [(tf.constant(x), tf.constant(y)) for x, y in batches] if task.data == "resident" else batches
+    )
 
     def step() -> Any:
         inputs, targets = feed()
@@ -50,7 +56,11 @@ def build(problem: Problem, task: Task) -> Built:
 
 def _learn(tf: Any, problem: Problem, task: Task, w: dict[str, Any]) -> Callable[[Any, Any], Any]:
     names = list(w)
-    forward = _stack(tf, problem, w) if not problem.is_recurrent else (_scan if task.way == "scan" else _unrolled)(tf, problem, w)
+    forward = (
+        _stack(tf, problem, w)
+        if not problem.is_recurrent
+        else (_scan if task.variant == "scan" else _unrolled)(tf, problem, w)
+    )
     update = _update(tf, problem, w)
 
     def learn(inputs: Any, targets: Any) -> Any:
@@ -111,8 +121,16 @@ def _stack(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]
 
 
 def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
-    first = {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()} if problem.optimizer != "sgd" else {}
-    second = {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()} if problem.optimizer == "adam" else {}
+    first = (
+        {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
+        if problem.optimizer != "sgd"
+        else {}
+    )
+    second = (
+        {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
+        if problem.optimizer == "adam"
+        else {}
+    )
     taken = tf.Variable(0.0)
 
     def descend(gradients: dict[str, Any]) -> None:
@@ -131,6 +149,8 @@ def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dic
         for name, weight in weights.items():
             first[name].assign(small * first[name] + (1 - small) * gradients[name])
             second[name].assign(large * second[name] + (1 - large) * gradients[name] ** 2)
-            weight.assign_sub(problem.rate * (first[name] / one) / (tf.sqrt(second[name] / two) + base.EPSILON))
+            weight.assign_sub(
+                problem.rate * (first[name] / one) / (tf.sqrt(second[name] / two) + base.EPSILON)
+            )
 
     return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]

@@ -16,11 +16,11 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def refusal(task: Task) -> str | None:
-    if task.job == "rnn" and task.way == "module" and task.settings.get("activation", "relu") != "relu":
+    if task.job == "rnn" and task.variant == "module" and task.settings.get("activation", "relu") != "relu":
         return "PyTorch's RNN knows relu and tanh, no sigmoid"
-    if task.way == "graph" and task.device != "cuda":
+    if task.variant == "graph" and task.device != "cuda":
         return "a CUDA graph needs a GPU"
-    if task.way == "graph" and task.data == "streamed":
+    if task.variant == "graph" and task.data == "streamed":
         return "a captured graph reads its batch from one fixed place on the GPU"
     return None
 
@@ -34,7 +34,7 @@ def build(problem: Problem, task: Task) -> Built:
     model = _model(torch, problem, task).to(task.device)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = _optimizer(torch, problem, task, parameters)
-    network = torch.compile(model) if task.way == "compiled" else model
+    network = torch.compile(model) if task.variant == "compiled" else model
     loss_of = torch.nn.functional.mse_loss if problem.is_recurrent else torch.nn.functional.cross_entropy
 
     def learn(inputs: Any, targets: Any) -> Any:
@@ -55,14 +55,16 @@ def build(problem: Problem, task: Task) -> Built:
         dtype=",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         versions={"torch": torch.__version__},
         threads=torch.get_num_threads,
-        compiles=task.way == "compiled",
+        compiles=task.variant == "compiled",
         peak=functools.partial(_peak, torch) if cuda else None,
-        unit=torch.cuda.get_device_name(0) if cuda else "",
+        device_name=torch.cuda.get_device_name(0) if cuda else "",
         facts={"cuda": torch.version.cuda} if cuda else {},
     )
 
 
-def _step(torch: Any, problem: Problem, task: Task, learn: Callable[[Any, Any], Any], optimizer: Any) -> Callable[[], Any]:
+def _step(
+    torch: Any, problem: Problem, task: Task, learn: Callable[[Any, Any], Any], optimizer: Any
+) -> Callable[[], Any]:
     streamed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
     if task.data == "streamed":
 
@@ -71,13 +73,20 @@ def _step(torch: Any, problem: Problem, task: Task, learn: Callable[[Any, Any], 
             return learn(torch.from_numpy(inputs).to(task.device), torch.from_numpy(targets).to(task.device))
 
         return stream
-    resident = base.Feed([(torch.tensor(x, device=task.device), torch.tensor(y, device=task.device)) for x, y in streamed.batches])
-    if task.way == "graph":
+    resident = base.Feed(
+        [
+            (torch.tensor(x, device=task.device), torch.tensor(y, device=task.device))
+            for x, y in streamed.batches
+        ]
+    )
+    if task.variant == "graph":
         return _capture(torch, resident, learn, optimizer)
     return lambda: learn(*resident())
 
 
-def _capture(torch: Any, feed: base.Feed, learn: Callable[[Any, Any], Any], optimizer: Any) -> Callable[[], Any]:
+def _capture(
+    torch: Any, feed: base.Feed, learn: Callable[[Any, Any], Any], optimizer: Any
+) -> Callable[[], Any]:
     """The whole step as one CUDA graph, which finds its batch in a fixed place; what the runs that warm it up learn is undone."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
@@ -94,7 +103,9 @@ def _capture(torch: Any, feed: base.Feed, learn: Callable[[Any, Any], Any], opti
     with torch.no_grad():
         for parameter, value in zip(parameters, before, strict=True):
             parameter.copy_(value)
-        for tensor in (v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)):
+        for tensor in (
+            v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)
+        ):
             tensor.zero_()
 
     def step() -> Any:
@@ -108,14 +119,22 @@ def _capture(torch: Any, feed: base.Feed, learn: Callable[[Any, Any], Any], opti
 
 def _optimizer(torch: Any, problem: Problem, task: Task, parameters: list[Any]) -> Any:
     if problem.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=problem.rate, betas=base.BETAS, eps=base.EPSILON, capturable=task.way == "graph")
-    return torch.optim.SGD(parameters, lr=problem.rate, momentum=base.MOMENTUM if problem.optimizer == "momentum" else 0.0)
+        return torch.optim.Adam(
+            parameters,
+            lr=problem.rate,
+            betas=base.BETAS,
+            eps=base.EPSILON,
+            capturable=task.variant == "graph",
+        )
+    return torch.optim.SGD(
+        parameters, lr=problem.rate, momentum=base.MOMENTUM if problem.optimizer == "momentum" else 0.0
+    )
 
 
 def _model(torch: Any, problem: Problem, task: Task) -> Any:
     if not problem.is_recurrent:
         return _stack(torch, problem)
-    return _module(torch, problem) if task.way == "module" else _loop(torch, problem)
+    return _module(torch, problem) if task.variant == "module" else _loop(torch, problem)
 
 
 def _loop(torch: Any, problem: Problem) -> Any:
@@ -179,4 +198,7 @@ def _stack(torch: Any, problem: Problem) -> Any:
 
 
 def _peak(torch: Any) -> dict[str, float]:
-    return {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+    }

@@ -1,0 +1,1 @@
+"""Forecasts against measured steps."""

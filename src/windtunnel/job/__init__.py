@@ -1,0 +1,1 @@
+"""What is trained: the job, one training step, lessons, jobs of public libraries."""

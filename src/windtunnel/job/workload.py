@@ -1,0 +1,184 @@
+"""What is learned: a network, its data, loss and optimiser, and one training step.
+
+A workload holds only functions, so that making one costs nothing and another process can build it anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windtunnel import records
+from windtunnel.errors import BadJob, BadRecord
+
+if TYPE_CHECKING:
+    import torch
+
+Step = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The words from which any process can build the workload again."""
+
+    job: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Any PyTorch training job.
+
+    `model()` builds the network fresh, on the CPU. `batch(n)` gives one batch of n examples. Most jobs then need
+    `loss(model, batch)` and `optimizer(parameters)`. A job that is not one loss and one optimiser gives
+    `step(model, batch, optimizer)` instead of `loss`, and may give `optimizers(model)`, whose result is handed to
+    `step` as its third argument, instead of `optimizer`.
+    """
+
+    name: str
+    model: Callable[[], torch.nn.Module]
+    batch: Callable[[int], Any]
+    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    optimizer: Callable[[Iterable[Any]], Any] | None = None
+    optimizers: Callable[[Any], Any] | None = None
+    step: Step | None = None
+    examples: int | None = None
+    default_batch: int = 1
+    clip_norm: float | None = None
+    origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise BadRecord("workload: name must not be empty.")
+        if (self.loss is None) == (self.step is None):
+            raise BadRecord(
+                f"workload {self.name}: give either loss or step.",
+                hint="loss(model, batch) for one loss; step(model, batch, optimizer) else.",
+            )
+        if self.optimizer is not None and self.optimizers is not None:
+            raise BadRecord(f"workload {self.name}: give optimizer or optimizers, not both.")
+        if self.loss is not None and self.optimizer is None:
+            raise BadRecord(
+                f"workload {self.name}: loss needs an optimizer.",
+                hint="For example optimizer=lambda params: torch.optim.AdamW(params)",
+            )
+        for name in ("model", "batch", "loss", "optimizer", "optimizers", "step"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise BadRecord(
+                    f"workload {self.name}: {name} must be a function, not {value!r}.",
+                    hint="For example model=lambda: MyNet()",
+                )
+        for name in ("examples", "default_batch"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BadRecord(
+                    f"workload {self.name}: {name} must be a whole number above 0, not {value!r}."
+                )
+
+    @staticmethod
+    def named(name: str, **settings: Any) -> Workload:
+        """A job by name with settings (`rnn`, n_rec=50), `library:network`, `path/to/file.py:function`, or a file that `save` wrote."""
+        if name.endswith((".toml", ".json")):
+            origin = records.read(Origin, records.load(Path(name)), name)
+            return Workload.named(origin.job, **{**origin.settings, **settings})
+        if ".py" in name and (":" in name or name.endswith(".py")):
+            return load_file(name, settings)
+        from windtunnel import networks
+        from windtunnel.job import libraries
+
+        return (
+            libraries.workload(name, settings)
+            if libraries.is_address(name)
+            else networks.workload(name, settings)
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the words this job was built from; `named(path)` builds it again."""
+        if self.origin is None:
+            raise BadRecord(
+                f"workload {self.name} was made in Python and cannot be written to a file.",
+                hint="Put it in a function and name it path/to/file.py:function.",
+            )
+        records.save(Path(path), self.origin)
+
+
+def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
+    """The workload that `function` of `path/to/file.py:function` returns."""
+    path_text, _, function = address.rpartition(":")
+    if not path_text or not function:
+        raise BadJob(
+            f"{address!r} names no function.",
+            hint="Write it as path/to/file.py:function, where function() returns a Workload.",
+        )
+    path = Path(path_text).resolve()
+    if not path.is_file():
+        raise BadJob(f"There is no file {path_text}.", hint="Write it as path/to/file.py:function.")
+    module = _import_file(path, path_text)
+    build = getattr(module, function, None)
+    if not callable(build):
+        known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        raise BadJob(
+            f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
+        )
+    try:
+        workload = build(**settings)
+    except Exception as error:
+        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=place_of(error)) from error
+    if not isinstance(workload, Workload):
+        raise BadJob(
+            f"{address} returned {type(workload).__name__}, not a windtunnel.Workload.",
+            hint="Return windtunnel.Workload(name=..., model=..., batch=..., loss=..., optimizer=...).",
+        )
+    return _with_origin(workload, Origin(job=f"{path}:{function}", settings=dict(settings)))
+
+
+def _import_file(path: Path, shown: str) -> Any:
+    """Import a user's file as a script would be: modules beside it can be imported too."""
+    spec = importlib.util.spec_from_file_location(f"windtunnel_job_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise BadJob(
+            f"{shown} does not import: {type(error).__name__}: {error}", hint=place_of(error)
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _with_origin(workload: Workload, origin: Origin) -> Workload:
+    return dataclasses.replace(workload, origin=origin)
+
+
+def place_of(error: BaseException) -> str:
+    """Where in the user's own code it happened, which is the line a user can mend."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"Look at {Path(error.filename or '').name} line {error.lineno}; --debug shows the whole traceback."
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    place = (
+        f"Look at {Path(frames[-1].filename).name} line {frames[-1].lineno}: {frames[-1].line}; "
+        if frames
+        else ""
+    )
+    return f"{place}--debug shows the whole traceback."
+
+
+def _is_users(filename: str) -> bool:
+    return (
+        "site-packages" not in filename
+        and Path(__file__).parent.parent not in Path(filename).parents
+        and not filename.startswith("<")
+        and "lib/python" not in filename
+    )

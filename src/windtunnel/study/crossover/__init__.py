@@ -1,0 +1,1 @@
+"""Where one device or framework overtakes another."""

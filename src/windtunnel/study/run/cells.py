@@ -1,0 +1,115 @@
+"""The cells of a study: every case at every point of its figure's grid, as tasks for frameworks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windtunnel.errors import BadInput, nearest
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.study.study import OF_TASK, Case, Figure, Published, Study, count_threads
+
+_DEVICES = {"cpu": "cpu", "gpu": "cuda"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of one case's line. Two figures may have the same task: it is measured once."""
+
+    figure: str
+    case: str
+    task: Task
+    longer: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which of a study's cells: all, or only some figures, frameworks and devices, or only the corners of each grid."""
+
+    figures: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    corners: bool = False
+
+
+def cells_of(study: Study, cores: int, choice: Choice | None = None) -> list[Cell]:
+    """All cells a choice leaves, figure by figure."""
+    choice = choice or Choice()
+    for name in choice.figures:
+        study.figure(name)
+    _refuse_unknown_frameworks(study, choice.frameworks)
+    found = []
+    for figure in study.figures:
+        if choice.figures and figure.name not in choice.figures:
+            continue
+        cases = [
+            each
+            for each in figure.cases
+            if (each.quick or not choice.corners)
+            and (not choice.devices or device_of(each) in choice.devices)
+        ]
+        for case, label in [(each, label) for each in cases for label in each.labels]:
+            if not choice.frameworks or {label, framework_of(label)} & set(choice.frameworks):
+                found += _cells_of_case(figure, case, label, cores, choice.corners)
+    return found
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every point of a grid; an axis named "n_in,n_out" sets both alike."""
+    for values in itertools.product(*grid.values()):
+        point: dict[str, Any] = {}
+        for axis, value in zip(grid, values, strict=True):
+            point |= dict.fromkeys(axis.split(","), value)
+        yield point
+
+
+def device_of(told: Case | Published) -> str:
+    """The device of a case in the word that tasks and rows have for it."""
+    return _DEVICES[told.device]
+
+
+def framework_of(label: str) -> str:
+    """torch of torch:loop."""
+    return label.rpartition(":")[0]
+
+
+def _refuse_unknown_frameworks(study: Study, wanted: tuple[str, ...]) -> None:
+    labels = {label for figure in study.figures for case in figure.cases for label in case.labels}
+    known = labels | {framework_of(label) for label in labels}
+    for name in wanted:
+        if name not in known:
+            raise BadInput(f"No case of {study.name} is for {name!r}.", hint=nearest(name, known))
+
+
+def _cells_of_case(figure: Figure, case: Case, label: str, cores: int, corners: bool) -> list[Cell]:
+    grid = {axis: _corners(figure, axis) if corners else values for axis, values in figure.grid.items()}
+    framework, _, variant = label.rpartition(":")
+    found: dict[str, Cell] = {}
+    for point in points(grid):
+        of_task: dict[str, Any] = {
+            "threads": case.threads,
+            "batch": case.batch or figure.batch,
+            "optimizer": case.optimizer,
+            "data": case.data,
+        }
+        of_task |= {name: point.pop(name) for name in OF_TASK if name in point}
+        of_task["threads"] = count_threads(of_task["threads"], cores)
+        task = Task(
+            framework=framework,
+            variant=variant,
+            job=figure.job,  # type: ignore[arg-type]
+            settings={**figure.settings, **case.settings, **point},
+            device=device_of(case),  # type: ignore[arg-type]
+            **of_task,
+        )
+        found.setdefault(
+            repr(task), Cell(figure=figure.name, case=case.name, task=task, longer=figure.longer)
+        )  # "cores" may be 2 too
+    return list(found.values())
+
+
+def _corners(figure: Figure, axis: str) -> tuple[Any, ...]:
+    values = figure.quick.get(axis) or figure.grid[axis]
+    return values if axis in figure.quick or len(values) < 3 else (values[0], values[-1])

@@ -1,0 +1,341 @@
+"""Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and comes back as outcomes in any order.
+
+Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A machine that dies takes with it
+only the piece it was at: that one becomes an outcome by name, and the rest goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import json
+import math
+import platform
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windtunnel import records
+from windtunnel.errors import BadInput, Unavailable, nearest
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.steady import Protocol
+from windtunnel.study.run.engine import Engine, Local, Outcome, Work, carry_out
+
+NODE_DIED = "node died"
+_DOUBT_SECONDS = 30.0
+_MOST_AT_ONCE = 64
+_NAMES = ("local", "ray", "slurm")
+
+
+def engine_for(text: str) -> Engine:
+    """`local`, or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm`, or `slurm:partition=gpu,jobs=4` with Slurm's and our own settings."""
+    name, _, rest = text.partition(":")
+    if name == "local":
+        return Local(**_local_settings(rest))
+    if name == "ray":
+        return RayCluster(address=text if rest else "auto")
+    if name == "slurm":
+        return Slurm(**_slurm_settings(rest))
+    raise BadInput(
+        f"No engine is called {text!r}.",
+        hint=f"{nearest(name, _NAMES)} Write local, local:ahead=4,share=10, ray://HOST:PORT or slurm.",
+    )
+
+
+def _local_settings(text: str) -> dict[str, int]:
+    """`ahead=4,share=10`: each once, from 1 on."""
+    found = {}
+    for word in filter(None, text.split(",")):
+        key, _, value = word.partition("=")
+        good = key in ("ahead", "share") and key not in found and value.isascii() and value.isdigit()
+        if not good or not 1 <= int(value) <= _MOST_AT_ONCE:
+            raise BadInput(
+                f"local: {word!r} is not a setting.",
+                hint=f"Write local:ahead=4,share=10 with numbers from 1 to {_MOST_AT_ONCE}.",
+            )
+        found[key] = int(value)
+    return found
+
+
+def to_plain(work: Work) -> dict[str, Any]:
+    """A piece of work as plain data, for another machine."""
+    return {
+        "key": work.key,
+        "number": work.number,
+        "task": records.plain(work.task),
+        "protocol": records.plain(work.protocol),
+    }
+
+
+def from_plain(data: Mapping[str, Any]) -> Work:
+    """The piece of work that plain data tells."""
+    task, protocol = (
+        records.read(Task, data["task"], "task"),
+        records.read(Protocol, data["protocol"], "protocol"),
+    )
+    return Work(key=data["key"], number=data["number"], task=task, protocol=protocol)
+
+
+def carry_out_plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What runs on the other machine. Whatever goes wrong there comes back by name."""
+    try:
+        outcome = carry_out(from_plain(data))
+        return {
+            "report": {**outcome.report, "node": platform.node()},
+            "state": outcome.state,
+            "error": outcome.error,
+        }
+    except Exception as error:
+        return {
+            "report": {},
+            "state": "failed",
+            "error": f"{type(error).__name__}: {error} (on {platform.node()})",
+        }
+
+
+def _outcome(work: Work, data: Mapping[str, Any]) -> Outcome:
+    return Outcome(work=work, report=data["report"], state=data["state"], error=data["error"])
+
+
+def _died(work: Work, error: object) -> Outcome:
+    told = str(error).strip().splitlines()
+    return Outcome(
+        work=work,
+        state=NODE_DIED,
+        error=f"The machine that measured it was lost: {told[0] if told else type(error).__name__}",
+    )
+
+
+def _need(package: str, what: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise Unavailable(
+            f"{what} needs the package {package}, which is not installed.",
+            hint='Install it: pip install "windtunnel[cluster]"',
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayCluster:
+    """The nodes of a Ray cluster, each with one piece at a time. Nodes may join while it runs; windtunnel must be installed on them.
+
+    With no node left for `wait_seconds`, every piece that remains is named as lost rather than waited for.
+    """
+
+    address: str = "auto"
+    wait_seconds: float = 60.0
+
+    def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
+        ray = _need("ray", "The engine ray")
+        own = not ray.is_initialized()
+        if own:
+            self._connect(ray)
+        flight = _Flight(ray, self.wait_seconds)
+        try:
+            yield from flight.spread(iter(work))
+        finally:
+            flight.give_up()
+            if own:
+                ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level="error")
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise Unavailable(
+                f"No Ray cluster answers at {self.address}: {error}",
+                hint="Start one: ray start --head; and name it as ray://HOST:10001",
+            ) from error
+
+
+class _Flight:
+    """Pieces on their way over the nodes of one cluster."""
+
+    def __init__(self, ray: Any, wait_seconds: float) -> None:
+        self.ray, self.wait_seconds = ray, wait_seconds
+        self.flying: dict[Any, tuple[Work, str]] = {}
+        self.doubted: dict[
+            str, float
+        ] = {}  # nodes that lost a piece, and when: a cluster notices a death only after a while
+        self.alone_since: float | None = None
+
+    def spread(self, pieces: Iterator[Work]) -> Iterator[Outcome]:
+        """More work is taken only when a node is free for it, so that it may depend on the outcomes so far."""
+        held = next(pieces, None)
+        while held is not None or self.flying:
+            for node in self._free():
+                if held is None:
+                    break
+                self.flying[_send(self.ray, node, held)] = (held, node["NodeID"])
+                held = next(pieces, None) if self._free() else None
+            yield from self._collect()
+            if held is None and self._free():
+                held = next(pieces, None)
+            if held is not None and self._is_alone():
+                for piece in (held, *pieces):
+                    yield _died(piece, f"no node of the cluster has been alive for {self.wait_seconds:.0f} s")
+                held = None
+
+    def give_up(self) -> None:
+        """An interrupt to what still runs, which ends its child too."""
+        for reference in self.flying:
+            with contextlib.suppress(Exception):
+                self.ray.cancel(reference)
+
+    def _free(self) -> list[dict[str, Any]]:
+        busy, now = {node for _, node in self.flying.values()}, time.monotonic()
+        return [
+            node
+            for node in _nodes(self.ray)
+            if node["NodeID"] not in busy
+            and now - self.doubted.get(node["NodeID"], -math.inf) > _DOUBT_SECONDS
+        ]
+
+    def _is_alone(self) -> bool:
+        if self.flying or _nodes(self.ray):
+            self.alone_since = None
+            return False
+        self.alone_since = self.alone_since or time.monotonic()
+        return time.monotonic() - self.alone_since > self.wait_seconds
+
+    def _collect(self) -> Iterator[Outcome]:
+        """What is done by now; after a second at most, so that new nodes and lost ones are seen."""
+        if not self.flying:
+            time.sleep(0.2)
+            return
+        done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=1.0)
+        alive = {node["NodeID"] for node in _nodes(self.ray)}
+        for reference in [r for r, (_, node) in self.flying.items() if r in done or node not in alive]:
+            piece, node = self.flying.pop(reference)
+            try:
+                if reference not in done:
+                    raise ValueError(f"node {node[:8]} left the cluster")
+                yield _outcome(piece, json.loads(self.ray.get(reference)))
+            except (self.ray.exceptions.RayError, ValueError) as error:
+                self.doubted[node] = time.monotonic()
+                yield _died(piece, error)
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    """Nodes that are alive and have processors to offer; a head that only coordinates has none."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def _send(ray: Any, node: Mapping[str, Any], piece: Work) -> Any:
+    """All processors of the node are claimed, so that nothing else runs beside; a GPU is claimed by what needs one."""
+    where = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
+        node["NodeID"], soft=False
+    )
+    gpus = 1 if piece.task.device == "cuda" and node["Resources"].get("GPU", 0) >= 1 else 0
+    remote = ray.remote(
+        num_cpus=node["Resources"]["CPU"], num_gpus=gpus, max_retries=0, scheduling_strategy=where
+    )(_carry_out_text)
+    return remote.remote(json.dumps(to_plain(piece)))
+
+
+def _carry_out_text(text: str) -> str:
+    """Text in, text out: what crosses between machines is JSON."""
+    return json.dumps(carry_out_plain(json.loads(text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm:
+    """Slurm through submitit: chunks of work, one after another in each job, `jobs` jobs at a time, each with a node of its own.
+
+    `folder` must lie on a disk that all nodes share. `cluster` is "slurm", or "local" to try it without one.
+    """
+
+    folder: Path = Path("windtunnel-slurm")
+    chunk: int = 8
+    jobs: int = 4
+    cluster: str = "slurm"
+    poll_seconds: float = 2.0
+    parameters: Mapping[str, Any] | None = None
+
+    def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
+        submitit = _need("submitit", "The engine slurm")
+        pieces = iter(work)
+        running: list[tuple[Any, list[Work], Path]] = []
+        try:
+            while True:
+                while len(running) < self.jobs and (chunk := list(itertools.islice(pieces, self.chunk))):
+                    running.append(self._submit(submitit, chunk))
+                if not running:
+                    return
+                for entry in [entry for entry in running if entry[0].done()]:
+                    running.remove(entry)
+                    yield from _gather(*entry, settle_seconds=2 * self.poll_seconds)
+                if running:
+                    time.sleep(self.poll_seconds)
+        finally:
+            for job, _, _ in running:
+                with contextlib.suppress(Exception):
+                    job.cancel()
+
+    def _submit(self, submitit: Any, chunk: list[Work]) -> tuple[Any, list[Work], Path]:
+        results = self.folder.absolute() / f"chunk-{uuid.uuid4().hex[:12]}"
+        results.mkdir(parents=True)
+        minutes = sum(piece.protocol.timeout_seconds for piece in chunk) / 60 + 5
+        try:
+            executor = submitit.AutoExecutor(folder=str(self.folder.absolute() / "log"), cluster=self.cluster)
+            given = {"slurm_exclusive": True, **(self.parameters or {})} if self.cluster == "slurm" else {}
+            executor.update_parameters(timeout_min=int(minutes) + 1, name="windtunnel", **given)
+            job = executor.submit(
+                carry_out_chunk, [json.dumps(to_plain(piece)) for piece in chunk], str(results)
+            )
+        except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
+            raise Unavailable(
+                f"Slurm does not take the job: {error}",
+                hint="Is sbatch on this machine's path, and is the partition right?",
+            ) from error
+        return job, chunk, results
+
+
+def carry_out_chunk(texts: Sequence[str], folder: str) -> int:
+    """What runs in a job: one piece after another, each result written when it is there, so that a job that dies loses only one."""
+    for place, text in enumerate(texts):
+        records.write_whole(Path(folder) / f"{place}.json", json.dumps(carry_out_plain(json.loads(text))))
+    return len(texts)
+
+
+def _gather(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: float) -> Iterator[Outcome]:
+    """What the job wrote; a shared disk may show it a little late."""
+    paths = [folder / f"{place}.json" for place in range(len(chunk))]
+    end = time.monotonic() + settle_seconds
+    while not all(path.is_file() for path in paths) and time.monotonic() < end:
+        time.sleep(settle_seconds / 10)
+    for path, piece in zip(paths, chunk, strict=True):
+        yield (
+            _outcome(piece, records.load(path))
+            if path.is_file()
+            else _died(piece, f"job {job.job_id} ended as {job.state} before it had a result")
+        )
+
+
+def _slurm_settings(text: str) -> dict[str, Any]:
+    """Our own settings, and what is left for Slurm itself: `slurm:partition=gpu,jobs=4,gres=gpu:1`."""
+    own = {"chunk": int, "jobs": int, "folder": Path, "cluster": str, "poll_seconds": float}
+    found: dict[str, Any] = {"parameters": {}}
+    for word in filter(None, text.split(",")):
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            raise BadInput(
+                f"slurm: {word!r} is not a setting.", hint="Write them like slurm:partition=gpu,jobs=4"
+            )
+        try:
+            if key in own:
+                found[key] = own[key](value)
+            else:
+                found["parameters"][f"slurm_{key}"] = value
+        except ValueError:
+            raise BadInput(
+                f"slurm: {key} cannot be {value!r}.", hint="chunk and jobs are whole numbers."
+            ) from None
+    if min(found.get("chunk", 1), found.get("jobs", 1)) < 1:
+        raise BadInput("slurm: chunk and jobs must be above 0.")
+    return found

@@ -1,0 +1,117 @@
+"""What a study's cells are measured under, and which of them cannot be measured here at all."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+from typing import Any, Protocol
+
+import windtunnel
+from windtunnel.machine import here
+from windtunnel.measurement.frameworks.task import Task
+
+NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
+# A cell in one of these could not be measured here, which is no failure.
+APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
+
+
+class Surroundings(Protocol):
+    """Facts that two measurements must share to be one, and obstacles."""
+
+    @property
+    def cores(self) -> int: ...
+
+    @property
+    def has_gpu(self) -> bool: ...
+
+    def facts(self, task: Task) -> dict[str, Any]: ...
+
+    def obstacle(self, task: Task) -> tuple[str, str] | None: ...
+
+
+_ASK = """
+import importlib.metadata, json, sys
+found = {}
+for name in sys.argv[1:]:
+    for distribution in (name, name + "-cpu"):
+        try:
+            found[name] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+print(json.dumps(found))
+"""
+
+
+class Here:
+    """This machine; `engine` names another engine than the local one, whose devices may be elsewhere. Cells whose processes are `shared`
+    are not taken for those that had their own."""
+
+    def __init__(self, engine: str = "local", *, shared: bool = False) -> None:
+        self.engine, self.shared = engine, shared
+        self._versions: dict[str, dict[str, str]] = {}
+
+    @functools.cached_property
+    def cores(self) -> int:
+        import psutil
+
+        physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+        return max(1, min(physical, len(here.available_cpus())))
+
+    @functools.cached_property
+    def has_gpu(self) -> bool:
+        import torch
+
+        return bool(torch.cuda.is_available())
+
+    def facts(self, task: Task) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "system": platform.system(),
+            "cpu": here.cpu_name(),
+            "cpus": len(here.available_cpus()),
+            "cores": self.cores,
+            "windtunnel": windtunnel.__version__,
+            "versions": self.versions(task.framework),
+        }
+        facts |= {"processes": "shared"} if self.shared else {}
+        return facts if self.engine == "local" else {**facts, "engine": self.engine}
+
+    def obstacle(self, task: Task) -> tuple[str, str] | None:
+        """How a cell stands that cannot be measured here, and why."""
+        from windtunnel.measurement import frameworks
+
+        why = frameworks.refusal(task)
+        if why:
+            return UNSUPPORTED, f"{task.label}: {why}."
+        if self.engine != "local":
+            return None
+        if frameworks.python_for(task.framework) is None:
+            return (
+                NOT_INSTALLED,
+                f"{task.framework} is not installed; windtunnel frameworks install {task.framework} does that.",
+            )
+        return (
+            (NO_GPU, "There is no CUDA GPU on this machine.")
+            if task.device == "cuda" and not self.has_gpu
+            else None
+        )
+
+    def versions(self, framework: str) -> dict[str, str]:
+        """Versions of what a framework's own interpreter imports for it."""
+        if framework not in self._versions:
+            self._versions[framework] = _ask(framework)
+        return self._versions[framework]
+
+
+def _ask(framework: str) -> dict[str, str]:
+    from windtunnel.measurement import frameworks
+
+    python, imports = frameworks.python_for(framework), frameworks.named(framework).imports
+    if python is None or not imports:
+        return {}
+    done = subprocess.run(
+        [str(python), "-I", "-c", _ASK, *imports], capture_output=True, text=True, timeout=120, check=False
+    )
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}

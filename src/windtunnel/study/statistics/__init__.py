@@ -1,0 +1,1 @@
+"""Intervals, effects and comparisons of a study's rows."""
