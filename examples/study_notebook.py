@@ -23,7 +23,7 @@ print("\n".join(text.figure_lines(cluster)))
 # %% A dataframe: one line for every row, the settings as columns
 frame = report.frame()
 slowest = frame[frame.figure == "figure-09"].nlargest(3, "example_seconds")
-print(slowest[["n_rec", "n_steps", "unit", "example_seconds"]].to_string(index=False))
+print(slowest[["n_rec", "n_steps", "device_name", "example_seconds"]].to_string(index=False))
 
 # %% A chart shows itself too; `.altair()` gives it to change, `.save` writes .svg, .png or .html
 chart = charts.against(cluster, "n_steps", cluster.lines, {"n_rec": 200}, "Grace CPU, n_rec 200")
