@@ -32,7 +32,7 @@ from windtunnel import records
 from windtunnel.accuracy import truth
 from windtunnel.accuracy.truth import Case, read_cases
 from windtunnel.machine import here
-from windtunnel.measurement import compilation, environment, sampler, worker
+from windtunnel.measurement import compilation, environment, job, sampler
 
 LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 LEAST_GROUPS = {"cuda": 5, "cpu": 7}
@@ -164,9 +164,9 @@ def clear(device: str) -> None:
 def build(case: Case, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
     """One whole step and a wait for its end, as a measurement has them."""
     strategy = case.strategy()
-    worker._set_up(torch, strategy, case.threads or torch.get_num_threads(), device)
+    job.set_up(torch, strategy, case.threads or torch.get_num_threads(), device)
     torch.manual_seed(0)
-    step, sync = worker._make_step(torch, case.workload(), strategy, device)
+    step, sync = job.make_step(torch, case.workload(), strategy, device)
     sync()
     return step, sync
 
@@ -222,7 +222,7 @@ def time_groups(
 ) -> tuple[list[float], int]:
     """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
     steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
-    begin, groups, calm = time.perf_counter(), list[float](), environment.Calm() if device == "cpu" else None
+    begin, groups, calm = time.perf_counter(), list[float](), environment.QuietMoments() if device == "cpu" else None
     while True:
         if calm is not None:
             calm.wait()

@@ -246,7 +246,7 @@ def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
 
 
 def test_a_gpu_step_shows_threads_streams_and_the_copy_engine_apart() -> None:
-    told = profiler.tell_timeline(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
+    told = profiler.last_step(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
     lanes = {e["lane"] for e in told["events"]}
     assert lanes == {"host", "host 2", "device", "copy engine"}
     assert {e["op"] for e in told["events"] if e["lane"] == "copy engine"} == {"aten::copy_"}
@@ -267,7 +267,7 @@ def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(
         )
     )
     monkeypatch.setattr(profiler, "MOST_EVENTS", 2)
-    told = profiler.tell_timeline(profiler.Watched(events, 2, 4.0))
+    told = profiler.last_step(profiler.Watched(events, 2, 4.0))
     assert [(e["name"], e["start"]) for e in told["events"]] == [
         ("windtunnel step", 0.0),
         ("aten::b", 0.5),

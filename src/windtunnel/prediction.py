@@ -7,7 +7,7 @@ import dataclasses
 from windtunnel import units
 from windtunnel.errors import DoesNotFit
 from windtunnel.forecast.compiled import fuse
-from windtunnel.forecast.forecast import Forecast, forecast, forecast_timeline
+from windtunnel.forecast.forecast import Forecast, forecast_timeline, forecast_with_timeline
 from windtunnel.forecast.memory import account
 from windtunnel.forecast.price import workspaces
 from windtunnel.forecast.timeline import Timeline
@@ -35,12 +35,28 @@ def predict(workload: Workload, machine: Machine, strategy: Strategy | None = No
     return price(trace(workload, strategy, machine.device.kind), workload, machine, strategy)
 
 
+def predict_with_timeline(
+    workload: Workload, machine: Machine, strategy: Strategy
+) -> tuple[Forecast, Timeline]:
+    """The forecast and the schedule behind it, from one trace."""
+    recorded = trace(workload, strategy, machine.device.kind)
+    return _price(recorded, workload, machine, strategy)
+
+
 def price(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
     """The forecast of a step that was traced before: another machine or strategy that keeps the trace needs no new one."""
-    found = forecast(recorded, machine, strategy, profile_for(machine), workload.examples)
+    return _price(recorded, workload, machine, strategy)[0]
+
+
+def _price(
+    recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy
+) -> tuple[Forecast, Timeline]:
+    found, schedule = forecast_with_timeline(
+        recorded, machine, strategy, profile_for(machine), workload.examples
+    )
     if found.memory.fits is False:
         raise _does_not_fit(workload, machine, strategy, recorded.batch, found.memory)
-    return found
+    return found, schedule
 
 
 def timeline(workload: Workload, machine: Machine, strategy: Strategy) -> Timeline:

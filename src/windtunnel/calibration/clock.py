@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._C._autograd import DeviceType
 
 from windtunnel.calibration.cases import Case, Spec
-from windtunnel.measurement.environment import Calm
+from windtunnel.measurement.environment import QuietMoments
 
 DTYPES = {
     "fp64": torch.float64,
@@ -201,7 +201,7 @@ class CpuClock:
     def __init__(self, elements: int, least_seconds: float = 0.002, most_seconds: float = 0.25) -> None:
         self.pool = Pool("cpu", elements)
         self.least, self.most = least_seconds, most_seconds
-        self.calm = Calm()
+        self.calm = QuietMoments()
         self._grad_seconds = self._engine()
 
     def _engine(self) -> float:

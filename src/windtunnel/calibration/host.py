@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from windtunnel.calibration import microbenchmarks as microbenchmarks
 from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload
-from windtunnel.measurement.environment import Calm
+from windtunnel.measurement.environment import QuietMoments
 from windtunnel.strategy import Strategy
 
 _WARM_STEPS = 5
@@ -43,7 +43,7 @@ def run_microbenchmarks(
     workloads = microbenchmarks.draw(count)
     steps = [_make_step(workload, device) for workload in workloads]
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    calm = Calm()
+    calm = QuietMoments()
     times = [[_time(step, sync, seconds / rounds, calm) for step in steps] for _ in range(rounds)]
     return [
         Microbenchmark(name=w.name, seconds=choose(seen)) for w, *seen in zip(workloads, *times, strict=True)
@@ -57,7 +57,7 @@ def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
     return lambda: trainer.step(batch)
 
 
-def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: Calm) -> float:
+def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: QuietMoments) -> float:
     """The median over groups of steps, begun in a calm moment."""
     calm.wait()
     for _ in range(_WARM_STEPS):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from windtunnel.cli import words
+from windtunnel.cli import levels, words
 from windtunnel.errors import DoesNotFit, Unavailable, WindtunnelError
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
@@ -18,6 +16,9 @@ from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
+    from windtunnel.forecast.timeline import Timeline
+    from windtunnel.measurement.measure import Measurement
+    from windtunnel.measurement.steady import Protocol
 
 HELP = """
 Measure real training steps on this machine, in fresh processes, beside the forecast.
@@ -26,7 +27,9 @@ Measure real training steps on this machine, in fresh processes, beside the fore
 
   windtunnel measure rnn n_rec=50 n_steps=100 --threads 1
 
-  windtunnel measure fcn5 --threads 2 --processes 5 --seconds 4
+  windtunnel measure rnn --quick
+
+  windtunnel measure fcn5 --threads 2 --rigorous
 
   windtunnel measure my_job.py:build --on cuda --batch 64 --precision bf16 --json
 """
@@ -44,21 +47,35 @@ def measure(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
+    quick: levels.Quick = False,
+    rigorous: levels.Rigorous = False,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, max=1000, help="Fresh processes at least.")
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--processes", min=1, max=1000, help="Least number of fresh processes. Default: the level's own."
+        ),
+    ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.01, max=86400, help="Longest steady timing in each process.")
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            "--seconds",
+            min=0.01,
+            max=86400,
+            help="Longest steady timing in each process. Default: the level's own.",
+        ),
+    ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds after which a process is given up.")
-    ] = 600.0,
+        float | None,
+        typer.Option("--timeout", min=1, help="Seconds after which a process is ended. Default: 600."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")
     ] = False,
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else."),
+        typer.Option(
+            "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a file of the user's."
+        ),
     ] = None,
     timeline: Annotated[
         Path | None,
@@ -68,73 +85,65 @@ def measure(
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    from windtunnel import perfetto
-    from windtunnel.accuracy.difference import explain
+    from windtunnel.measurement.measure import MeasureOptions
     from windtunnel.measurement.measure import measure as measure_step
-    from windtunnel.measurement.steady import Protocol
+    from windtunnel.measurement.steady import LEVELS
     from windtunnel.measurement.store import Store
 
     strategy = words.make_strategy(
-        batch,
-        precision,
-        threads,
-        execution,
-        data,
-        prefetch,
+        batch=batch,
+        precision=precision,
+        threads=threads,
+        execution=execution,
+        data=data,
+        prefetch=prefetch,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
     )
+    protocol = _protocol(LEVELS[levels.level_of(quick, rigorous)], processes, seconds, timeout)
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)
-    protocol = Protocol(
-        processes=processes,
-        most_processes=max(processes, min(2 * processes, processes + 2)),
-        seconds=seconds,
-        timeout_seconds=timeout,
-    )
-    forecast, caution = _forecast(workload, machine, strategy)
-    kept = Store(store)
-    seen: list[dict[str, Any]] = []
-    with _progress(f"measuring {workload.name}") as progress:
+    forecast = _forecast(workload, machine, strategy)
+    events: list[dict[str, Any]] = []
+    with levels.show_stages(workload.name) as progress:
+        options = MeasureOptions(fresh=fresh, progress=progress, timeline=events.append if timeline else None)
         measured = measure_step(
-            workload,
-            machine,
-            strategy,
-            protocol=protocol,
-            store=kept,
-            fresh=fresh,
-            progress=progress,
-            timeline=seen.append if timeline else None,
+            workload, machine, strategy, protocol=protocol, store=Store(store), options=options
         )
-    ratio = forecast.step_seconds / measured.step_seconds if forecast else None
-    difference = explain(forecast, measured) if forecast else None
-    both = {
-        **measured.plain(),
-        "forecast": forecast.plain() if forecast else None,
-        "forecast_over_measured": ratio,
-        "difference": difference.plain() if difference else None,
-    }
-    beside = (
-        f"{forecast}\n\n{difference}\n\nforecast over measured: {ratio:.2f}"
-        if forecast
-        else f"forecast: none, {caution}"
-    )
-    words.show(as_json, lambda: both, lambda: f"{measured}\n\n{beside}")
+    _show(measured, forecast, as_json)
     if timeline:
-        flown = [perfetto.of_forecast(workload, machine, strategy)] if forecast else []
-        perfetto.write(
-            timeline,
-            perfetto.together(
-                *flown, *(perfetto.from_events(each["events"], left_out=each["left_out"]) for each in seen)
-            ),
-        )
+        _write_timeline(timeline, forecast, events)
 
 
-def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple[Forecast | None, str]:
-    """The forecast to lay beside. What cannot be forecast may still be measured; what does not fit may not."""
-    from windtunnel.prediction import predict
+def _protocol(
+    level: Protocol, processes: int | None, seconds: float | None, timeout: float | None
+) -> Protocol:
+    """The level's protocol with what the user sets."""
+    changes: dict[str, Any] = {}
+    if processes is not None:
+        most = max(processes, min(2 * processes, processes + 2))
+        changes |= {"processes": processes, "most_processes": most}
+    if seconds is not None:
+        changes |= {"seconds": seconds}
+    if timeout is not None:
+        changes |= {"timeout_seconds": timeout}
+    return dataclasses.replace(level, **changes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Forecast:
+    """The forecast beside a measurement with its schedule, or why there is none."""
+
+    forecast: Forecast | None = None
+    timeline: Timeline | None = None
+    reason: str = ""
+
+
+def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> _Forecast:
+    """What cannot be forecast may still be measured; what does not fit may not."""
+    from windtunnel.prediction import predict_with_timeline
 
     if machine.name != "here":
         raise Unavailable(
@@ -142,33 +151,43 @@ def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple
             hint=f"Use: windtunnel predict ... --on {machine.name}",
         )
     try:
-        return predict(workload, machine, strategy), ""
+        forecast, timeline = predict_with_timeline(workload, machine, strategy)
     except DoesNotFit:
         raise
     except WindtunnelError as error:
-        return None, error.message
+        return _Forecast(reason=error.message)
+    return _Forecast(forecast=forecast, timeline=timeline)
 
 
-@contextlib.contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error that moves between processes and is still while one is timed."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _show(measured: Measurement, beside: _Forecast, as_json: bool) -> None:
+    """The measurement, then the forecast and where the two differ."""
+    from windtunnel.accuracy.difference import explain
 
-    if not sys.stderr.isatty():
-        yield lambda done, most: None
+    forecast = beside.forecast
+    if forecast is None:
+        nothing = {"forecast": None, "forecast_over_measured": None, "difference": None}
+        words.show(
+            as_json,
+            lambda: {**measured.plain(), **nothing},
+            lambda: f"{measured}\n\nforecast: none, {beside.reason}",
+        )
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("processes"),
-        TimeElapsedColumn(),
+    ratio, difference = forecast.step_seconds / measured.step_seconds, explain(forecast, measured)
+    words.show(
+        as_json,
+        lambda: {
+            **measured.plain(),
+            "forecast": forecast.plain(),
+            "forecast_over_measured": ratio,
+            "difference": difference.plain() if difference else None,
+        },
+        lambda: f"{measured}\n\n{forecast}\n\n{difference}\n\nforecast over measured: {ratio:.2f}",
     )
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
-        task = bar.add_task(title, total=None)
 
-        def move(done: int, most: int) -> None:
-            bar.update(task, completed=done, total=max(done, most), refresh=True)
 
-        yield move
+def _write_timeline(path: Path, beside: _Forecast, events: list[dict[str, Any]]) -> None:
+    from windtunnel import perfetto
+
+    predicted = [perfetto.from_timeline(beside.timeline)] if beside.timeline else []
+    seen = [perfetto.from_events(each["events"], left_out=each["left_out"]) for each in events]
+    perfetto.write(path, perfetto.together(*predicted, *seen))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from windtunnel import units
-from windtunnel.cli import study_text as told
-from windtunnel.cli import words
+from windtunnel.cli import levels, study_text, words
 from windtunnel.errors import BadInput, nearest
 
 if TYPE_CHECKING:
+    from windtunnel.measurement.store import Store
     from windtunnel.study.rows import Row, Verdict
-    from windtunnel.study.run.cells import Cell, Choice
+    from windtunnel.study.run.cells import Cell
+    from windtunnel.study.run.engine import Engine
     from windtunnel.study.run.forecasts import Forecasts
-    from windtunnel.study.run.runner import Level, Order
-    from windtunnel.study.run.store import StudyStore
     from windtunnel.study.study import Study
 
 app = typer.Typer(
@@ -34,7 +34,9 @@ Name = Annotated[
 ]
 StoreFile = Annotated[
     Path | None,
-    typer.Option("--store", help="The store of studies; study.sqlite beside the store of measurements else."),
+    typer.Option(
+        "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a file of the user's."
+    ),
 ]
 _FAILED_EXIT = 2
 
@@ -44,9 +46,11 @@ def list_studies(as_json: words.Json = False) -> None:
     """The studies of the catalogue."""
     from windtunnel.study import study as studies
 
-    found = [studies.find(name) for name in studies.names()]
+    catalogue = [studies.find(name) for name in studies.names()]
     words.show(
-        as_json, lambda: [told.head(study) for study in found], lambda: "\n".join(told.list_lines(found))
+        as_json,
+        lambda: [study_text.head(study) for study in catalogue],
+        lambda: "\n".join(study_text.list_lines(catalogue)),
     )
 
 
@@ -62,12 +66,12 @@ def show(
     from windtunnel import records
     from windtunnel.study import study as studies
 
-    found = studies.find(study)
-    one = found.figure(figure) if figure else None
+    whole = studies.find(study)
+    one = whole.figure(figure) if figure else None
     words.show(
         as_json,
-        lambda: records.plain(one) if one else told.plain_study(found),
-        lambda: "\n".join(told.figure_lines(one) if one else told.lines(found)),
+        lambda: records.plain(one) if one else study_text.plain_study(whole),
+        lambda: "\n".join(study_text.figure_lines(one) if one else study_text.lines(whole)),
     )
 
 
@@ -75,14 +79,12 @@ def show(
 def run(
     study: Name,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The corners of each grid, two short processes a cell.")
+        bool, typer.Option("--quick", help="The corners of each grid, two short processes for each cell.")
     ] = False,
     whole: Annotated[
-        bool, typer.Option("--whole", help="With --quick: every cell of each grid, not its corners alone.")
+        bool, typer.Option("--whole", help="With --quick: every cell of each grid, not only its corners.")
     ] = False,
-    rigorous: Annotated[
-        bool, typer.Option("--rigorous", help="Five processes a cell or more, each timed for longer.")
-    ] = False,
+    rigorous: levels.Rigorous = False,
     only: Annotated[
         str, typer.Option("--only", help="Figures, with commas between: figure-02,figure-05.")
     ] = "",
@@ -93,7 +95,7 @@ def run(
         ),
     ] = "",
     on: Annotated[str, typer.Option("--on", help="Only the cells of one device: cpu or cuda.")] = "",
-    rerun: Annotated[str, typer.Option("--rerun", help="failed: measure again what failed.")] = "",
+    rerun: Annotated[str, typer.Option("--rerun", help="failed: measure failed cells again.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells with forecast time and memory; measure nothing.")
     ] = False,
@@ -103,25 +105,26 @@ def run(
             "--seconds",
             min=0.01,
             max=86400,
-            help="Steady timing in each process, in place of the level's own.",
+            help="Longest steady timing in each process. Default: the level's own.",
         ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
-            help="local, local:ahead=4,share=10 (children for a GPU started ahead, cells to a process), ray://HOST:PORT or slurm.",
+            help="local, local:ahead=4,share=10 (processes started ahead for a GPU, cells in one process), "
+            "ray://HOST:PORT or slurm.",
         ),
     ] = "local",
     store: StoreFile = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Run even where another coordinator on another host seems to.")
+        bool, typer.Option("--take-over", help="Run even where a process on another host seems to run it.")
     ] = False,
     forecast: Annotated[
         bool,
         typer.Option(
             "--forecast/--no-forecast",
-            help="Forecast cells first, for the time left and in place of a missing GPU.",
+            help="Forecast cells first, to show the time left and to stand in for a missing GPU.",
         ),
     ] = True,
     as_json: words.Json = False,
@@ -134,46 +137,43 @@ def run(
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.run.surroundings import Here
 
-    found, worker = studies.find(study), _engine(engine)
-    around = Here(
-        "local" if isinstance(worker, Local) else engine,
-        shared=isinstance(worker, Local) and worker.share > 1,
+    chosen_study, worker = studies.find(study), _engine(engine)
+    local = isinstance(worker, Local)
+    around = Here("local" if local else engine, shared=isinstance(worker, Local) and worker.share > 1)
+    _refuse_wrong_words(quick, whole, rerun)
+    order = runner.Order(
+        level=levels.level_of(quick, rigorous),
+        whole=whole,
+        choice=Choice(figures=_split(only), frameworks=_split(frameworks), devices=_devices(on)),
+        seconds=seconds,
+        rerun=bool(rerun),
+        take_over=take_over,
     )
-    order = _order(
-        quick,
-        whole,
-        rigorous,
-        Choice(figures=_split(only), frameworks=_split(frameworks), devices=_devices(on)),
-        rerun,
-        seconds,
-        take_over,
-    )
-    chosen = runner.choose(found, order, around)
-    if not chosen:
+    cells = runner.choose(chosen_study, order, around)
+    if not cells:
         raise BadInput(
-            f"Nothing of {found.name} is left to run.",
+            f"Nothing of {chosen_study.name} is left to run.",
             hint="The figures of --only may have plots and published figures alone.",
         )
-    with _opened(store) as kept:
-        known = Forecasts(kept, around.has_gpu)
+    with _opened(store) as opened:
+        known = Forecasts(opened, around.has_gpu)
         if forecast:
-            _forecast(known, chosen, 600.0 if dry_run else 60.0)
+            _forecast(known, cells, 600.0 if dry_run else 60.0)
         if dry_run:
-            pace = told.expected(order, known)
+            pace = study_text.expected(order, known)
             words.show(
                 as_json,
-                lambda: told.plain_cells(chosen, known, around),
-                lambda: "\n".join(told.dry_lines(chosen, known, around, pace)),
+                lambda: study_text.plain_cells(cells, known, around),
+                lambda: "\n".join(study_text.dry_lines(cells, known, around, pace)),
             )
             return
-        with told.watching(found.name) as watch:
-            tally = runner.run(
-                found, kept, worker, around, order, step_seconds=known.step_seconds, watch=watch
-            )
+        with study_text.watching(chosen_study.name) as watch:
+            following = runner.Following(step_seconds=known.step_seconds, watch=watch)
+            tally = runner.run(chosen_study, opened, worker, around, order, following)
         words.show(
             as_json,
-            lambda: {"study": found.name, "store": str(kept.path), **dataclasses.asdict(tally)},
-            lambda: told.ending(found, tally, kept.path),
+            lambda: {"study": chosen_study.name, "store": str(opened.path), **dataclasses.asdict(tally)},
+            lambda: study_text.ending(chosen_study, tally, opened.path),
         )
     if tally.failed:
         raise typer.Exit(_FAILED_EXIT)
@@ -184,17 +184,14 @@ def status(study: Name, store: StoreFile = None, as_json: words.Json = False) ->
     """How far a study is, figure by figure, and what failed."""
     from windtunnel.study import study as studies
 
-    found = studies.find(study)
-    with _opened(store) as kept:
-        counts, owner, failures = (
-            kept.counts(found.name),
-            kept.owner(found.name),
-            told.failures(kept.cells(found.name)),
-        )
+    whole = studies.find(study)
+    with _opened(store) as opened:
+        counts, owner = opened.counts(whole.name), opened.owner(whole.name)
+        failures = study_text.failures(opened.cells(whole.name))
         words.show(
             as_json,
-            lambda: told.plain_status(found, counts, owner, failures),
-            lambda: "\n".join(told.status_lines(found, counts, owner, failures)),
+            lambda: study_text.plain_status(whole, counts, owner, failures),
+            lambda: "\n".join(study_text.status_lines(whole, counts, owner, failures)),
         )
 
 
@@ -202,7 +199,7 @@ def status(study: Name, store: StoreFile = None, as_json: words.Json = False) ->
 def report(
     study: Name,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The HTML file to write; STUDY.html else.")
+        Path | None, typer.Option("--out", help="The HTML file to write. Default: STUDY.html.")
     ] = None,
     store: StoreFile = None,
     level: Annotated[
@@ -218,7 +215,7 @@ def report(
         bool,
         typer.Option(
             "--with-forecasts",
-            help="Let forecasts stand in for devices that are not here when claims are judged.",
+            help="Judge claims with forecasts in place of devices that are not here.",
         ),
     ] = False,
     as_json: words.Json = False,
@@ -228,15 +225,15 @@ def report(
     from windtunnel.reports import study as pages
     from windtunnel.study import study as studies
 
-    found = studies.find(study)
-    rows = _joined(found, _rows(found, store, level), also or ())
-    verdicts = _verdicts(found, rows, with_forecasts)
-    path = pages.write(found, rows, verdicts, out or Path(f"{found.name}.html"))
+    whole = studies.find(study)
+    rows = _joined(whole, _rows(whole, store, level), also or ())
+    verdicts = _verdicts(whole, rows, with_forecasts)
+    path = pages.write(whole, rows, verdicts, out or Path(f"{whole.name}.html"))
     words.show(
         as_json,
-        lambda: {"study": found.name, "report": str(path), "verdicts": records.plain(verdicts)},
+        lambda: {"study": whole.name, "report": str(path), "verdicts": records.plain(verdicts)},
         lambda: (
-            f"{pages.Report(study=found, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
+            f"{pages.Report(study=whole, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
         ),
     )
 
@@ -255,12 +252,12 @@ def compare(
     from windtunnel.study.results import by_interval
     from windtunnel.study.statistics import compare as comparing
 
-    found = studies.find(study)
+    whole = studies.find(study)
     for path in (first, second):
         if not path.is_file():
             raise BadInput(f"There is no store {path}.", hint="Name two files that study run --store wrote.")
     compared = comparing.compare(
-        by_interval(_rows(found, first, None)), by_interval(_rows(found, second, None))
+        by_interval(_rows(whole, first, None)), by_interval(_rows(whole, second, None))
     )
     words.show(as_json, compared.plain, lambda: str(compared))
 
@@ -287,47 +284,28 @@ def export(
     print(f"{len(rows)} rows written to {out}.")
 
 
-def _order(
-    quick: bool,
-    whole: bool,
-    rigorous: bool,
-    choice: Choice,
-    rerun: str,
-    seconds: float | None,
-    take_over: bool,
-) -> Order:
-    from windtunnel.study.run.runner import Order
-
-    if quick and rigorous:
-        raise BadInput(
-            "--quick and --rigorous cannot go together.",
-            hint="Choose one; without either the whole grid is measured.",
-        )
+def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
     if whole and not quick:
         raise BadInput(
             "--whole goes with --quick.", hint="Without --quick the whole grid is measured anyhow."
         )
     if rerun not in ("", "failed"):
         raise BadInput(f"--rerun cannot be {rerun!r}.", hint=nearest(rerun, ["failed"]))
-    level: Level = "quick" if quick else "rigorous" if rigorous else "default"
-    return Order(
-        level=level, whole=whole, choice=choice, seconds=seconds, rerun=bool(rerun), take_over=take_over
-    )
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    found = _split(text.replace("gpu", "cuda"))
-    for name in found:
+    devices = _split(text.replace("gpu", "cuda"))
+    for name in devices:
         if name not in ("cpu", "cuda"):
             raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
-    return found
+    return devices
 
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _engine(text: str) -> Any:
+def _engine(text: str) -> Engine:
     from windtunnel.study.run.engine import Local
 
     if text == "local":
@@ -338,24 +316,22 @@ def _engine(text: str) -> Any:
 
 
 def _forecast(known: Forecasts, chosen: list[Cell], seconds: float) -> None:
-    """A word before, since traces take a while; cells that cannot run here come first, as their forecast is all there will be."""
+    """Forecast cells, those for a GPU first: where there is none, the forecast is all there will be."""
     tasks = sorted(
         {repr(cell.task): cell.task for cell in chosen}.values(), key=lambda task: task.device == "cpu"
     )
-    with told.forecasting() as tell:
+    with study_text.forecasting() as tell:
         missed = known.make(tasks, seconds=seconds, tell=tell)
     if missed:
-        told.say(
-            f"{missed} cells are left without a forecast, since {units.show(seconds, 's')} were spent on them; the next run goes on."
+        study_text.say(
+            f"{missed} cells have no forecast yet, after {units.show(seconds, 's')}; the next run goes on."
         )
 
 
-def _opened(path: Path | None) -> Any:
-    import contextlib
+def _opened(path: Path | None) -> contextlib.closing[Store]:
+    from windtunnel.measurement.store import Store
 
-    from windtunnel.study.run.store import StudyStore
-
-    return contextlib.closing(StudyStore(path))
+    return contextlib.closing(Store(path))
 
 
 def _joined(study: Study, rows: list[Row], others: Sequence[Path]) -> list[Row]:
@@ -384,8 +360,7 @@ def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200
         raise BadInput(
             f"--level cannot be {level!r}.", hint=nearest(str(level), ["quick", "default", "rigorous"])
         )
-    with _opened(path) as kept:
-        store: StudyStore = kept
+    with _opened(path) as store:
         return results(study, store, level=level, samples=samples)
 
 
@@ -396,9 +371,9 @@ def _verdicts(study: Study, rows: list[Row], with_forecasts: bool) -> list[Verdi
     from windtunnel.study.results import by_interval
 
     rows = by_interval(rows)
-    found = judge(study.claims, rows)
+    verdicts = judge(study.claims, rows)
     if not with_forecasts:
-        return found
+        return verdicts
     every = judge(
         study.claims,
         [dataclasses.replace(row, origin="measured") if row.origin == "forecast" else row for row in rows],
@@ -407,5 +382,5 @@ def _verdicts(study: Study, rows: list[Row], with_forecasts: bool) -> list[Verdi
         old
         if new == old
         else dataclasses.replace(new, reason=f"with forecasts for devices that are not here: {new.reason}")
-        for old, new in zip(found, every, strict=True)
+        for old, new in zip(verdicts, every, strict=True)
     ]

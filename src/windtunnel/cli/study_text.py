@@ -14,12 +14,12 @@ from windtunnel import records, units
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.task import Task
+    from windtunnel.measurement.store import StoredCell
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import Outcome
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.run.progress import Standing
     from windtunnel.study.run.runner import Order, Tally
-    from windtunnel.study.run.store import Kept
     from windtunnel.study.run.surroundings import Surroundings
     from windtunnel.study.study import Figure, Published, Study
 
@@ -112,8 +112,8 @@ def figure_lines(figure: Figure) -> list[str]:
 
 
 def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
+    from windtunnel.measurement.steady import LEVELS
     from windtunnel.study.run.progress import Pace
-    from windtunnel.study.run.runner import LEVELS
 
     pace = Pace(order.protocol(), known.step_seconds)
     return lambda task: pace.expect(task) * LEVELS[order.level].processes
@@ -161,7 +161,7 @@ def dry_lines(
     ]
 
 
-def failures(cells: Iterable[tuple[str, str, Kept]]) -> list[dict[str, str]]:
+def failures(cells: Iterable[tuple[str, str, StoredCell]]) -> list[dict[str, str]]:
     from windtunnel.study.run.runner import is_failure
 
     found = {kept.key: kept for _, _, kept in cells if is_failure(kept.state)}

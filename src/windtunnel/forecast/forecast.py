@@ -56,6 +56,13 @@ def forecast(
     trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None
 ) -> Forecast:
     """Price, schedule and account one steady training step; read its memory off the same trace."""
+    return forecast_with_timeline(trace, machine, strategy, profile, examples)[0]
+
+
+def forecast_with_timeline(
+    trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None
+) -> tuple[Forecast, Timeline]:
+    """The forecast and the schedule it is read from, priced once."""
     _refuse_impossible(machine, strategy)
     machine = _stretch(machine, profile)
     pricer = Pricer(machine, strategy, trace, profile)
@@ -65,7 +72,7 @@ def forecast(
     host, device = _lane_seconds(timeline, "host"), _lane_seconds(timeline, "device")
     doubt = doubt_of(machine, profile)
     low, high = (_stretched(timeline.step_seconds, parts, host, device, doubt, sign) for sign in (-1, 1))
-    return Forecast(
+    result = Forecast(
         job=trace.job,
         machine=machine.name,
         strategy=_told(strategy, machine),
@@ -90,6 +97,7 @@ def forecast(
         flop=trace.flop,
         parameters=trace.parameters,
     )
+    return result, timeline
 
 
 def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:

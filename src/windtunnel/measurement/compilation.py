@@ -1,7 +1,6 @@
-"""Steps whose forward and backward are compiled by torch.compile; the optimiser stays eager.
+"""Steps whose forward and backward are compiled by torch.compile; the optimizer stays eager.
 
-The first step compiles, or finds what an earlier process compiled in the framework's own cache; it is kept apart from the
-steady ones in any case.
+The first step compiles, or loads what an earlier process compiled from PyTorch's cache. It never counts as steady.
 """
 
 from __future__ import annotations
@@ -14,18 +13,21 @@ from typing import Any
 from windtunnel.job.workload import Workload
 
 STATE = "not compiled"
-HINT = "torch.compile needs a C++ compiler on a CPU and Triton on a GPU, and a step it can follow; --execution eager needs neither."
+HINT = (
+    "torch.compile needs a C++ compiler on a CPU and Triton on a GPU, and a step it can trace; "
+    "--execution eager needs neither."
+)
 _OWNERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")
 
 
 def load() -> None:
-    """Load the compiler, so that its memory is not taken for the job's."""
+    """Load the compiler, so that its memory is not counted as the job's."""
     import torch._dynamo
     import torch._inductor.compile_fx  # noqa: F401
 
 
 def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
-    """The same job with its loss compiled, and so its backward. One with a step of its own has the model's parts compiled in place."""
+    """The same job with its loss compiled, and so its backward. A job with its own step gets its model compiled."""
     if workload.loss is not None:
         return dataclasses.replace(workload, loss=torch.compile(workload.loss))
     for part in (model, *model.children()):
@@ -36,20 +38,19 @@ def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
 def forget_peak(torch: Any, device: str) -> None:
     """Compiling takes memory that no later step does."""
     gc.collect()
-    if device == "cuda":
+    if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         return
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
-def tell(torch: Any) -> dict[str, int]:
-    """Into how many graphs the step was cut, and how often the compiler had to give up following it."""
-    counters = getattr(getattr(torch, "_dynamo", None), "utils", None)
-    found = getattr(counters, "counters", {})
+def count_graphs(torch: Any) -> dict[str, int]:
+    """Into how many graphs the step was cut, and how often the compiler gave up tracing it."""
+    counters = getattr(getattr(getattr(torch, "_dynamo", None), "utils", None), "counters", {})
     return {
-        "graphs": int(found.get("stats", {}).get("unique_graphs", 0)),
-        "breaks": int(sum(found.get("graph_break", {}).values())),
+        "graphs": int(counters.get("stats", {}).get("unique_graphs", 0)),
+        "breaks": int(sum(counters.get("graph_break", {}).values())),
     }
 
 

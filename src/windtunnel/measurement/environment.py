@@ -1,4 +1,4 @@
-"""What surrounds a measurement: versions, threads, load and what else is running."""
+"""The environment of a measurement: versions, threads, load and other programs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 BUSY = 0.25
+_QUIET = 1.15  # a pace within this of the best counts as quiet
 
 
 def for_child(threads: int) -> dict[str, str]:
-    """The environment in which a child starts: threads are set before its interpreter does."""
+    """The environment variables of a child: libraries read the number of threads when they are loaded."""
     child = dict(os.environ)
     child.update({name: str(threads) for name in THREAD_VARIABLES})
     child["OMP_DYNAMIC"] = "FALSE"
@@ -31,7 +32,7 @@ def for_child(threads: int) -> dict[str, str]:
 
 
 def describe() -> dict[str, Any]:
-    """Facts of this machine that a result must carry and that two results must share to be compared."""
+    """Facts of this machine that two results must share to be compared."""
     return {
         "system": platform.system(),
         "release": platform.release(),
@@ -41,9 +42,6 @@ def describe() -> dict[str, Any]:
         "cpu": here.cpu_name(),
         "cpus": len(here.available_cpus()),
     }
-
-
-_CALM = 1.15  # a pace within this of the best counts as calm
 
 
 def busy_cores(seconds: float = 0.3) -> float:
@@ -56,7 +54,7 @@ def busy_cores(seconds: float = 0.3) -> float:
 
 
 def cpus_for(threads: int) -> set[int] | None:
-    """The processors to pin a child to: as many as it has threads, the last ones, since systems like to use the first."""
+    """The processors to pin a child to, one for each thread. The last ones, as systems prefer to use the first."""
     allowed = here.available_cpus()
     if not hasattr(os, "sched_setaffinity") or threads >= len(allowed):
         return None
@@ -75,19 +73,19 @@ def _one_per_core(cpus: list[int]) -> list[int]:
     return first + second
 
 
-class Calm:
-    """Waits for moments in which the machine is as fast as it was ever seen: on a shared one neighbours come and go by the second."""
+class QuietMoments:
+    """Waits for moments in which the machine is as fast as it was ever seen, as other programs come and go."""
 
     def __init__(self) -> None:
         self.best = min(_pace() for _ in range(15))
 
     def wait(self, seconds: float = 1.5) -> bool:
-        """Whether it is calm, after waiting so long at most."""
+        """Whether the machine is quiet, after at most so long a wait."""
         end = time.perf_counter() + seconds
         while True:
             pace = min(_pace(), _pace())
             self.best = min(self.best, pace)
-            if pace <= _CALM * self.best:
+            if pace <= _QUIET * self.best:
                 return True
             if time.perf_counter() > end:
                 return False

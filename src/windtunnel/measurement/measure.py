@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import os
-import signal
-import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,22 +16,27 @@ from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError, Unavailable
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
-from windtunnel.measurement import children, environment, worker
-from windtunnel.measurement.steady import Interval, Protocol, interval
-from windtunnel.measurement.store import Store
-from windtunnel.results import Memory, Result
+from windtunnel.measurement import breakdown, children, environment, summary
+from windtunnel.measurement.children import Hear, Launch
+from windtunnel.measurement.order import ChildOrder, JobOrder
+from windtunnel.measurement.report import DISTURBED, STEADY, ProcessReport
+from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
+from windtunnel.measurement.store import Settled, Store
+from windtunnel.measurement.summary import Summary
+from windtunnel.measurement.windows import keep_quiet
+from windtunnel.results import Result
 from windtunnel.strategy import Strategy
 
-Progress = Callable[[int, int], None]
-Timeline = Callable[[dict[str, Any]], None]
-_CODE = 2  # raise when a change of this code makes old samples incomparable with new ones
+CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
+_PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(Result):
     """Steps that were really run.
 
-    `families` are the device's seconds by family of op, `kernels` how many it ran in a step, where it is not the host itself.
+    `families` are the device's seconds by family of op. `kernels` counts them in a step, where the device is a GPU.
+    A measurement is `disturbed` where other programs slowed every process of it.
     """
 
     families: Mapping[str, float] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Measurement(Result):
     samples: int = 0
     first_seconds: float = 0.0
     stopped_by: str = ""
+    disturbed: bool = False
     measured_at: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
 
@@ -51,9 +54,34 @@ class Measurement(Result):
 
     def _own_lines(self) -> list[str]:
         first = f"first step {self.first_seconds / self.step_seconds:,.1f} times a steady one"
-        return [
-            f"  samples  {self.samples:,} in {self.processes} fresh processes, stopped by {self.stopped_by}; {first}"
-        ]
+        count = f"{self.samples:,} in {self.processes} fresh processes"
+        return [f"  samples  {count}, stopped by {self.stopped_by}; {first}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """How far a measurement is: process `number` of `wanted` is in a `phase`, with the `samples` of all processes.
+
+    `spread` is half the width of the interval relative to the median, once a process is done.
+    """
+
+    number: int
+    wanted: int
+    phase: str
+    samples: int
+    spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """`fresh` begins anew where an interrupted measurement could go on. `progress` is called at every stage.
+
+    `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
+    """
+
+    fresh: bool = False
+    progress: Callable[[Stage], None] = lambda stage: None
+    timeline: Callable[[dict[str, Any]], None] | None = None
 
 
 def measure(
@@ -63,22 +91,16 @@ def measure(
     *,
     protocol: Protocol | None = None,
     store: Store | None = None,
-    fresh: bool = False,
-    progress: Progress | None = None,
-    timeline: Timeline | None = None,
+    options: MeasureOptions | None = None,
 ) -> Measurement:
-    """Run the job's steps on this machine. An interrupted measurement of the same is continued unless `fresh`.
-
-    `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
-    """
-    measuring = _Measuring(workload, machine, strategy or Strategy(), protocol or Protocol())
-    own = store is None
-    store = store or Store()
+    """Run the job's steps on this machine. An interrupted measurement of the same is continued."""
+    measuring = _Measuring(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
+    opened = store or Store()
     try:
-        return measuring.run(store, fresh, progress or (lambda done, most: None), timeline)
+        return measuring.run(opened, options or MeasureOptions())
     finally:
-        if own:
-            store.close()
+        if store is None:
+            opened.close()
 
 
 class _Measuring:
@@ -89,194 +111,279 @@ class _Measuring:
         self.device = _device_of(machine, strategy)
         self.threads = strategy.threads or (machine.host.cores or 1)
         self.batch = strategy.batch or workload.default_batch
-        self.around = environment.describe()
-        self.cell = {
-            "job": records.plain(workload.origin)
-            if workload.origin
-            else {"job": f"{workload.name} (made in Python)"},
-            "strategy": records.plain(self.told()),
+        self.facts = environment.describe()
+        origin = workload.origin
+        self.task = {
+            "job": records.plain(origin) if origin else {"job": f"{workload.name} (made in Python)"},
+            "strategy": records.plain(self.choices()),
             "batch": self.batch,
             "device": self.device,
+            "threads": self.threads,
             "protocol": records.plain(protocol),
             "device_name": machine.device.model,
-            "environment": self.around,
         }
 
-    def told(self) -> dict[str, Any]:
-        told = {
-            k: v
-            for k, v in self.strategy.told().items()
-            if k not in ("batch", "prefetch") or (k == "prefetch" and v)
-        }
+    def choices(self) -> dict[str, Any]:
+        """The strategy as results show it: without what cannot matter here."""
+        choices = self.strategy.told()
+        choices.pop("batch", None)
+        if not choices.get("prefetch"):
+            choices.pop("prefetch", None)
         if self.device == "cpu":
-            told["threads"] = self.threads
-            told.pop("data")
-        return told
+            choices["threads"] = self.threads
+            choices.pop("data")
+        return choices
 
-    def run(self, store: Store, fresh: bool, progress: Progress, timeline: Timeline | None) -> Measurement:
-        key = self._key()
-        row = None if fresh or self.workload.origin is None else store.take_over(key)
-        resumed = len(store.reports(row)) if row is not None else 0
-        row = row if row is not None else store.begin(key, self.cell)
+    def run(self, store: Store, options: MeasureOptions) -> Measurement:
+        cell, resumed = self._begin(store, options.fresh)
         try:
-            reports, stopped = self._children(store, row, progress, timeline)
+            reports, stopped = self._processes(store, cell, options)
         except KeyboardInterrupt:
-            kept = len(store.reports(row))
+            done = len(store.reports(cell))
+            again = "goes on from there; --fresh begins anew" if done else "begins anew"
             raise Interrupted(
-                f"{kept} of {self.protocol.processes} processes are measured and kept in {store.path}.",
-                hint="The same command goes on from there; --fresh begins anew."
-                if kept
-                else "The same command begins anew.",
+                f"{done} of {self.protocol.processes} processes are measured and stored in {store.path}.",
+                hint=f"The same command {again}.",
             ) from None
         except MeasurementFailed as error:
-            store.finish(row, error.state, error=error.message)
+            store.finish(Settled(cell=cell, state=error.state, error=error.message))
             raise
-        result = self._result(reports, stopped, resumed)
+        whole = self._summarise(store, reports, stopped)
+        result = self._result(reports, whole, resumed)
         try:
-            store.finish(row, "complete", result=result.plain())
+            store.finish(Settled(cell=cell, summary=_unchosen(reports, stopped), result=result.plain()))
         except StoreError as error:
             raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
         return result
 
-    def _children(
-        self, store: Store, row: int, progress: Progress, timeline: Timeline | None
-    ) -> tuple[list[dict[str, Any]], str]:
-        """Fresh processes until their medians agree or there are enough of them."""
-        reports = store.reports(row)
-        number = max((r["number"] for r in reports), default=-1) + 1
-        stopped = ""
+    def _begin(self, store: Store, fresh: bool) -> tuple[int, int]:
+        """The cell to measure, and how many of its processes were measured before an interruption."""
+        key = self._key()
+        cell = None if fresh or self.workload.origin is None else store.take_over(key)
+        if cell is not None:
+            return cell, len(store.reports(cell))
+        level = next((name for name, known in LEVELS.items() if known == self.protocol), "")
+        return store.begin(key, self.task, self.facts, level), 0
+
+    def _processes(self, store: Store, cell: int, options: MeasureOptions) -> tuple[list[ProcessReport], str]:
+        """Fresh processes until their medians agree or there are enough, and some of them were quiet."""
+        reports = store.reports(cell)
+        number = max((report.number for report in reports), default=-1) + 1
+        stopped, timeline = "", options.timeline
         while not stopped:
-            progress(len(reports), self.protocol.processes)
+            follow = _Follower(reports, self.protocol.processes, options.progress, timeline)
             others = environment.busy_cores()
-            report = {**self._child(number, timeline is not None), "others": others}
-            seen_events = report.pop("timeline", None)  # too much to store, and one process's is enough
-            if timeline is not None and seen_events is not None:
-                timeline(seen_events)
-                timeline = None
-            try:
-                store.add_process(row, number, "done", report)
-            except StoreError as error:
-                seen = _interval([*reports, report], self.protocol.seed)
-                raise StoreError(
-                    f"{error.message} The last process measured {seen.median:.6g} s a step.", hint=error.hint
-                ) from error
-            reports.append(report)
+            report = keep_quiet(self._child(number, timeline is not None, follow.hear))
+            timeline = None  # one process's is enough
+            reports.append(dataclasses.replace(report, number=number, others=others))
+            self._add(store, cell, reports)
             number += 1
-            if len(reports) >= self.protocol.processes:
-                precise = _interval(reports, self.protocol.seed).spread <= self.protocol.precision
-                stopped = (
-                    "precision"
-                    if precise
-                    else ("the cap on processes" if len(reports) >= self.protocol.most_processes else "")
-                )
-        progress(len(reports), len(reports))
+            follow.finish(_interval(reports).spread)
+            stopped = self._stop(store, reports)
         return reports, stopped
 
-    def _child(self, number: int, timeline: bool) -> dict[str, Any]:
-        order = {
-            "strategy": records.plain(dataclasses.replace(self.strategy, batch=self.batch)),
-            "protocol": records.plain(self.protocol),
-            "device": self.device,
-            "threads": self.threads,
-            "seed": self.protocol.seed + number,
-            "timeline": timeline,
-        }
+    def _add(self, store: Store, cell: int, reports: Sequence[ProcessReport]) -> None:
+        try:
+            store.add(cell, reports[-1])
+        except StoreError as error:
+            seconds = _interval(reports).median
+            raise StoreError(
+                f"{error.message} The last process measured {seconds:.6g} s a step.", hint=error.hint
+            ) from error
+
+    def _stop(self, store: Store, reports: Sequence[ProcessReport]) -> str:
+        """Why no further process is needed; empty where one is."""
+        protocol = self.protocol
+        if len(reports) < protocol.processes:
+            return ""
+        precise = _interval(reports).spread <= protocol.precision
+        if not precise and len(reports) < protocol.most_processes:
+            return ""
+        stopped = "precision" if precise else "the cap on processes"
+        # A protocol that allows no more processes than it asks for gets no further ones either.
+        most = protocol.most_processes + summary.MOST_FURTHER
+        if protocol.most_processes == protocol.processes or len(reports) >= most:
+            return stopped
+        loops = _unchosen(reports, "").loop_seconds
+        if not loops:
+            return stopped
+        quiet = self._quiet_seconds(store, reports, loops)
+        return "" if summary.needs_another(loops, quiet, protocol.processes) else stopped
+
+    def _quiet_seconds(self, store: Store, reports: Sequence[ProcessReport], loops: Sequence[float]) -> float:
+        """The reference loop on the quiet machine: by this measurement and by those in the store."""
+        python = reports[0].ready.versions.get("python")
+        earlier = store.loop_seconds((self.facts["cpu"], python, "torch", self.threads))
+        return summary.quiet_loop([*loops, *earlier])
+
+    def _summarise(self, store: Store, reports: Sequence[ProcessReport], stopped: str) -> Summary:
+        whole = _unchosen(reports, stopped)
+        if not whole.loop_seconds:
+            return whole
+        return summary.choose_quiet(whole, self._quiet_seconds(store, reports, whole.loop_seconds))
+
+    def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
         origin = self.workload.origin
-        if origin is not None:
-            return _spawn(
-                {**order, "job": origin.job, "settings": dict(origin.settings)},
-                self.threads,
-                self.device,
-                self.protocol.timeout_seconds,
-            )
-        return _fork(order, self.workload, self.threads, self.device, self.protocol.timeout_seconds)
+        job = JobOrder(
+            job=origin.job if origin else "",
+            settings=dict(origin.settings) if origin else {},
+            strategy=records.plain(dataclasses.replace(self.strategy, batch=self.batch)),
+            device=self.device,
+            threads=self.threads,
+            seed=self.protocol.seed + number,
+            timeline=timeline,
+        )
+        order = ChildOrder(protocol=self.protocol, job=job)
+        pinned = self.threads if self.device == "cpu" else None
+        return spawn(order, pinned, hear) if origin else fork(order, self.workload, pinned, hear)
 
     def _key(self) -> str:
-        """The cell, the code of a user's file, and how it is measured."""
+        """Names the task, the code of a user's file, and how it is measured."""
         origin = self.workload.origin
         code = ""
         if origin is not None and ".py:" in origin.job:
             code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
-        return records.digest({"cell": self.cell, "code": [_CODE, code]})
+        return records.digest({"task": self.task, "facts": self.facts, "code": [CODE, code]})
 
-    def _result(self, reports: list[dict[str, Any]], stopped: str, resumed: int) -> Measurement:
-        seen = _interval(reports, self.protocol.seed)
-        parts = _parts(reports, seen.median, self.device)
-        families = _families(reports, seen.median, self.device)
+    def _result(self, reports: Sequence[ProcessReport], whole: Summary, resumed: int) -> Measurement:
+        profiles, gpu = breakdown.profiles_of(reports), self.device != "cpu"
+        parts = breakdown.parts(profiles, whole.median, self.device)
+        families = breakdown.families(profiles, whole.median, self.device)
         return Measurement(
             job=self.workload.name,
             machine=self.machine.name,
-            strategy=self.told(),
+            strategy=self.choices(),
             batch=self.batch,
-            step_seconds=seen.median,
-            low_seconds=seen.low,
-            high_seconds=seen.high,
+            step_seconds=whole.median,
+            low_seconds=whole.low,
+            high_seconds=whole.high,
             parts=parts,
-            memory=_memory(reports, self.machine),
+            memory=breakdown.memory(reports, self.machine),
             bound_by=max(parts, key=lambda part: parts[part]),
             device_seconds=sum(families.values()),
-            host_seconds=_middle(reports, "host") if self.device == "cuda" else parts.get("launch", 0.0),
+            host_seconds=breakdown.middle(profiles, "host") if gpu else parts.get("launch", 0.0),
             families=families,
-            kernels=_middle(reports, "kernels") if self.device == "cuda" else None,
+            kernels=breakdown.middle(profiles, "kernels") if gpu else None,
             examples=self.workload.examples,
-            cautions=self._cautions(reports, resumed),
+            cautions=(*self._machine_cautions(reports, whole), *self._job_cautions(reports, resumed)),
             processes=len(reports),
-            samples=sum(len(r["samples"]["steady"]["seconds"]) for r in reports),
-            first_seconds=statistics.median(r["samples"]["first"]["seconds"][0] for r in reports),
-            stopped_by=stopped,
+            samples=whole.samples,
+            first_seconds=whole.first_seconds or 0.0,
+            stopped_by=whole.stopped_by,
+            disturbed=whole.disturbed,
             measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            environment={
-                **self.around,
-                **{k: v for k, v in reports[0]["ready"].items() if k not in ("kind", "pid")},
-            },
+            environment={**self.facts, **reports[0].ready.plain()},
         )
 
-    def _cautions(self, reports: list[dict[str, Any]], resumed: int) -> tuple[str, ...]:
+    def _machine_cautions(self, reports: Sequence[ProcessReport], whole: Summary) -> list[str]:
+        """What other programs on the machine did to the times."""
         cautions = []
-        others = max(r.get("others", 0.0) for r in reports)
+        others = max(report.others for report in reports)
         if others > environment.BUSY:
             cautions.append(
-                f"other processes kept {others:.1f} cores busy just before a process began: times may be too long"
+                f"other processes kept {others:.1f} cores busy just before a process began: "
+                "times may be too long"
             )
-        wrong = [
-            r["ready"]["threads"]
-            for r in reports
-            if self.device == "cpu" and r["ready"]["threads"] != self.threads
-        ]
-        if wrong:
-            cautions.append(f"{self.threads} threads were asked for but the framework used {wrong[0]}")
-        if self.device == "cuda" and min(r["done"]["linear"] for r in reports) < 1.5:
+        dropped = sum(len(r.samples[DISTURBED].seconds) for r in reports if DISTURBED in r.samples)
+        if dropped:
+            cautions.append(
+                f"{dropped:,} of {dropped + whole.samples:,} samples are left out: "
+                "the reference loop shows that other programs slowed the machine then"
+            )
+        if whole.chosen is not None and len(whole.chosen) < len(reports):
+            left = len(reports) - len(whole.chosen)
+            cautions.append(f"{left} of {len(reports)} processes are left out, which were slowed throughout")
+        if whole.disturbed:
+            cautions.append(
+                f"no process met a quiet moment: the reference loop ran {whole.slowdown:.2f} times as slow as "
+                "on the quiet machine, so the step may be faster than measured"
+            )
+        return cautions
+
+    def _job_cautions(self, reports: Sequence[ProcessReport], resumed: int) -> list[str]:
+        """What the job, the device and the framework mean for the numbers."""
+        cautions, cpu = [], self.device == "cpu"
+        used = {report.ready.threads for report in reports} - {self.threads}
+        if cpu and used:
+            cautions.append(f"{self.threads} threads were asked for but the framework used {used.pop()}")
+        if not cpu and min(report.linear or 0.0 for report in reports) < 1.5:
             cautions.append(
                 "twice the steps did not take twice the time: the clock may not have waited for the device"
             )
-        if self.device == "cuda" and not _middle(reports, "kernels"):
+        if not cpu and not breakdown.middle(breakdown.profiles_of(reports), "kernels"):
             cautions.append("the profiler saw nothing on the device, so its parts and families are not known")
         if self.workload.origin is None:
             cautions.append(
-                "measured in forked processes, since a job made in Python cannot be built in a fresh one; path/to/file.py:function can"
+                "measured in forked processes, since a job made in Python cannot be built in a fresh one; "
+                "path/to/file.py:function can"
             )
         if resumed:
             cautions.append(f"{resumed} of the processes were measured before an interruption")
-        if self.device == "cpu":
+        if cpu:
             cautions.append(
-                "parts are from a profiler pass; on a CPU the cost of launching an op inside the framework counts as compute"
+                "parts are from a profiler pass; on a CPU the cost of launching an op inside the framework "
+                "counts as compute"
             )
         if self.strategy.execution == "compiled":
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
-        return tuple(cautions)
+        return cautions
 
 
-def _compiler_cautions(reports: list[dict[str, Any]], device: str, own_step: bool) -> list[str]:
-    told = reports[0].get("compiled", {})
-    cautions = (
-        ["the job has a step of its own, of which only the network's parts are compiled"] if own_step else []
-    )
-    if told.get("breaks"):
+class _Follower:
+    """Turns the messages of one child into stages of the whole measurement."""
+
+    def __init__(
+        self,
+        reports: Sequence[ProcessReport],
+        wanted: int,
+        progress: Callable[[Stage], None],
+        timeline: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        self.number, self.wanted = len(reports) + 1, max(wanted, len(reports) + 1)
+        self.samples = sum(len(report.steady) for report in reports)
+        self.progress, self.timeline = progress, timeline
+        self._show("starting")
+
+    def hear(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "samples":
+            self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0
+            self._show(_PHASES.get(message["phase"], "timing"))
+        elif kind == "memory":
+            self._show("profiling")
+        elif kind == "timeline" and self.timeline is not None:
+            self.timeline({key: value for key, value in message.items() if key != "kind"})
+
+    def finish(self, spread: float) -> None:
+        self._show("done", spread)
+
+    def _show(self, phase: str, spread: float | None = None) -> None:
+        self.progress(
+            Stage(number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread)
+        )
+
+
+def _unchosen(reports: Sequence[ProcessReport], stopped: str) -> Summary:
+    """All processes together, before the quiet ones are chosen."""
+    return summary.summarise(reports, _interval(reports), stopped)
+
+
+def _interval(reports: Sequence[ProcessReport]) -> Interval:
+    return interval([report.steady for report in reports])
+
+
+def _compiler_cautions(reports: Sequence[ProcessReport], device: str, own_step: bool) -> list[str]:
+    cautions = []
+    if own_step:
+        cautions.append("the job has a step of its own, of which only the network's parts are compiled")
+    compiled = reports[0].compiled
+    if compiled is not None and compiled.breaks:
         cautions.append(
-            f"the compiler could not follow all of the step, which it left in {told['breaks']} places: part of it ran eagerly"
+            f"the compiler could not trace all of the step and left it in {compiled.breaks} places: "
+            "part of it ran eagerly"
         )
     if device == "cpu":
-        cautions.append("memory includes what the compiler keeps beside the job")
+        cautions.append("memory includes what the compiler holds beside the job")
     return cautions
 
 
@@ -292,98 +399,35 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
             "execution=graph reads its batch from one fixed place, so data=streamed cannot go with it.",
             hint="Use --data resident or --execution eager.",
         )
-    if machine.device.kind == "cpu":
-        if strategy.execution == "graph":
-            raise Unavailable(
-                "execution=graph needs a GPU, and this measurement is on a CPU.",
-                hint="Use --execution eager.",
-            )
-        return "cpu"
-    return "cuda"
+    if machine.device.kind == "cpu" and strategy.execution == "graph":
+        raise Unavailable(
+            "execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager."
+        )
+    return str(machine.device.kind)
 
 
-def _interval(reports: list[dict[str, Any]], seed: int) -> Interval:
-    return interval([r["samples"]["steady"]["seconds"] for r in reports], seed)
-
-
-def _middle(reports: list[dict[str, Any]], name: str) -> float:
-    return float(statistics.median(r["parts"][name] for r in reports))
-
-
-def _parts(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
-    """The profiler's shares of a step, applied to the steady step that was timed without it."""
-    busy, update, copy = (_middle(reports, name) for name in ("busy", "update", "exposed_copy"))
-    whole = step_seconds if device == "cuda" else _middle(reports, "wall")
-    shares = {
-        "compute": max(0.0, busy - update),
-        "update": update,
-        "copy": copy,
-        "launch": max(0.0, whole - busy - copy),
-    }
-    total = sum(shares.values())
-    return {part: step_seconds * seconds / total for part, seconds in shares.items() if seconds > 0}
-
-
-def _families(reports: list[dict[str, Any]], step_seconds: float, device: str) -> dict[str, float]:
-    """The device's seconds by family of op. Kernels take as long under the profiler as without; a CPU's ops do not, and are scaled."""
-    names = {name for r in reports for name in r["parts"]["families"]}
-    scale = 1.0 if device == "cuda" else step_seconds / _middle(reports, "wall")
-    seconds = {
-        name: scale * statistics.median(r["parts"]["families"].get(name, 0.0) for r in reports)
-        for name in names
-    }
-    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
-
-
-def _memory(reports: list[dict[str, Any]], machine: Machine) -> Memory:
-    peak = max(r["memory"]["peak_bytes"] for r in reports)
-    reserved = [r["memory"]["reserved_bytes"] for r in reports if "reserved_bytes" in r["memory"]]
-    return Memory(
-        peak_bytes=float(peak),
-        reserved_bytes=float(max(reserved)) if reserved else None,
-        capacity_bytes=machine.device.memory_bytes,
-    )
-
-
-def _spawn(order: dict[str, Any], threads: int, device: str, timeout: float) -> dict[str, Any]:
+def spawn(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:
     """One order in a fresh interpreter."""
-    command = [sys.executable, "-m", "windtunnel.measurement.worker"]
-    return children.spawn(
-        command, order, environment.for_child(threads), threads if device == "cpu" else None, timeout
+    assert order.job is not None
+    launch = Launch(
+        command=(sys.executable, "-m", "windtunnel.measurement.child"),
+        environment=environment.for_child(order.job.threads),
+        threads=pinned,
     )
+    return children.spawn(launch, order, hear)
 
 
-def _fork(
-    order: dict[str, Any], workload: Workload, threads: int, device: str, timeout: float
-) -> dict[str, Any]:
+def fork(order: ChildOrder, workload: Workload, pinned: int | None, hear: Hear) -> ProcessReport:
     """One order in a copy of this process, for a job that exists only here."""
     import torch
 
-    if device == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    from windtunnel.measurement.child import run_in_fork
+
+    assert order.job is not None
+    if order.job.device != "cpu" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise Unavailable(
             "This process has used CUDA already, and a copy of it cannot.",
             hint="Put the job in a file and name it path/to/file.py:function.",
         )
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as errors, children.pinned(threads if device == "cpu" else None):
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            os.dup2(errors.fileno(), 2)
-            try:
-                worker.run_in_fork(order, workload, writer)
-            finally:
-                os._exit(0)
-        os.close(writer)
-        try:
-            messages, timed_out = children.listen(reader, timeout)
-            if timed_out:
-                os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-        return children.report(
-            messages, os.waitstatus_to_exitcode(status), timed_out, children.tail(errors), timeout
-        )
+    run = functools.partial(run_in_fork, order, workload)
+    return children.fork(run, pinned, order.protocol.timeout_seconds, hear)

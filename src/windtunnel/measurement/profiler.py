@@ -55,7 +55,7 @@ def watch(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device:
     """Run steps under the profiler."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
     sync()
     with profile(activities=activities) as recorded:
         start = time.perf_counter()
@@ -114,7 +114,7 @@ def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
 
 def sum_up(watched: Watched, device: str) -> dict[str, Any]:
     """Seconds of one step: of all of it, of the device by op and by family, of the optimiser, and of copies."""
-    pieces = list(_device_pieces(watched.events) if device == "cuda" else _cpu_pieces(watched.events))
+    pieces = list(_device_pieces(watched.events) if device != "cpu" else _cpu_pieces(watched.events))
     updates = [
         (e.start, e.end)
         for e in watched.events
@@ -141,7 +141,7 @@ def sum_up(watched: Watched, device: str) -> dict[str, Any]:
     }
 
 
-def tell_timeline(watched: Watched) -> dict[str, Any]:
+def last_step(watched: Watched) -> dict[str, Any]:
     """The last step as plain data: all that began on any lane since the host began it. Says how much was too much to tell."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)
     shown = sorted(

@@ -11,23 +11,30 @@ from typing import Any
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.steady import Protocol, is_precise
 
-SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
-_ISSUED_STEPS = 5
+_SAMPLE_SECONDS = {"cpu": 0.0005, "gpu": 0.02}
+_LAUNCHED_STEPS = 5
 _LEAST_STEADY = 3
-_ASKED_AGAIN = 1.1
+_CHECK_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-_UNDECIDED_SECONDS = (
-    0.3  # a neighbour stays for a tenth of a second and more: samples that agree for less may all be his
-)
-_FELT_SECONDS = 0.025
-_REST_SECONDS = 0.0015
-_BEATS = 4  # each time it is felt
-_BEAT_SUMS = 3000
+# Another program runs for a tenth of a second and more: samples that agree for less may all be disturbed by it.
+_LEAST_SECONDS = 0.3
+_WINDOW_SECONDS = 0.025
+_SETTLE_SECONDS = 0.0015
+_LOOPS = 4  # in each reading of the reference loop
+_LOOP_SUMS = 3000
+
+
+def sample_seconds(device: str) -> float:
+    """Least length of a sample: long against the clock's resolution, and against one wait for a GPU."""
+    return _SAMPLE_SECONDS["cpu" if device == "cpu" else "gpu"]
 
 
 class Sampler:
-    """Times groups of steps long enough for the clock; tells of them between samples, never during one."""
+    """Times groups of steps long enough for the clock; reports them between samples, never during one.
+
+    With `watches`, it reads the reference loop between windows of samples.
+    """
 
     def __init__(
         self,
@@ -36,70 +43,71 @@ class Sampler:
         least_seconds: float,
         emit: Emit,
         *,
-        feels: bool = False,
+        watches: bool = False,
     ) -> None:
-        self.step, self.sync, self.least, self.emit, self.feels = step, sync, least_seconds, emit, feels
-        self.group, self.one = 1, 0.0  # steps to a sample, and what one takes
+        self.step, self.sync, self.least, self.emit, self.watches = step, sync, least_seconds, emit, watches
+        self.group, self.one = 1, 0.0  # steps to a sample, and the seconds of one
         self.seconds: list[float] = []
-        self.pulse: list[
-            tuple[int, float]
-        ] = []  # after how many samples it was felt, and the seconds of a beat then
+        # Readings of the reference loop: the number of samples before, and the seconds of one loop.
+        self.readings: list[tuple[int, float]] = []
 
     def first(self) -> float:
         seconds = self._time(1)
-        self._tell("first", [seconds], 1)
+        self._report("first", [seconds], 1)
         return seconds
 
     def warm_up(self, cap: float) -> None:
-        """Until two halves of the last steps agree or the cap is reached; then choose how many steps make a sample."""
+        """Until two halves of the last steps agree or after `cap` seconds; then choose the steps of a sample."""
         begin, seen = time.perf_counter(), list[float]()
         while time.perf_counter() - begin < cap or len(seen) < 2:
             seen.append(self._time(1))
             if len(seen) >= 8 and alike(seen[-8:-4], seen[-4:]) and time.perf_counter() - begin > cap / 4:
                 break
-        self._tell("warm", seen, 1)
+        self._report("warm", seen, 1)
         self.one = statistics.median(seen[-4:])
         self.group = max(1, round(self.least / max(self.one, 1e-9) + 0.5))
 
     def steady(self, protocol: Protocol) -> str:
         """Sample until the median is precise or the time is up; say which."""
-        self._feel()
-        begin, told, due = time.perf_counter(), 0, float(_LEAST_STEADY)
-        least, stopped = max(protocol.seconds / 4, _UNDECIDED_SECONDS), ""
+        self._read_loop()
+        begin, reported, due = time.perf_counter(), 0, float(_LEAST_STEADY)
+        least, stopped = max(protocol.seconds / 4, _LEAST_SECONDS), ""
         while not stopped:
             self.seconds.append(self._time(self.group) / self.group)
             elapsed = time.perf_counter() - begin
-            if elapsed > _FELT_SECONDS * len(self.pulse):
-                self._feel()
+            if elapsed > _WINDOW_SECONDS * len(self.readings):
+                self._read_loop()
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
             elif elapsed > least and len(self.seconds) >= due:
-                due = (
-                    len(self.seconds) * _ASKED_AGAIN
-                )  # seldom: what the question leaves in the caches slows the next sample
+                # Seldom, since the check evicts the step's data from the caches and slows the next sample.
+                due = len(self.seconds) * _CHECK_AGAIN
                 stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
-            if stopped or len(self.seconds) - told >= 1000:
-                self._tell("steady", self.seconds[told:], self.group)
-                told = len(self.seconds)
-        self._feel()
+            if stopped or len(self.seconds) - reported >= 1000:
+                self._report("steady", self.seconds[reported:], self.group)
+                reported = len(self.seconds)
+        self._read_loop()
         return stopped
 
-    def _feel(self) -> None:
-        """How fast the machine is, before and after every few samples. A core that ran wide vector code is a fifth slower for a millisecond
-        after it: that belongs to the step and is not the machine's doing, so plain work comes first until it is over."""
-        if not self.feels:
+    def _read_loop(self) -> None:
+        """Read how fast the machine is, before and after every few samples.
+
+        A core that ran wide vector code is a fifth slower for a millisecond after it. That belongs to the step, so
+        the first loops are thrown away until it is over.
+        """
+        if not self.watches:
             return
-        rested = time.perf_counter() + _REST_SECONDS
-        while time.perf_counter() < rested:
-            beat()
-        self.pulse.append((len(self.seconds), statistics.median(beat() for _ in range(_BEATS))))
-        if self.one < _FELT_SECONDS:
-            self._time(1)  # what the beats left in the caches would slow the next sample
+        settled = time.perf_counter() + _SETTLE_SECONDS
+        while time.perf_counter() < settled:
+            reference_loop()
+        self.readings.append((len(self.seconds), statistics.median(reference_loop() for _ in range(_LOOPS))))
+        if self.one < _WINDOW_SECONDS:
+            self._time(1)  # refills the caches, which would slow the next sample else
 
     def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where it does not.
+        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where not.
 
-        Both are taken in turn and summed, so that a neighbour on the machine stretches them alike; where steps are slow there is one of each.
+        Both are timed alternately and summed, so that another program slows them alike; slow steps are timed once.
         """
         end = time.perf_counter() + _LINEAR_SECONDS
         ones, twos = list[float](), list[float]()
@@ -109,10 +117,10 @@ class Sampler:
         return sum(twos) / sum(ones)
 
     def host_seconds(self) -> float:
-        """How long the host takes to launch a step to a device that has nothing else to do."""
-        return statistics.median(self._launch_costs() for _ in range(_ISSUED_STEPS))
+        """How long the host takes to launch a step on an idle device."""
+        return statistics.median(self._launch_seconds() for _ in range(_LAUNCHED_STEPS))
 
-    def _launch_costs(self) -> float:
+    def _launch_seconds(self) -> float:
         self.sync()
         start = time.perf_counter()
         self.step()
@@ -125,15 +133,17 @@ class Sampler:
         self.sync()
         return time.perf_counter() - start
 
-    def _tell(self, phase: str, seconds: list[float], steps: int) -> None:
+    def _report(self, phase: str, seconds: list[float], steps: int) -> None:
         self.emit({"kind": "samples", "phase": phase, "steps": steps, "seconds": seconds})
 
 
-def beat() -> float:
-    """Seconds of a fixed piece of plain work: how fast this core is just now, whatever the framework. Its numbers are small ones, which
-    Python keeps ready: how the process's memory lies must not matter."""
+def reference_loop() -> float:
+    """Seconds of a fixed piece of Python work: how fast this core is just now, whatever the framework.
+
+    Its numbers are small ones, which Python caches: the layout of the process's memory must not matter.
+    """
     start, total = time.perf_counter(), 0
-    for _ in itertools.repeat(None, _BEAT_SUMS):
+    for _ in itertools.repeat(None, _LOOP_SUMS):
         total = (total + 3) & 127
     return time.perf_counter() - start
 

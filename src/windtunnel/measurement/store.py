@@ -1,48 +1,147 @@
-"""Where measurements lie: each with its processes and every raw sample."""
+"""The store of measurements: cells of studies and single measurements, their processes, and every raw sample."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import platform
+import sqlite3
 import sys
 import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from windtunnel.measurement.database import Database
+from windtunnel import records
+from windtunnel.errors import StoreError
+from windtunnel.measurement import migration
+from windtunnel.measurement.database import Database, Schema
+from windtunnel.measurement.report import STEADY, ProcessReport, Samples
+from windtunnel.measurement.summary import Summary
 
-VERSION = 1
-_APPLICATION = 0x57494E44  # "WIND"
-_SCHEMA = """
-CREATE TABLE measurement (
+VERSION = 2
+WAITING, DONE = "waiting", "done"
+_OF_STUDY, _SINGLE = "study", "single"
+_LATEST = 200  # so many cells show how fast this machine's reference loop is
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE lock (name TEXT PRIMARY KEY, owner TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE environment (id INTEGER PRIMARY KEY, facts TEXT NOT NULL UNIQUE);
+CREATE TABLE cell (
     id INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
     key TEXT NOT NULL,
     created TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    cell TEXT NOT NULL,
+    task TEXT NOT NULL,
+    level TEXT NOT NULL,
+    environment INTEGER NOT NULL REFERENCES environment (id),
     state TEXT NOT NULL,
     error TEXT NOT NULL DEFAULT '',
+    finished TEXT NOT NULL DEFAULT '',
+    summary TEXT,
     result TEXT
 );
-CREATE INDEX measurement_key ON measurement (key);
+CREATE INDEX cell_key ON cell (key);
+CREATE UNIQUE INDEX cell_of_study ON cell (key) WHERE kind = 'study';
+CREATE TABLE place (
+    study TEXT NOT NULL,
+    figure TEXT NOT NULL,
+    line TEXT NOT NULL,
+    cell INTEGER NOT NULL REFERENCES cell (id),
+    PRIMARY KEY (study, figure, line, cell)
+) WITHOUT ROWID;
 CREATE TABLE process (
     id INTEGER PRIMARY KEY,
-    measurement INTEGER NOT NULL REFERENCES measurement (id),
+    cell INTEGER NOT NULL REFERENCES cell (id),
     number INTEGER NOT NULL,
     state TEXT NOT NULL,
+    error TEXT NOT NULL DEFAULT '',
     report TEXT NOT NULL,
-    UNIQUE (measurement, number)
+    UNIQUE (cell, number)
 );
 CREATE TABLE sample (
     process INTEGER NOT NULL REFERENCES process (id),
     phase TEXT NOT NULL,
-    position INTEGER NOT NULL,
     steps INTEGER NOT NULL,
-    seconds REAL NOT NULL,
-    PRIMARY KEY (process, phase, position)
+    seconds BLOB NOT NULL,
+    PRIMARY KEY (process, phase)
 ) WITHOUT ROWID;
+CREATE TABLE forecast (
+    task TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    program TEXT NOT NULL,
+    found TEXT NOT NULL,
+    PRIMARY KEY (task, machine, program)
+) WITHOUT ROWID
 """
+_SCHEMA: Schema = Schema(
+    tables=_TABLES,
+    application=migration.MEASUREMENTS,
+    version=VERSION,
+    migrations={
+        (migration.MEASUREMENTS, 1): lambda db: migration.convert_measurements(db, _SCHEMA),
+        (migration.STUDIES, 1): lambda db: migration.convert_studies(db, _SCHEMA),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCell:
+    """One cell as stored, its `task` as text and as plain data; `summary` is there once it is done.
+
+    A single measurement also has its whole `result` as plain data.
+    """
+
+    id: int
+    key: str
+    text: str
+    task: Mapping[str, Any]
+    level: str
+    state: str
+    error: str = ""
+    finished: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    summary: Summary | None = None
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def loop_kind(self) -> tuple[Any, ...]:
+        """Reference loops compare between processes of one CPU, Python, framework and number of threads: threads
+        that wait for work may keep cores busy."""
+        python = self.summary.ready.versions.get("python") if self.summary else None
+        return (
+            self.environment.get("cpu"),
+            python,
+            self.task.get("framework", "torch"),
+            self.task.get("threads"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCell:
+    """A cell to be registered: its key, its place in a study, and the facts it is measured under, as text."""
+
+    key: str
+    figure: str
+    case: str
+    task: str
+    level: str
+    facts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """How a cell stands from now on."""
+
+    cell: int
+    state: str = DONE
+    error: str = ""
+    summary: Summary | None = None
+    result: Mapping[str, Any] | None = None
 
 
 def default_path() -> Path:
@@ -59,109 +158,322 @@ def default_path() -> Path:
     return base / "windtunnel" / "store.sqlite"
 
 
-def _own_name() -> str:
-    return f"{platform.node()}:{os.getpid()}"
-
-
-def _is_at_work(owner: str) -> bool:
-    """Whether another process that writes here is alive; on another host that cannot be seen, so it is taken to be."""
-    import psutil
-
-    host, _, pid = owner.rpartition(":")
-    return owner != _own_name() and (host != platform.node() or psutil.pid_exists(int(pid)))
-
-
 class Store(Database):
-    """Measurements, the processes of each and every raw sample."""
+    """Cells, keyed by task, protocol, code and environment. One process writes a study at a time.
+
+    Studies had a file of their own once, study.sqlite. The default store takes its data over and leaves the file.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
-        super().__init__(
-            path or default_path(),
-            _SCHEMA,
-            what="a store of windtunnel",
-            application=_APPLICATION,
-            version=VERSION,
-        )
+        super().__init__(path or default_path(), _SCHEMA)
+        former = self.path.with_name(migration.FORMER_NAME)
+        if self.path == default_path() and self.path != former and former.is_file():
+            with self._writing() as db:
+                migration.take_over(db, former, _SCHEMA)
 
-    def begin(self, key: str, cell: dict[str, Any]) -> int:
-        """A new measurement, running."""
+    # Single measurements
+
+    def begin(self, key: str, task: Mapping[str, Any], facts: Mapping[str, Any], level: str = "") -> int:
+        """A new measurement, which this process is at."""
         with self._writing() as db:
+            environment = self._environment(db, dump(facts))
             row = db.execute(
-                "INSERT INTO measurement (key, created, owner, cell, state) VALUES (?, ?, ?, ?, 'running')",
-                (key, time.strftime("%Y-%m-%dT%H:%M:%S%z"), _own_name(), json.dumps(cell)),
+                "INSERT INTO cell (kind, key, created, task, level, environment, state) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (_SINGLE, key, now(), dump(task), level, environment, WAITING),
             )
-            return int(row.lastrowid or 0)
+            number = int(row.lastrowid or 0)
+            self._lock(db, _lock_name(number))
+            return number
 
     def take_over(self, key: str) -> int | None:
-        """The latest measurement of this key that was interrupted with at least one process done, from now on ours.
-
-        One whose owner is still at work is not interrupted, and is left alone.
-        """
+        """The latest measurement of this key that was interrupted with at least one process done, now this
+        process's own. One whose owner is still alive is not interrupted, and is left alone."""
         query = """
-            SELECT id, owner FROM measurement m WHERE key = ? AND state = 'running'
-            AND EXISTS (SELECT 1 FROM process p WHERE p.measurement = m.id AND p.state = 'done') ORDER BY id DESC
+            SELECT id FROM cell WHERE kind = ? AND key = ? AND state = ?
+            AND EXISTS (SELECT 1 FROM process WHERE cell = cell.id AND process.state = ?) ORDER BY id DESC
         """
         with self._writing() as db:
-            for row, owner in db.execute(query, (key,)).fetchall():
-                if not _is_at_work(owner):
-                    db.execute("UPDATE measurement SET owner = ? WHERE id = ?", (_own_name(), row))
-                    return int(row)
+            for (number,) in db.execute(query, (_SINGLE, key, WAITING, DONE)).fetchall():
+                if not self._holder(_lock_name(number)):
+                    self._lock(db, _lock_name(number))
+                    return int(number)
         return None
 
-    def add_process(self, measurement: int, number: int, state: str, report: dict[str, Any]) -> None:
-        """One child's report with all its samples, in one transaction."""
-        slim = {key: value for key, value in report.items() if key != "samples"}
+    def finish(self, settled: Settled) -> None:
+        """Name how a single measurement ended: done with a result, or failed in some way."""
         with self._writing() as db:
-            row = db.execute(
-                "INSERT INTO process (measurement, number, state, report) VALUES (?, ?, ?, ?)",
-                (measurement, number, state, json.dumps(slim)),
+            self._settle(db, settled)
+            db.execute("DELETE FROM lock WHERE name = ?", (_lock_name(settled.cell),))
+
+    def results(self) -> list[StoredCell]:
+        """All single measurements, newest first."""
+        with self._clear_errors("read"):
+            return [cell for *_, cell in self._select("WHERE kind = ? ORDER BY cell.id DESC", _SINGLE)]
+
+    def loop_seconds(self, kind: tuple[Any, ...]) -> list[float]:
+        """Times of the reference loop in the latest cells whose loops compare."""
+        with self._clear_errors("read"):
+            cells = self._select(
+                "WHERE summary IS NOT NULL ORDER BY cell.id DESC LIMIT ?",
+                _LATEST,
             )
-            for phase, entry in report.get("samples", {}).items():
-                rows = [(row.lastrowid, phase, i, entry["steps"], s) for i, s in enumerate(entry["seconds"])]
-                db.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", rows)
-
-    def reports(self, measurement: int) -> list[dict[str, Any]]:
-        """The reports of all processes that were done, samples included."""
-        with self._told("read"):
-            rows = self._db.execute(
-                "SELECT id, number, report FROM process WHERE measurement = ? AND state = 'done' ORDER BY number",
-                (measurement,),
-            ).fetchall()
-            return [
-                {**json.loads(report), "number": number, "samples": self._samples(process)}
-                for process, number, report in rows
-            ]
-
-    def finish(
-        self, measurement: int, state: str, *, error: str = "", result: dict[str, Any] | None = None
-    ) -> None:
-        """Name how a measurement ended: complete, or failed in some way."""
-        with self._writing() as db:
-            db.execute(
-                "UPDATE measurement SET state = ?, error = ?, result = ? WHERE id = ?",
-                (state, error, json.dumps(result) if result else None, measurement),
-            )
-
-    def results(self) -> list[dict[str, Any]]:
-        """All measurements, newest first."""
-        with self._told("read"):
-            rows = self._db.execute(
-                "SELECT id, created, cell, state, error, result FROM measurement ORDER BY id DESC"
-            ).fetchall()
-        keys = ("id", "created", "cell", "state", "error", "result")
         return [
-            {
-                **dict(zip(keys, row, strict=True)),
-                "cell": json.loads(row[2]),
-                "result": json.loads(row[5]) if row[5] else None,
-            }
-            for row in rows
+            seconds
+            for *_, cell in cells
+            if cell.summary and cell.loop_kind == kind
+            for seconds in cell.summary.loop_seconds
         ]
 
-    def _samples(self, process: int) -> dict[str, Any]:
-        samples: dict[str, Any] = {}
-        for phase, steps, seconds in self._db.execute(
-            "SELECT phase, steps, seconds FROM sample WHERE process = ? ORDER BY phase, position", (process,)
-        ):
-            samples.setdefault(phase, {"steps": steps, "seconds": []})["seconds"].append(seconds)
-        return samples
+    # Studies
+
+    @contextlib.contextmanager
+    def held(self, study: str, *, take_over: bool = False) -> Iterator[None]:
+        """Hold the lock of a study; refused while another process that holds it is alive."""
+        with self._writing() as db:
+            holder = self._holder(study)
+            if holder and not take_over:
+                raise StoreError(
+                    f"The study {study} is being run by {holder}, into the same store {self.path}.",
+                    hint="Wait for it, or use another store with --store FILE. "
+                    "If that process is gone for sure, add --take-over.",
+                )
+            self._lock(db, study)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(StoreError), self._writing() as db:
+                db.execute("DELETE FROM lock WHERE name = ? AND owner = ?", (study, _own_name()))
+
+    def owner(self, study: str) -> str:
+        """Who runs a study just now, in words; empty where nobody does."""
+        with self._clear_errors("read"):
+            return self._holder(study)
+
+    def seed(self, study: str, fresh: int) -> int:
+        """The seed that shuffles a study's cells, the same from its first run on."""
+        name = f"seed of {study}"
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (name, str(fresh)))
+            return int(db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0])
+
+    def register(self, study: str, cells: Sequence[NewCell]) -> dict[str, StoredCell]:
+        """Add these cells, waiting, where they are new; give all of them as they stand, by key."""
+        with self._writing() as db:
+            known = dict(db.execute("SELECT facts, id FROM environment"))
+            for cell in cells:
+                if cell.facts not in known:
+                    known[cell.facts] = self._environment(db, cell.facts)
+                db.execute(
+                    "INSERT OR IGNORE INTO cell (kind, key, created, task, level, environment, state) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (_OF_STUDY, cell.key, now(), cell.task, cell.level, known[cell.facts], WAITING),
+                )
+            places = [(study, cell.figure, cell.case, cell.key, _OF_STUDY) for cell in cells]
+            db.executemany(
+                "INSERT OR IGNORE INTO place SELECT ?, ?, ?, id FROM cell WHERE key = ? AND kind = ?", places
+            )
+            wanted = {cell.key for cell in cells}
+            return {cell.key: cell for _, _, cell in self._cells(study) if cell.key in wanted}
+
+    def settle(self, cells: Iterable[Settled]) -> None:
+        with self._writing() as db:
+            for each in cells:
+                self._settle(db, each)
+
+    def forget_failures(self, cells: Sequence[int]) -> None:
+        """Delete processes that failed; the cells wait again."""
+        failed = "SELECT id FROM process WHERE cell = ? AND state != ?"
+        with self._writing() as db:
+            for cell in cells:
+                db.execute(f"DELETE FROM sample WHERE process IN ({failed})", (cell, DONE))
+                db.execute("DELETE FROM process WHERE cell = ? AND state != ?", (cell, DONE))
+                self._settle(db, Settled(cell=cell, state=WAITING))
+
+    def cells(self, study: str) -> list[tuple[str, str, StoredCell]]:
+        """Figure, case and cell of everything a study has in this store."""
+        with self._clear_errors("read"):
+            return self._cells(study)
+
+    def counts(self, study: str) -> dict[tuple[str, str, str], int]:
+        """Cells by figure, level and state."""
+        query = """
+            SELECT figure, level, state, count(*) FROM place JOIN cell ON cell.id = place.cell
+            WHERE study = ? GROUP BY 1, 2, 3
+        """
+        with self._clear_errors("read"):
+            rows = self._db.execute(query, (study,)).fetchall()
+        return {(figure, level, state): count for figure, level, state, count in rows}
+
+    def forecasts(self, program: str) -> dict[tuple[str, str], dict[str, Any]]:
+        """What this version of the program forecast before: by task and machine."""
+        with self._clear_errors("read"):
+            rows = self._db.execute(
+                "SELECT task, machine, found FROM forecast WHERE program = ?", (program,)
+            ).fetchall()
+        return {(task, machine): json.loads(text) for task, machine, text in rows}
+
+    def add_forecasts(self, program: str, forecasts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        rows = [(task, machine, program, json.dumps(each)) for (task, machine), each in forecasts.items()]
+        with self._writing() as db:
+            db.executemany("INSERT OR REPLACE INTO forecast VALUES (?, ?, ?, ?)", rows)
+
+    # Processes of either
+
+    def add(self, cell: int, report: ProcessReport, settled: Settled | None = None) -> None:
+        """One process that is done, with all its samples, in one transaction; the last one settles its cell."""
+        with self._writing() as db:
+            text = json.dumps(report.plain(samples=False))
+            process = self._add(db, cell, report.number, DONE, "", text)
+            for phase, samples in report.samples.items():
+                db.execute(
+                    "INSERT INTO sample VALUES (?, ?, ?, ?)",
+                    (process, phase, samples.steps, array("d", samples.seconds).tobytes()),
+                )
+            if settled is not None:
+                self._settle(db, settled)
+
+    def add_failure(self, number: int, settled: Settled, *, settles: bool = True) -> None:
+        """A process that failed; it settles its cell too, unless other processes of it are enough."""
+        with self._writing() as db:
+            self._add(db, settled.cell, number, settled.state, settled.error, "{}")
+            if settles:
+                self._settle(db, settled)
+
+    def numbers(self, cells: Iterable[int]) -> dict[int, set[int]]:
+        """Which processes each cell has."""
+        wanted, numbers = set(cells), dict[int, set[int]]()
+        with self._clear_errors("read"):
+            for cell, number in self._db.execute("SELECT cell, number FROM process"):
+                if cell in wanted:
+                    numbers.setdefault(cell, set()).add(number)
+        return numbers
+
+    def reports(self, cell: int) -> list[ProcessReport]:
+        """The reports of a cell's processes that are done, samples included."""
+        with self._clear_errors("read"):
+            rows = self._db.execute(
+                "SELECT id, number, report FROM process WHERE cell = ? AND state = ? ORDER BY number",
+                (cell, DONE),
+            ).fetchall()
+            return [self._report(process, number, text) for process, number, text in rows]
+
+    def groups(self, cells: Iterable[int], most: int | None) -> dict[int, list[tuple[float, ...]]]:
+        """The steady samples of every process of these cells, at most so many of each, evenly taken."""
+        wanted, groups = set(cells), dict[int, list[tuple[float, ...]]]()
+        query = """
+            SELECT cell, seconds FROM process JOIN sample ON process.id = process
+            WHERE phase = ? AND state = ? ORDER BY cell, number
+        """
+        with self._clear_errors("read"):
+            for cell, blob in self._db.execute(query, (STEADY, DONE)):
+                if cell in wanted:
+                    seconds = array("d", blob)
+                    chosen = seconds[:: -(-len(seconds) // most)] if most else seconds
+                    groups.setdefault(cell, []).append(tuple(chosen))
+        return groups
+
+    # Inside a transaction
+
+    def _environment(self, db: sqlite3.Connection, facts: str) -> int:
+        db.execute("INSERT OR IGNORE INTO environment (facts) VALUES (?)", (facts,))
+        return int(db.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()[0])
+
+    def _add(
+        self, db: sqlite3.Connection, cell: int, number: int, state: str, error: str, report: str
+    ) -> int:
+        row = db.execute(
+            "INSERT INTO process (cell, number, state, error, report) VALUES (?, ?, ?, ?, ?)",
+            (cell, number, state, error, report),
+        )
+        return int(row.lastrowid or 0)
+
+    def _settle(self, db: sqlite3.Connection, settled: Settled) -> None:
+        summary = None if settled.summary is None else json.dumps(settled.summary.plain())
+        result = None if settled.result is None else json.dumps(settled.result)
+        db.execute(
+            "UPDATE cell SET state = ?, error = ?, finished = ?, summary = ?, result = ? WHERE id = ?",
+            (settled.state, settled.error, now(), summary, result, settled.cell),
+        )
+
+    def _lock(self, db: sqlite3.Connection, name: str) -> None:
+        db.execute("INSERT OR REPLACE INTO lock VALUES (?, ?, ?)", (name, _own_name(), now()))
+
+    def _holder(self, name: str) -> str:
+        """Which other living process holds a lock, in words; empty where none does."""
+        row = self._db.execute("SELECT owner, since FROM lock WHERE name = ?", (name,)).fetchone()
+        if not row or not _is_alive(row[0]):
+            return ""
+        host, pid, _ = row[0].split("|")
+        return f"process {pid} on {host} since {row[1]}"
+
+    def _cells(self, study: str) -> list[tuple[str, str, StoredCell]]:
+        return self._select("WHERE study = ? ORDER BY figure, cell.id", study)
+
+    def _select(self, where: str, *values: Any) -> list[tuple[str, str, StoredCell]]:
+        """Figure, case and cell of what matches; a single measurement has neither figure nor case."""
+        facts = {n: json.loads(text) for n, text in self._db.execute("SELECT id, facts FROM environment")}
+        query = f"""
+            SELECT figure, line, cell.id, key, task, level, state, error, finished, environment, summary, result
+            FROM cell LEFT JOIN place ON cell.id = place.cell {where}
+        """
+        cells = []
+        for figure, line, *row in self._db.execute(query, values):
+            number, key, task, level, state, error, finished, environment, summary, result = row
+            cell = StoredCell(
+                id=number,
+                key=key,
+                text=task,
+                task=json.loads(task),
+                level=level,
+                state=state,
+                error=error,
+                finished=finished,
+                environment=facts[environment],
+                summary=Summary.read(json.loads(summary)) if summary else None,
+                result=json.loads(result) if result else None,
+            )
+            cells.append((figure or "", line or "", cell))
+        return cells
+
+    def _report(self, process: int, number: int, text: str) -> ProcessReport:
+        rows = self._db.execute("SELECT phase, steps, seconds FROM sample WHERE process = ?", (process,))
+        samples = {p: Samples(steps=steps, seconds=tuple(array("d", blob))) for p, steps, blob in rows}
+        report = ProcessReport.read({**json.loads(text), "number": number})
+        return dataclasses.replace(report, samples=samples)
+
+
+def dump(record: Any) -> str:
+    """A task or other plain data as text that is always the same for the same."""
+    return json.dumps(records.plain(record), sort_keys=True)
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _lock_name(cell: int) -> str:
+    return f"measurement {cell}"
+
+
+def _own_name() -> str:
+    return f"{platform.node()}|{os.getpid()}|{_started(os.getpid())}"
+
+
+def _started(pid: int) -> str:
+    """When a process began, which distinguishes it from a later one of the same number; empty where it is gone."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether another process that owns a lock lives. On another host that cannot be seen, so it is assumed."""
+    host, pid, started = owner.split("|")
+    return owner != _own_name() and (
+        host != platform.node() or (started != "" and _started(int(pid)) == started)
+    )

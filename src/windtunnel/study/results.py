@@ -1,47 +1,50 @@
-"""A study's rows: what was measured, what is forecast for devices that are not here, and what its authors printed."""
+"""A study's rows: measured ones, forecasts for devices that are not here, and what its authors printed."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import windtunnel
+from windtunnel.measurement import summary
+from windtunnel.measurement.store import DONE, Store, StoredCell
 from windtunnel.study.rows import Row
 from windtunnel.study.run.cells import device_of, points
 from windtunnel.study.run.forecasts import ABSENT_GPU
-from windtunnel.study.run.store import DONE, Kept, StudyStore
 from windtunnel.study.run.surroundings import NO_GPU
-from windtunnel.study.statistics import summary
 from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, Study
 
-_ORDER = ("quick", "default", "rigorous")
+_LEVELS = ("quick", "default", "rigorous")
 _SAMPLES = 200
 _MANY = 5
+_Placed = tuple[str, str, StoredCell]  # figure, case and cell
 
 
 def results(
     study: Study,
-    store: StudyStore | Path | None = None,
+    store: Store | Path | None = None,
     *,
     level: str | None = None,
     samples: int | None = _SAMPLES,
 ) -> list[Row]:
     """Measured rows, forecasts in place of a GPU that is not here, and published rows.
 
-    A cell measured at several levels or under several versions gives its most rigorous, latest row; one of another machine is a
-    row of its own. Each process gives at most `samples` of its samples, evenly taken; None gives all, 0 none.
+    A cell measured at several levels or under several versions gives its most rigorous, latest row. Cells of another
+    machine are rows of their own. Each process gives at most `samples` samples, evenly taken; None gives all, 0 none.
     """
-    own = not isinstance(store, StudyStore)
-    opened = store if isinstance(store, StudyStore) else StudyStore(store)
+    opened = store if isinstance(store, Store) else Store(store)
     try:
-        kept = _chosen(study, opened.cells(study.name), level)
-        return [*_measured(study, opened, kept, samples), *_forecast(study, opened, kept), *published(study)]
+        cells = _chosen(study, opened.cells(study.name), level)
+        return [
+            *_measured(study, opened, cells, samples),
+            *_forecast(study, opened, cells),
+            *published(study),
+        ]
     finally:
-        if own:
+        if opened is not store:
             opened.close()
 
 
@@ -61,138 +64,116 @@ def in_papers_unit(figure: Figure, row: Row) -> float | None:
 
 
 def by_interval(rows: Iterable[Row]) -> list[Row]:
-    """Rows of few processes stand by their interval, which knows how far processes of the whole study differ; a few cannot tell. So do
-    those that were disturbed throughout, whose samples do not show by how much."""
+    """With few processes, use the row's interval, which includes how far processes of the whole study differ.
+
+    So do rows that were disturbed throughout: their samples do not show by how much.
+    """
     return [
         row if len(row.groups) >= _MANY and not row.disturbed else dataclasses.replace(row, groups=())
         for row in rows
     ]
 
 
-def _chosen(
-    study: Study, cells: Iterable[tuple[str, str, Kept]], level: str | None
-) -> list[tuple[str, str, Kept]]:
+def _chosen(study: Study, cells: Iterable[_Placed], level: str | None) -> list[_Placed]:
     lines = {(figure.name, case.name) for figure in study.figures for case in figure.cases}
-    best: dict[tuple[Any, ...], tuple[str, str, Kept]] = {}
-    for figure, case, kept in cells:
-        if (figure, case) in lines and level in (None, kept.level):
-            around = kept.surroundings
-            machine = (
-                around.get("cpu"),
-                around.get("cpus"),
-                around.get("engine"),
-                (kept.summary or {}).get("ready", {}).get("device_name"),
-            )
-            place = (figure, case, kept.text, machine)
-            if place not in best or _rank(kept) >= _rank(best[place][2]):
-                best[place] = (figure, case, kept)
+    best: dict[tuple[Any, ...], _Placed] = {}
+    for figure, case, cell in cells:
+        if (figure, case) in lines and level in (None, cell.level):
+            facts = cell.environment
+            device_name = cell.summary.ready.device_name or None if cell.summary else None
+            machine = (facts.get("cpu"), facts.get("cpus"), facts.get("engine"), device_name)
+            place = (figure, case, cell.text, machine)
+            if place not in best or _rank(cell) >= _rank(best[place][2]):
+                best[place] = (figure, case, cell)
     return list(best.values())
 
 
-def _rank(kept: Kept) -> tuple[bool, int, str]:
-    return kept.state == DONE, _ORDER.index(kept.level) if kept.level in _ORDER else -1, kept.finished
+def _rank(cell: StoredCell) -> tuple[bool, int, str]:
+    return cell.state == DONE, _LEVELS.index(cell.level) if cell.level in _LEVELS else -1, cell.finished
 
 
-def _measured(
-    study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]], samples: int | None
-) -> list[Row]:
-    cells = _eased(cells)
-    groups = (
-        {} if samples == 0 else store.groups({kept.id for _, _, kept in cells if kept.state == DONE}, samples)
-    )
-    spreads = _spreads(kept for _, _, kept in cells)
-    return [_row(study, figure, case, kept, groups.get(kept.id, []), spreads) for figure, case, kept in cells]
+def _measured(study: Study, store: Store, cells: list[_Placed], samples: int | None) -> list[Row]:
+    cells = _quiet(cells)
+    done = {cell.id for _, _, cell in cells if cell.state == DONE}
+    groups = {} if samples == 0 else store.groups(done, samples)
+    spreads = _spreads(cell for _, _, cell in cells)
+    return [
+        _row(_place(study, figure, case, cell.task), cell, groups.get(cell.id, []), spreads)
+        for figure, case, cell in cells
+    ]
 
 
-def _eased(cells: list[tuple[str, str, Kept]]) -> list[tuple[str, str, Kept]]:
-    """Cells whose processes felt the machine's pulse, at the pace of the calm machine.
-
-    Pulses are beside one another that one framework's processes told with as many threads: those that wait may keep cores busy.
-    """
-    felt = defaultdict[tuple[Any, ...], list[float]](list)
-    for kept in {kept.id: kept for _, _, kept in cells}.values():  # two figures may show the same one
-        felt[_pulse_kind(kept)] += (kept.summary or {}).get("felt", [])
-    calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
-    found = []
-    for figure, case, kept in cells:
-        if kept.summary and kept.summary.get("felt"):
-            kept = dataclasses.replace(kept, summary=summary.eased(kept.summary, calm[_pulse_kind(kept)]))
-        found.append((figure, case, kept))
-    return found
+def _quiet(cells: list[_Placed]) -> list[_Placed]:
+    """Cells whose processes ran the reference loop, by their quiet processes alone."""
+    loops = defaultdict[tuple[Any, ...], list[float]](list)
+    for cell in {cell.id: cell for _, _, cell in cells}.values():  # two figures may show the same one
+        loops[cell.loop_kind] += cell.summary.loop_seconds if cell.summary else ()
+    quiet = {kind: summary.quiet_loop(seconds) for kind, seconds in loops.items() if seconds}
+    chosen = []
+    for figure, case, cell in cells:
+        if cell.summary and cell.summary.loop_seconds:
+            whole = summary.choose_quiet(cell.summary, quiet[cell.loop_kind])
+            cell = dataclasses.replace(cell, summary=whole)
+        chosen.append((figure, case, cell))
+    return chosen
 
 
-def _pulse_kind(kept: Kept) -> tuple[Any, ...]:
-    python = (kept.summary or {}).get("ready", {}).get("versions", {}).get("python")
-    return kept.surroundings.get("cpu"), python, kept.task["framework"], kept.task["threads"]
-
-
-def _spreads(cells: Iterable[Kept]) -> dict[tuple[str, str], float]:
+def _spreads(cells: Iterable[StoredCell]) -> dict[tuple[str, str], float]:
     """How far processes differ, by device and level: from all cells that have two and were not disturbed."""
-    medians = defaultdict[tuple[str, str], dict[int, list[float]]](dict)
-    for kept in cells:
-        if kept.summary:
-            medians[_kind(kept)][kept.id] = [] if kept.summary.get("disturbed") else kept.summary["medians"]
-    return {kind: summary.between(found.values()) for kind, found in medians.items()}
+    medians = defaultdict[tuple[str, str], dict[int, tuple[float, ...]]](dict)
+    for cell in cells:
+        if cell.summary:
+            medians[_kind(cell)][cell.id] = () if cell.summary.disturbed else cell.summary.medians
+    return {kind: summary.spread_between(each.values()) for kind, each in medians.items()}
 
 
-def _kind(kept: Kept) -> tuple[str, str]:
-    return str(kept.task["device"]), kept.level
+def _kind(cell: StoredCell) -> tuple[str, str]:
+    return str(cell.task["device"]), cell.level
 
 
 def _row(
-    study: Study,
-    figure: str,
-    case: str,
-    kept: Kept,
-    groups: list[tuple[float, ...]],
-    spreads: dict[tuple[str, str], float],
+    place: Mapping[str, Any],
+    cell: StoredCell,
+    groups: Sequence[tuple[float, ...]],
+    spreads: Mapping[tuple[str, str], float],
 ) -> Row:
-    told: dict[str, Any] = {"state": kept.state, "error": kept.error, "measured_at": kept.finished}
-    environment = {**kept.surroundings, "level": kept.level}
-    device_name = str(kept.surroundings.get("cpu", "")) if kept.task["device"] == "cpu" else ""
-    if kept.summary:
-        low, high = summary.widen(kept.summary, spreads[_kind(kept)])
-        told |= {"step_seconds": kept.summary["median"], "low_seconds": low, "high_seconds": high}
-        eases = kept.summary.get("eases", [])
-        if eases:
-            chosen = [groups[place] for place in kept.summary["chosen"]] if groups else []
-            groups = [
-                tuple(second * ease for second in group)
-                for group, ease in zip(chosen, eases, strict=bool(groups))
-            ]
-            environment |= {"slowed": round(1 / statistics.fmean(eases), 3), "pulse": kept.summary["pulse"]}
-            environment |= {"disturbed": True} if kept.summary["disturbed"] else {}
-        told |= {
-            "first_seconds": kept.summary["first"],
-            "peak_bytes": kept.summary["peak"],
+    fields: dict[str, Any] = {"state": cell.state, "error": cell.error, "measured_at": cell.finished}
+    environment = {**cell.environment, "level": cell.level}
+    device_name = str(cell.environment.get("cpu", "")) if cell.task["device"] == "cpu" else ""
+    if cell.summary:
+        whole = cell.summary
+        low, high = summary.widen(whole, spreads[_kind(cell)])
+        if whole.chosen is not None:
+            groups = [groups[number] for number in whole.chosen] if groups else []
+            environment |= {"reference_loop_seconds": whole.quiet_seconds}
+            environment |= {"disturbed": True} if whole.disturbed else {}
+        fields |= {
+            "step_seconds": whole.median,
+            "low_seconds": low,
+            "high_seconds": high,
+            "first_seconds": whole.first_seconds,
+            "peak_bytes": whole.peak_bytes,
             "groups": tuple(groups),
         }
-        ready = kept.summary["ready"]
-        device_name = device_name or str(ready.get("device_name", ""))
-        environment |= {"ready": ready, "stopped_by": kept.summary["stopped_by"]}
-    return Row(
-        **_place(study, figure, case, kept.task), device_name=device_name, environment=environment, **told
-    )
+        device_name = device_name or whole.ready.device_name
+        environment |= {"ready": whole.ready.plain(), "stopped_by": whole.stopped_by}
+    return Row(**place, device_name=device_name, environment=environment, **fields)
 
 
-def _forecast(study: Study, store: StudyStore, cells: list[tuple[str, str, Kept]]) -> list[Row]:
+def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[Row]:
     absent = [each for each in cells if each[2].state == NO_GPU]
     known = store.forecasts(windtunnel.__version__) if absent else {}
     rows = []
-    for figure, case, kept in absent:
-        found = known.get((kept.text, ABSENT_GPU), {})
-        if "step_seconds" in found:
-            times = {
-                name: found[name] for name in ("step_seconds", "low_seconds", "high_seconds", "peak_bytes")
-            }
-            source = f"forecast for {ABSENT_GPU} by windtunnel {windtunnel.__version__}"
+    for figure, case, cell in absent:
+        forecast = known.get((cell.text, ABSENT_GPU), {})
+        if "step_seconds" in forecast:
+            names = ("step_seconds", "low_seconds", "high_seconds", "peak_bytes", "device_name")
             rows.append(
                 Row(
-                    **_place(study, figure, case, kept.task),
-                    device_name=found["device_name"],
+                    **_place(study, figure, case, cell.task),
                     origin="forecast",
-                    source=source,
-                    **times,
+                    source=f"forecast for {ABSENT_GPU} by windtunnel {windtunnel.__version__}",
+                    **{name: forecast[name] for name in names},
                 )
             )
     return rows

@@ -1,7 +1,7 @@
-"""The first lines of a framework's child, in any Python of 3.11 or later: bring this package in by its place, and nothing beside it.
+"""The first lines of a child in a framework's own interpreter, any Python of 3.11 or later: load this package alone.
 
-Run as `python -P start.py FD`. A search path would bring in whatever lies next to the package too, such as a newer NumPy than the
-framework can bear.
+Run as `python -P start.py FD`. A search path would also bring in whatever lies next to the package, such as a newer
+NumPy than the framework can work with.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 
-def _bring_in(package: Path) -> None:
+def _load_package(package: Path) -> None:
     spec = importlib.util.spec_from_file_location(
         "windtunnel", package / "__init__.py", submodule_search_locations=[str(package)]
     )
@@ -20,7 +20,7 @@ def _bring_in(package: Path) -> None:
 
 
 if __name__ == "__main__":
-    _bring_in(Path(__file__).resolve().parents[2])
-    from windtunnel.measurement.frameworks import child
+    _load_package(Path(__file__).resolve().parents[2])
+    from windtunnel.measurement import child
 
     child.main()

@@ -19,11 +19,10 @@ from windtunnel.machine.machine import names as machine_names
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol, interval
 from windtunnel.measurement.store import Store
+from windtunnel.measurement.windows import keep_quiet
 from windtunnel.strategy import Strategy
 from windtunnel.study.crossover.crossing import Timing
 from windtunnel.study.run.forecasts import timing_of
-from windtunnel.study.statistics.summary import steady
-from windtunnel.study.statistics.windows import part
 
 STAND_IN = "h200"
 _JOBS = ("rnn", "fcn5", "ffn")
@@ -63,7 +62,7 @@ class Sides:
         """Seconds by measurement, where the side is of this machine."""
         if ":" in side:
             return self._measure_framework(side, value, again)
-        from windtunnel.measurement.measure import measure
+        from windtunnel.measurement.measure import MeasureOptions, measure
 
         machine = _machine(side)
         if machine.name != "here":
@@ -75,7 +74,7 @@ class Sides:
             self.strategy,
             protocol=self.protocol,
             store=self.store,
-            fresh=again > 0,
+            options=MeasureOptions(fresh=again > 0),
         )
         return Timing(
             seconds=found.step_seconds,
@@ -160,7 +159,7 @@ class Sides:
             report = frameworks.run_task(
                 self._task(side, value), self.protocol, number=again * self.protocol.processes + number
             )
-            groups.append(steady(part(report)))
+            groups.append(keep_quiet(report).steady)
         found = interval(groups, self.protocol.seed)
         return Timing(seconds=found.median, low_seconds=found.low, high_seconds=found.high, origin="measured")
 

@@ -1,17 +1,18 @@
-"""Who measures a study's cells: an engine takes pieces of work and gives back outcomes, one by one, in any order."""
+"""Engines measure a study's cells: they take pieces of work and give back outcomes, one by one, in any order."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
 from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol as Steps
 
 _POLL_SECONDS = 0.1
@@ -29,10 +30,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of it: the child's report, or how it failed by name."""
+    """The result of a piece of work: the child's report, or the name of its failure."""
 
     work: Work
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: ProcessReport | None = None
     state: str = "done"
     error: str = ""
 
@@ -47,9 +48,10 @@ class Engine(Protocol):
 class Local:
     """One child after another on this machine, so that none disturbs another.
 
-    With `ahead` above 1, so many children for the GPU are started at a time: all but one of them import their framework, build and compile,
-    which take longer than the timing, and wait for their turn. A child for the CPU is always alone. With `share` above 1, so many cells of
-    one framework are timed one after another in one process, which is quicker where starting takes longest and less independent.
+    With `ahead` above 1, so many children for the GPU are started at a time. Importing, building and compiling take
+    longer than the timing; all children but one do that, then wait for the lock. A child for the CPU runs alone.
+    With `share` above 1, so many cells of one framework are timed one after another in one process. That is faster
+    where starting takes longest, and less independent.
     """
 
     ahead: int = 1
@@ -60,18 +62,18 @@ class Local:
             tempfile.TemporaryDirectory(prefix="windtunnel-") as folder,
             ThreadPoolExecutor(self.ahead) as pool,
         ):
-            turn, flying, stop = str(Path(folder) / "turn"), set[Future[list[Outcome]]](), Event()
+            lock, running, stop = str(Path(folder) / "lock"), set[Future[list[Outcome]]](), Event()
             try:
                 for group in _grouped(work, self.share):
                     alone = self.ahead == 1 or group[0].task.device == "cpu"
-                    yield from _land(flying, 0 if alone else self.ahead - 1)
+                    yield from _collect(running, 0 if alone else self.ahead - 1)
                     if alone:
                         yield from carry_out_all(group)
                     else:
-                        flying.add(pool.submit(carry_out_all, group, turn, stop))
-                yield from _land(flying, 0)
+                        running.add(pool.submit(carry_out_all, group, lock, stop))
+                yield from _collect(running, 0)
             except BaseException:
-                _bring_down(flying, stop)
+                _end(running, stop)
                 raise
 
 
@@ -88,59 +90,55 @@ def _grouped(work: Iterable[Work], most: int) -> Iterator[list[Work]]:
     yield from waiting.values()
 
 
-def _land(flying: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome]:
+def _collect(running: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome]:
     """Wait until no more than so many are under way."""
-    while len(flying) > most:
-        for done in wait(flying, return_when=FIRST_COMPLETED).done:
-            flying.remove(done)
+    while len(running) > most:
+        for done in wait(running, return_when=FIRST_COMPLETED).done:
+            running.remove(done)
             yield from done.result()
 
 
-def _bring_down(flying: set[Future[list[Outcome]]], stop: Event) -> None:
-    """End what is under variant: an interrupt must not wait for children that still compile."""
+def _end(running: set[Future[list[Outcome]]], stop: Event) -> None:
+    """End what is under way: an interrupt must not wait for children that still compile."""
     from windtunnel.measurement import children
 
     stop.set()
-    while wait(
-        flying, timeout=_POLL_SECONDS
-    ).not_done:  # again and again, for a thread may have been about to start one
+    # Again and again, for a thread may have been about to start a child.
+    while wait(running, timeout=_POLL_SECONDS).not_done:
         children.end_all()
 
 
-def carry_out_all(group: Sequence[Work], turn: str = "", stop: Event | None = None) -> list[Outcome]:
-    """Run a group in one child; those it never came to have a child of their own, unless it is time to `stop`."""
+def carry_out_all(group: Sequence[Work], lock: str = "", stop: Event | None = None) -> list[Outcome]:
+    """Run a group in one child. Those it did not reach get a child of their own, unless it is time to `stop`."""
     from windtunnel.measurement import frameworks
 
     if len(group) == 1:
-        return [carry_out(group[0], turn)]
+        return [carry_out(group[0], lock)]
     try:
-        found = frameworks.run_shared(
-            [work.task for work in group], group[0].protocol, number=group[0].number, turn=turn
+        results = frameworks.run_shared(
+            [work.task for work in group], group[0].protocol, number=group[0].number, lock=lock
         )
     except MeasurementFailed:
-        found = [None] * len(group)
+        results = [None] * len(group)
     if stop is not None and stop.is_set():
         return []
     outcomes = []
-    for work, each in zip(group, found, strict=True):
-        if isinstance(each, dict):
-            outcomes.append(Outcome(work=work, report=each))
+    for work, result in zip(group, results, strict=True):
+        if result is None:
+            outcomes.append(carry_out(work, lock))
+        elif isinstance(result, MeasurementFailed):
+            outcomes.append(Outcome(work=work, state=result.state, error=result.message))
         else:
-            outcomes.append(
-                carry_out(work, turn)
-                if each is None
-                else Outcome(work=work, state=each.state, error=each.message)
-            )
+            outcomes.append(Outcome(work=work, report=result))
     return outcomes
 
 
-def carry_out(work: Work, turn: str = "") -> Outcome:
-    """Run one child and tell how it went; one with a `turn` waits until no other holds that file."""
+def carry_out(work: Work, lock: str = "") -> Outcome:
+    """Run one child. One with a `lock` waits until no other child holds that file."""
     from windtunnel.measurement import frameworks
 
     try:
-        return Outcome(
-            work=work, report=frameworks.run_task(work.task, work.protocol, number=work.number, turn=turn)
-        )
+        report = frameworks.run_task(work.task, work.protocol, number=work.number, lock=lock)
+        return Outcome(work=work, report=report)
     except MeasurementFailed as error:
         return Outcome(work=work, state=error.state, error=error.message)

@@ -1,7 +1,7 @@
-"""Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and comes back as outcomes in any order.
+"""Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and outcomes come in any order.
 
-Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A machine that dies takes with it
-only the piece it was at: that one becomes an outcome by name, and the rest goes on elsewhere.
+Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A machine that
+dies loses only the piece it was at: that one becomes an outcome by name, and the rest goes on elsewhere.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput, Unavailable, nearest
+from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol
+from windtunnel.measurement.store import DONE
 from windtunnel.study.run.engine import Engine, Local, Outcome, Work, carry_out
 
-NODE_DIED = "node died"
+NODE_DIED, NO_RESULT = "node died", "no result"
 _DOUBT_SECONDS = 30.0
 _MOST_AT_ONCE = 64
 _NAMES = ("local", "ray", "slurm")
 
 
 def engine_for(text: str) -> Engine:
-    """`local`, or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm`, or `slurm:partition=gpu,jobs=4` with Slurm's and our own settings."""
+    """`local` or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm` or `slurm:partition=gpu,jobs=4`."""
     name, _, rest = text.partition(":")
     if name == "local":
         return Local(**_local_settings(rest))
@@ -48,17 +50,17 @@ def engine_for(text: str) -> Engine:
 
 def _local_settings(text: str) -> dict[str, int]:
     """`ahead=4,share=10`: each once, from 1 on."""
-    found = {}
+    settings: dict[str, int] = {}
     for word in filter(None, text.split(",")):
         key, _, value = word.partition("=")
-        good = key in ("ahead", "share") and key not in found and value.isascii() and value.isdigit()
+        good = key in ("ahead", "share") and key not in settings and value.isascii() and value.isdigit()
         if not good or not 1 <= int(value) <= _MOST_AT_ONCE:
             raise BadInput(
                 f"local: {word!r} is not a setting.",
                 hint=f"Write local:ahead=4,share=10 with numbers from 1 to {_MOST_AT_ONCE}.",
             )
-        found[key] = int(value)
-    return found
+        settings[key] = int(value)
+    return settings
 
 
 def to_plain(work: Work) -> dict[str, Any]:
@@ -72,23 +74,21 @@ def to_plain(work: Work) -> dict[str, Any]:
 
 
 def from_plain(data: Mapping[str, Any]) -> Work:
-    """The piece of work that plain data tells."""
-    task, protocol = (
-        records.read(Task, data["task"], "task"),
-        records.read(Protocol, data["protocol"], "protocol"),
+    """The piece of work from its plain data."""
+    return Work(
+        key=data["key"],
+        number=data["number"],
+        task=records.read(Task, data["task"], "task"),
+        protocol=records.read(Protocol, data["protocol"], "protocol"),
     )
-    return Work(key=data["key"], number=data["number"], task=task, protocol=protocol)
 
 
 def carry_out_plain(data: Mapping[str, Any]) -> dict[str, Any]:
     """What runs on the other machine. Whatever goes wrong there comes back by name."""
     try:
         outcome = carry_out(from_plain(data))
-        return {
-            "report": {**outcome.report, "node": platform.node()},
-            "state": outcome.state,
-            "error": outcome.error,
-        }
+        report = {} if outcome.report is None else {**outcome.report.plain(), "node": platform.node()}
+        return {"report": report, "state": outcome.state, "error": outcome.error}
     except Exception as error:
         return {
             "report": {},
@@ -98,15 +98,20 @@ def carry_out_plain(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(work: Work, data: Mapping[str, Any]) -> Outcome:
-    return Outcome(work=work, report=data["report"], state=data["state"], error=data["error"])
+    if data["state"] != DONE:
+        return Outcome(work=work, state=data["state"], error=data["error"])
+    try:
+        return Outcome(work=work, report=ProcessReport.read(data["report"]))
+    except BadRecord as error:
+        return Outcome(work=work, state=NO_RESULT, error=f"Its report cannot be read: {error.message}")
 
 
 def _died(work: Work, error: object) -> Outcome:
-    told = str(error).strip().splitlines()
+    lines = str(error).strip().splitlines()
     return Outcome(
         work=work,
         state=NODE_DIED,
-        error=f"The machine that measured it was lost: {told[0] if told else type(error).__name__}",
+        error=f"The machine that measured it was lost: {lines[0] if lines else type(error).__name__}",
     )
 
 
@@ -122,9 +127,9 @@ def _need(package: str, what: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayCluster:
-    """The nodes of a Ray cluster, each with one piece at a time. Nodes may join while it runs; windtunnel must be installed on them.
+    """The nodes of a Ray cluster, each with one piece at a time. Nodes with windtunnel may join while it runs.
 
-    With no node left for `wait_seconds`, every piece that remains is named as lost rather than waited for.
+    With no node left for `wait_seconds`, every piece that remains is named as lost.
     """
 
     address: str = "auto"
@@ -135,11 +140,11 @@ class RayCluster:
         own = not ray.is_initialized()
         if own:
             self._connect(ray)
-        flight = _Flight(ray, self.wait_seconds)
+        pieces = _Pieces(ray, self.wait_seconds)
         try:
-            yield from flight.spread(iter(work))
+            yield from pieces.spread(iter(work))
         finally:
-            flight.give_up()
+            pieces.cancel()
             if own:
                 ray.shutdown()
 
@@ -153,25 +158,24 @@ class RayCluster:
             ) from error
 
 
-class _Flight:
+class _Pieces:
     """Pieces on their way over the nodes of one cluster."""
 
     def __init__(self, ray: Any, wait_seconds: float) -> None:
         self.ray, self.wait_seconds = ray, wait_seconds
-        self.flying: dict[Any, tuple[Work, str]] = {}
-        self.doubted: dict[
-            str, float
-        ] = {}  # nodes that lost a piece, and when: a cluster notices a death only after a while
+        self.running: dict[Any, tuple[Work, str]] = {}
+        # Nodes that lost a piece, and when: a cluster notices a death only after a while.
+        self.doubted: dict[str, float] = {}
         self.alone_since: float | None = None
 
     def spread(self, pieces: Iterator[Work]) -> Iterator[Outcome]:
-        """More work is taken only when a node is free for it, so that it may depend on the outcomes so far."""
+        """Take more work only when a node is free for it, since it may depend on the outcomes so far."""
         held = next(pieces, None)
-        while held is not None or self.flying:
+        while held is not None or self.running:
             for node in self._free():
                 if held is None:
                     break
-                self.flying[_send(self.ray, node, held)] = (held, node["NodeID"])
+                self.running[_send(self.ray, node, held)] = (held, node["NodeID"])
                 held = next(pieces, None) if self._free() else None
             yield from self._collect()
             if held is None and self._free():
@@ -181,14 +185,14 @@ class _Flight:
                     yield _died(piece, f"no node of the cluster has been alive for {self.wait_seconds:.0f} s")
                 held = None
 
-    def give_up(self) -> None:
-        """An interrupt to what still runs, which ends its child too."""
-        for reference in self.flying:
+    def cancel(self) -> None:
+        """Interrupt what still runs, which ends its child too."""
+        for reference in self.running:
             with contextlib.suppress(Exception):
                 self.ray.cancel(reference)
 
     def _free(self) -> list[dict[str, Any]]:
-        busy, now = {node for _, node in self.flying.values()}, time.monotonic()
+        busy, now = {node for _, node in self.running.values()}, time.monotonic()
         return [
             node
             for node in _nodes(self.ray)
@@ -197,7 +201,7 @@ class _Flight:
         ]
 
     def _is_alone(self) -> bool:
-        if self.flying or _nodes(self.ray):
+        if self.running or _nodes(self.ray):
             self.alone_since = None
             return False
         self.alone_since = self.alone_since or time.monotonic()
@@ -205,13 +209,13 @@ class _Flight:
 
     def _collect(self) -> Iterator[Outcome]:
         """What is done by now; after a second at most, so that new nodes and lost ones are seen."""
-        if not self.flying:
+        if not self.running:
             time.sleep(0.2)
             return
-        done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=1.0)
+        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=1.0)
         alive = {node["NodeID"] for node in _nodes(self.ray)}
-        for reference in [r for r, (_, node) in self.flying.items() if r in done or node not in alive]:
-            piece, node = self.flying.pop(reference)
+        for reference in [r for r, (_, node) in self.running.items() if r in done or node not in alive]:
+            piece, node = self.running.pop(reference)
             try:
                 if reference not in done:
                     raise ValueError(f"node {node[:8]} left the cluster")
@@ -227,11 +231,11 @@ def _nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 def _send(ray: Any, node: Mapping[str, Any], piece: Work) -> Any:
-    """All processors of the node are claimed, so that nothing else runs beside; a GPU is claimed by what needs one."""
+    """Claim all processors of the node, so that nothing else runs there, and a GPU for what needs one."""
     where = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
         node["NodeID"], soft=False
     )
-    gpus = 1 if piece.task.device == "cuda" and node["Resources"].get("GPU", 0) >= 1 else 0
+    gpus = 1 if piece.task.device != "cpu" and node["Resources"].get("GPU", 0) >= 1 else 0
     remote = ray.remote(
         num_cpus=node["Resources"]["CPU"], num_gpus=gpus, max_retries=0, scheduling_strategy=where
     )(_carry_out_text)
@@ -245,7 +249,7 @@ def _carry_out_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm:
-    """Slurm through submitit: chunks of work, one after another in each job, `jobs` jobs at a time, each with a node of its own.
+    """Slurm through submitit: `jobs` jobs at a time, each with its own node and a chunk of work, piece by piece.
 
     `folder` must lie on a disk that all nodes share. `cluster` is "slurm", or "local" to try it without one.
     """
@@ -283,8 +287,8 @@ class Slurm:
         minutes = sum(piece.protocol.timeout_seconds for piece in chunk) / 60 + 5
         try:
             executor = submitit.AutoExecutor(folder=str(self.folder.absolute() / "log"), cluster=self.cluster)
-            given = {"slurm_exclusive": True, **(self.parameters or {})} if self.cluster == "slurm" else {}
-            executor.update_parameters(timeout_min=int(minutes) + 1, name="windtunnel", **given)
+            slurm = {"slurm_exclusive": True, **(self.parameters or {})} if self.cluster == "slurm" else {}
+            executor.update_parameters(timeout_min=int(minutes) + 1, name="windtunnel", **slurm)
             job = executor.submit(
                 carry_out_chunk, [json.dumps(to_plain(piece)) for piece in chunk], str(results)
             )
@@ -297,7 +301,7 @@ class Slurm:
 
 
 def carry_out_chunk(texts: Sequence[str], folder: str) -> int:
-    """What runs in a job: one piece after another, each result written when it is there, so that a job that dies loses only one."""
+    """What runs in a job: one piece after another, each result written at once, so that a job that dies loses one."""
     for place, text in enumerate(texts):
         records.write_whole(Path(folder) / f"{place}.json", json.dumps(carry_out_plain(json.loads(text))))
     return len(texts)
@@ -318,9 +322,9 @@ def _gather(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: float
 
 
 def _slurm_settings(text: str) -> dict[str, Any]:
-    """Our own settings, and what is left for Slurm itself: `slurm:partition=gpu,jobs=4,gres=gpu:1`."""
+    """Our own settings, and the rest for Slurm itself: `slurm:partition=gpu,jobs=4,gres=gpu:1`."""
     own = {"chunk": int, "jobs": int, "folder": Path, "cluster": str, "poll_seconds": float}
-    found: dict[str, Any] = {"parameters": {}}
+    settings: dict[str, Any] = {"parameters": {}}
     for word in filter(None, text.split(",")):
         key, equals, value = word.partition("=")
         if not equals or not value:
@@ -329,13 +333,13 @@ def _slurm_settings(text: str) -> dict[str, Any]:
             )
         try:
             if key in own:
-                found[key] = own[key](value)
+                settings[key] = own[key](value)
             else:
-                found["parameters"][f"slurm_{key}"] = value
+                settings["parameters"][f"slurm_{key}"] = value
         except ValueError:
             raise BadInput(
                 f"slurm: {key} cannot be {value!r}.", hint="chunk and jobs are whole numbers."
             ) from None
-    if min(found.get("chunk", 1), found.get("jobs", 1)) < 1:
+    if min(settings.get("chunk", 1), settings.get("jobs", 1)) < 1:
         raise BadInput("slurm: chunk and jobs must be above 0.")
-    return found
+    return settings

@@ -10,8 +10,8 @@ import windtunnel
 from windtunnel.errors import WindtunnelError
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.store import Store, dump
 from windtunnel.study.crossover.crossing import Timing
-from windtunnel.study.run.store import StudyStore, dump
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
@@ -81,7 +81,7 @@ def machine_for(task: Task, has_gpu: bool) -> str:
 class Forecasts:
     """Looks up what was forecast before; forecasts what was not, as long as its time lasts."""
 
-    def __init__(self, store: StudyStore, has_gpu: bool) -> None:
+    def __init__(self, store: Store, has_gpu: bool) -> None:
         self.store, self.has_gpu = store, has_gpu
         self.program = windtunnel.__version__
         self.known = dict(store.forecasts(self.program))

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 
-_START_SECONDS = 4.0  # an interpreter with a framework, before anything has been seen here
+_START_SECONDS = 4.0  # starting an interpreter with a framework, before any was timed here
 _NEGLIGIBLE = 0.001
 _LEAST_STEPS = 8  # first, warm-up and steady steps a child takes however long they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Processes run and wanted, cells that failed, and the seconds left where they can be told."""
+    """Processes run and wanted, cells that failed, and the expected seconds that are left."""
 
     done: int
     wanted: int
@@ -26,7 +26,7 @@ class Standing:
 
 
 class Pace:
-    """Expected seconds of the pieces of work that are left, mended by what pieces of the same framework really took."""
+    """Expected seconds of the work that is left, corrected by what pieces of the same framework really took."""
 
     def __init__(self, protocol: Protocol, step_seconds: Callable[[Task], float | None]) -> None:
         self.protocol, self.step_seconds = protocol, step_seconds
@@ -36,17 +36,17 @@ class Pace:
         self._last = time.monotonic()
 
     def expect(self, task: Task) -> float:
-        """Before anything has run: start, warm-up and timing, or so many steps where they are long."""
+        """Seconds of one process: start, warm-up and timing, or the least number of steps where these are long."""
         step = self.step_seconds(task) or 0.0
         return _START_SECONDS + max(self.protocol.warm_seconds + self.protocol.seconds, _LEAST_STEPS * step)
 
     def add(self, task: Task, pieces: int) -> None:
-        """So many more pieces are to be done, or fewer where the number is negative."""
+        """Expect so many more pieces, or fewer where the number is negative."""
         self.pieces += pieces
         self._left[task.label] += pieces * self.expect(task)
 
     def see(self, task: Task) -> None:
-        """A piece has come back. Where several run at once, the time between two of them is what counts."""
+        """A piece is done. Where several run at once, the time between two of them counts."""
         now = time.monotonic()
         took, expected = self._seen.get(task.label, (0.0, 0.0))
         self._seen[task.label] = (took + now - self._last, expected + self.expect(task))
@@ -61,4 +61,4 @@ class Pace:
         usual = took / expected if expected else 1.0
         ratios = {label: one[0] / one[1] for label, one in self._seen.items()}
         left = sum(seconds * ratios.get(label, usual) for label, seconds in self._left.items())
-        return left if left > _NEGLIGIBLE else 0.0  # what subtracting leaves of a sum of many
+        return left if left > _NEGLIGIBLE else 0.0  # rounding errors of the sum

@@ -1,7 +1,7 @@
-"""Runs a study: cells interleaved in a shuffled order, each process stored as it comes back, a failure a result with a name.
+"""Runs a study: cells interleaved in a shuffled order, each process stored as it ends, failures stored by name.
 
-Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not fall on one cell
-alone; at the end those with too few calm processes are given others. What is in the store already is not run again.
+Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not hit
+one cell alone. At the end, cells with too few quiet processes get further ones. What is in the store is not run again.
 """
 
 from __future__ import annotations
@@ -12,38 +12,30 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from windtunnel import records
 from windtunnel.errors import Interrupted, WindtunnelError
+from windtunnel.measurement import summary
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.steady import Protocol
+from windtunnel.measurement.measure import CODE
+from windtunnel.measurement.report import ProcessReport
+from windtunnel.measurement.steady import LEVELS, Level, Protocol, interval
+from windtunnel.measurement.store import DONE, WAITING, NewCell, Settled, Store, dump
+from windtunnel.measurement.summary import Summary
+from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study.run.cells import Cell, Choice, cells_of
 from windtunnel.study.run.engine import Engine, Outcome, Work
 from windtunnel.study.run.progress import Pace, Standing
-from windtunnel.study.run.store import DONE, WAITING, Entry, StudyStore, dump
 from windtunnel.study.run.surroundings import APART, Surroundings
-from windtunnel.study.statistics import summary
-from windtunnel.study.statistics import windows as stretches
 from windtunnel.study.study import Study
 
-Level = Literal["quick", "default", "rigorous"]
-LEVELS: dict[str, Protocol] = {
-    "quick": Protocol(processes=2, most_processes=2, seconds=0.3, warm_seconds=0.1, precision=0.05),
-    "default": Protocol(processes=2, most_processes=3, seconds=1.0, warm_seconds=0.3, precision=0.03),
-    "rigorous": Protocol(
-        processes=5, most_processes=8, seconds=2.0, warm_seconds=0.5, precision=0.01, timeout_seconds=1200
-    ),
-}
-_CODE = 3  # raise when a change of this code makes old samples incomparable with new ones
-_CALM, _AGAIN = 2, 2  # a cell with fewer calm processes is given further ones, so many at most
-_BAD_REPORT, _FAULT = "no result", "fault"
+_NO_RESULT, _FAULT = "no result", "fault"
 Watch = Callable[[Outcome | None, Standing], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a study is to be run. `seconds` takes the place of the level's own; a quick run has the corners of each grid, or the `whole`."""
+    """How a study is run. `seconds` replaces the level's own. A quick run has the corners of each grid, or it `whole`."""
 
     level: Level = "default"
     whole: bool = False
@@ -54,14 +46,11 @@ class Order:
     seed: int | None = None
 
     def protocol(self) -> Protocol:
-        found = LEVELS[self.level]
-        return (
-            found
-            if self.seconds is None
-            else dataclasses.replace(
-                found, seconds=self.seconds, warm_seconds=min(found.warm_seconds, self.seconds)
-            )
-        )
+        usual = LEVELS[self.level]
+        if self.seconds is None:
+            return usual
+        warm = min(usual.warm_seconds, self.seconds)
+        return dataclasses.replace(usual, seconds=self.seconds, warm_seconds=warm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,36 +70,37 @@ def is_failure(state: str) -> bool:
 
 
 def choose(study: Study, order: Order, surroundings: Surroundings) -> list[Cell]:
-    """The cells an order asks for."""
-    return cells_of(
-        study,
-        surroundings.cores,
-        dataclasses.replace(
-            order.choice, corners=order.choice.corners or (order.level == "quick" and not order.whole)
-        ),
-    )
+    """The cells of an order."""
+    corners = order.choice.corners or (order.level == "quick" and not order.whole)
+    return cells_of(study, surroundings.cores, dataclasses.replace(order.choice, corners=corners))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """Who follows a run: `step_seconds` gives the expected time of a step, `watch` hears of every outcome."""
+
+    step_seconds: Callable[[Task], float | None] = lambda task: None
+    watch: Watch = lambda outcome, standing: None
 
 
 def run(
     study: Study,
-    store: StudyStore,
+    store: Store,
     engine: Engine,
     surroundings: Surroundings,
     order: Order | None = None,
-    *,
-    step_seconds: Callable[[Task], float | None] = lambda task: None,
-    watch: Watch = lambda outcome, standing: None,
+    following: Following | None = None,
 ) -> Tally:
-    """Measure what the order asks for and the store lacks. One coordinator at a time may do so for a study in a store."""
+    """Measure what the order wants and the store lacks. One process at a time does so for a study in a store."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
-        running = _Run(study, store, surroundings, order, Pace(order.protocol(), step_seconds), watch)
+        running = _Run(study, store, surroundings, order, following or Following())
         try:
             return running.measure(engine)
         except KeyboardInterrupt:
             counts = running.tally().states
             raise Interrupted(
-                f"{counts.get(DONE, 0)} of {sum(counts.values())} cells are done and kept in {store.path}.",
+                f"{counts.get(DONE, 0)} of {sum(counts.values())} cells are done and stored in {store.path}.",
                 hint="The same command goes on from there.",
             ) from None
 
@@ -126,7 +116,7 @@ class _Open:
     state: str
     error: str = ""
     numbers: set[int] = field(default_factory=set)
-    pulses: list[float] = field(default_factory=list)
+    loop_seconds: tuple[float, ...] = ()
 
     @property
     def least(self) -> int:
@@ -137,33 +127,29 @@ class _Open:
         return self.protocol.most_processes
 
     @property
-    def pulse_kind(self) -> Hashable:
+    def loop_kind(self) -> Hashable:
+        """Reference loops compare between processes of one framework with as many threads."""
         return self.task.framework, self.task.threads
 
     @property
+    def further(self) -> int:
+        """Processes it got beyond the most, because too few were quiet."""
+        return sum(number >= self.most for number in self.numbers)
+
+    @property
     def wanted(self) -> int:
-        """Processes it still needs, as far as can be told; one that has enough and still waits needs another."""
+        """Processes it still needs as far as known; one that has enough and still waits needs another."""
         return max(1, self.least - len(self.numbers))
 
 
 class _Run:
+    """One run of a study in progress."""
+
     def __init__(
-        self,
-        study: Study,
-        store: StudyStore,
-        surroundings: Surroundings,
-        order: Order,
-        pace: Pace,
-        watch: Watch,
+        self, study: Study, store: Store, surroundings: Surroundings, order: Order, following: Following
     ) -> None:
-        self.study, self.store, self.surroundings, self.order, self.pace, self.watch = (
-            study,
-            store,
-            surroundings,
-            order,
-            pace,
-            watch,
-        )
+        self.study, self.store, self.surroundings, self.order = study, store, surroundings, order
+        self.pace, self.watch = Pace(order.protocol(), following.step_seconds), following.watch
         self.cells = self._register(choose(study, order, surroundings))
         self.by_key = {cell.key: cell for cell in self.cells}
         self.ran = self.failed = 0
@@ -173,10 +159,8 @@ class _Run:
             self._forget_failures()
         self._set_apart()
         self._settle_complete()
-        seed = self.store.seed(
-            self.study.name,
-            random.SystemRandom().randrange(2**31) if self.order.seed is None else self.order.seed,
-        )
+        fresh = random.SystemRandom().randrange(2**31) if self.order.seed is None else self.order.seed
+        seed = self.store.seed(self.study.name, fresh)
         for cell in (cell for cell in self.cells if cell.state == WAITING):
             self.pace.add(cell.task, cell.wanted)
         self.failed = sum(is_failure(cell.state) for cell in self.cells)
@@ -189,13 +173,13 @@ class _Run:
                 if cell.state == WAITING and number not in cell.numbers and number < cell.most
             ]
             random.Random(f"{seed} {number}").shuffle(waiting)
-            self._take(engine, waiting, number, self._keep)
-        for _ in range(_AGAIN):
+            self._take(engine, waiting, number, self._add)
+        for _ in range(summary.MOST_FURTHER):
             self._measure_again(engine, seed)
         return self.tally()
 
     def _measure_again(self, engine: Engine, seed: int) -> None:
-        """What has met too few calm moments is given another process, at another one."""
+        """Give cells with too few quiet processes another one, at another moment."""
         by_number = defaultdict[int, list[_Open]](list)
         for cell in self._disturbed():
             by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
@@ -204,31 +188,27 @@ class _Run:
             self.watch(None, self.standing())
         for number, cells in sorted(by_number.items()):
             random.Random(f"{seed} {number} again").shuffle(cells)
-            self._take(engine, cells, number, self._keep_further)
+            self._take(engine, cells, number, self._add_further)
 
     def _take(
-        self, engine: Engine, cells: Sequence[_Open], number: int, keep: Callable[[Outcome], None]
+        self, engine: Engine, cells: Sequence[_Open], number: int, add: Callable[[Outcome], None]
     ) -> None:
-        with contextlib.closing(
-            self._outcomes(engine, cells, number)
-        ) as outcomes:  # an interrupt ends what the engine has under way
+        # Closing ends what the engine has under way when an interrupt comes.
+        with contextlib.closing(self._outcomes(engine, cells, number)) as outcomes:
             for outcome in outcomes:
-                keep(outcome)
+                add(outcome)
 
     def _disturbed(self) -> list[_Open]:
-        felt = defaultdict[Hashable, list[float]](list)
+        loops = defaultdict[Hashable, list[float]](list)
         for cell in self.cells:
-            felt[cell.pulse_kind] += cell.pulses
-        calm = {kind: summary.calm(pulses) for kind, pulses in felt.items() if pulses}
-
-        def is_disturbed(cell: _Open) -> bool:
-            held = sum(summary.is_calm(pulse, calm[cell.pulse_kind]) for pulse in cell.pulses)
-            return cell.state == DONE and bool(cell.pulses) and held < _CALM
-
+            loops[cell.loop_kind] += cell.loop_seconds
+        quiet = {kind: summary.quiet_loop(seconds) for kind, seconds in loops.items() if seconds}
         return [
             cell
             for cell in self.cells
-            if is_disturbed(cell) and sum(number >= cell.most for number in cell.numbers) < _AGAIN
+            if cell.state == DONE
+            and cell.further < summary.MOST_FURTHER
+            and summary.needs_another(cell.loop_seconds, quiet.get(cell.loop_kind, 0.0))
         ]
 
     def standing(self) -> Standing:
@@ -246,15 +226,14 @@ class _Run:
         return Tally(states=dict(Counter(cell.state for cell in self.cells)), failures=failures)
 
     def _register(self, chosen: Sequence[Cell]) -> list[_Open]:
-        plans = {}
-        entries = []
+        plans, cells = dict[str, tuple[Task, Protocol]](), list[NewCell]()
         for cell in chosen:
             protocol = _protocol_of(cell, self.order.protocol())
             text, facts = dump(cell.task), dump(self.surroundings.facts(cell.task))
-            key = records.digest([text, repr(protocol), self.order.level, _CODE, facts])
+            key = records.digest([text, repr(protocol), self.order.level, CODE, facts])
             plans[key] = (cell.task, protocol)
-            entries.append(
-                Entry(
+            cells.append(
+                NewCell(
                     key=key,
                     figure=cell.figure,
                     case=cell.case,
@@ -263,24 +242,21 @@ class _Run:
                     facts=facts,
                 )
             )
-        kept = self.store.register(self.study.name, entries)
-        numbers = self.store.numbers(one.id for one in kept.values())
-        found = []
-        for key, (task, protocol) in plans.items():
-            one = kept[key]
-            found.append(
-                _Open(
-                    id=one.id,
-                    key=key,
-                    task=task,
-                    protocol=protocol,
-                    state=one.state,
-                    error=one.error,
-                    numbers=numbers.get(one.id, set()),
-                    pulses=(one.summary or {}).get("felt", []),
-                )
+        stored = self.store.register(self.study.name, cells)
+        numbers = self.store.numbers(one.id for one in stored.values())
+        return [
+            _Open(
+                id=stored[key].id,
+                key=key,
+                task=task,
+                protocol=protocol,
+                state=stored[key].state,
+                error=stored[key].error,
+                numbers=numbers.get(stored[key].id, set()),
+                loop_seconds=_loops(stored[key].summary),
             )
-        return found
+            for key, (task, protocol) in plans.items()
+        ]
 
     def _forget_failures(self) -> None:
         failed = [cell for cell in self.cells if is_failure(cell.state)]
@@ -296,22 +272,21 @@ class _Run:
             state, error = self.surroundings.obstacle(cell.task) or (WAITING, "")
             if (state, error) != (cell.state, cell.error):
                 cell.state, cell.error = state, error
-                changed.append((cell.id, state, error, None))
+                changed.append(Settled(cell=cell.id, state=state, error=error))
         if changed:
             self.store.settle(changed)
 
     def _settle_complete(self) -> None:
-        """Cells whose last process was stored just before a kill."""
-        for cell in (
-            cell for cell in self.cells if cell.state == WAITING and len(cell.numbers) >= cell.least
-        ):
-            found = _summary(cell, self.store.reports(cell.id))
-            if found:
-                cell.state, cell.pulses = DONE, found["felt"]
-                self.store.settle([(cell.id, DONE, "", found)])
+        """Settle cells whose last process was stored just before a kill."""
+        for cell in self.cells:
+            if cell.state == WAITING and len(cell.numbers) >= cell.least:
+                whole = _summary(cell, self.store.reports(cell.id))
+                if whole:
+                    cell.state, cell.loop_seconds = DONE, whole.loop_seconds
+                    self.store.settle([Settled(cell=cell.id, summary=whole)])
 
     def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
-        """What the engine brings. One that breaks over a piece has that piece named and is given the others."""
+        """What the engine brings. If it breaks over a piece, name that piece and hand it the others again."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
@@ -325,71 +300,74 @@ class _Run:
                 raise
             except Exception as error:
                 lost = [work for work in handed if work.key not in back]
-                if len(lost) != 1:  # it cannot be told over which
+                if len(lost) != 1:  # which piece it was is not known
                     raise
-                yield Outcome(
-                    work=lost[0],
-                    state=_FAULT,
-                    error=f"The engine broke over it: {type(error).__name__}: {error}",
-                )
+                words = f"The engine broke over it: {type(error).__name__}: {error}"
+                yield Outcome(work=lost[0], state=_FAULT, error=words)
                 left = left[len(handed) :]
             finally:
                 if isinstance(coming, Generator):
                     coming.close()
 
-    def _keep(self, outcome: Outcome) -> None:
-        """Store what came back at once; what is no result is named so."""
+    def _add(self, outcome: Outcome) -> None:
+        """Store an outcome at once; name one that is no result."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         if number in cell.numbers:  # an engine that tries again may bring the same twice
             return
         outcome = _checked(outcome)
-        found = None
-        if outcome.state == DONE and len(cell.numbers) + 1 >= cell.least:
-            found = _summary(cell, [*self.store.reports(cell.id), outcome.report])
-        self.store.add(
-            cell.id, number, outcome.report, state=outcome.state, error=outcome.error, summary=found
-        )
-        cell.pulses = found["felt"] if found else []
-        before = cell.wanted
+        before, whole = cell.wanted, None
+        if outcome.report is None:
+            self.store.add_failure(number, Settled(cell=cell.id, state=outcome.state, error=outcome.error))
+            cell.state = outcome.state
+        else:
+            if len(cell.numbers) + 1 >= cell.least:
+                whole = _summary(cell, [*self.store.reports(cell.id), outcome.report])
+            settled = None if whole is None else Settled(cell=cell.id, summary=whole)
+            self.store.add(cell.id, outcome.report, settled)
+            cell.state = WAITING if whole is None else DONE
+        cell.loop_seconds, cell.error = _loops(whole), outcome.error
         cell.numbers.add(number)
-        cell.error = outcome.error
-        cell.state = outcome.state if outcome.state != DONE or found else WAITING
-        self.ran += 1
         self.failed += is_failure(cell.state)
-        self.pace.add(cell.task, (cell.wanted if cell.state == WAITING else 0) - before)
-        self.pace.see(cell.task)
-        self.watch(outcome, self.standing())
+        self._count(cell, outcome, (cell.wanted if cell.state == WAITING else 0) - before)
 
-    def _keep_further(self, outcome: Outcome) -> None:
-        """One process more of a cell that is done. If it fails, that is noted, and the cell stands by those it has."""
+    def _add_further(self, outcome: Outcome) -> None:
+        """Store one process more of a cell that is done. If it fails, the cell stands by the others."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         if number in cell.numbers:
             return
         outcome = _checked(outcome)
-        if outcome.state == DONE and summary.pulse_of(outcome.report):
-            found = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
-            assert found is not None
-            self.store.add(cell.id, number, outcome.report, summary=found)
-            cell.pulses = found["felt"]
+        if outcome.report is not None and outcome.report.loop_seconds:
+            whole = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
+            assert whole is not None
+            self.store.add(cell.id, outcome.report, Settled(cell=cell.id, summary=whole))
+            cell.loop_seconds = whole.loop_seconds
         else:
-            state = _BAD_REPORT if outcome.state == DONE else outcome.state
-            self.store.add(cell.id, number, {}, state=state, error=outcome.error, settles=False)
+            state = _NO_RESULT if outcome.state == DONE else outcome.state
+            failed = Settled(cell=cell.id, state=state, error=outcome.error)
+            self.store.add_failure(number, failed, settles=False)
         cell.numbers.add(number)
+        self._count(cell, outcome, -1)
+
+    def _count(self, cell: _Open, outcome: Outcome, pieces: int) -> None:
         self.ran += 1
-        self.pace.add(cell.task, -1)
+        self.pace.add(cell.task, pieces)
         self.pace.see(cell.task)
         self.watch(outcome, self.standing())
 
 
 def _checked(outcome: Outcome) -> Outcome:
-    """What was done, with the samples that count told apart; what has none is named so."""
+    """An outcome with the samples of disturbed windows set apart; one without samples is named so."""
     if outcome.state != DONE:
-        return outcome
-    if not summary.steady(outcome.report):
-        return dataclasses.replace(
-            outcome, state=_BAD_REPORT, error="The process ended without steady samples.", report={}
-        )
-    return dataclasses.replace(outcome, report=stretches.part(outcome.report))
+        return dataclasses.replace(outcome, report=None)
+    if outcome.report is None or not outcome.report.steady:
+        error = "The process ended without steady samples."
+        return dataclasses.replace(outcome, state=_NO_RESULT, error=error, report=None)
+    report = dataclasses.replace(keep_quiet(outcome.report), number=outcome.work.number)
+    return dataclasses.replace(outcome, report=report)
+
+
+def _loops(whole: Summary | None) -> tuple[float, ...]:
+    return whole.loop_seconds if whole else ()
 
 
 def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:
@@ -401,15 +379,14 @@ def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:
 def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
     if cell.longer is None:
         return usual
-    return dataclasses.replace(
-        usual, seconds=usual.seconds * cell.longer, precision=1e-9
-    )  # no median is so precise: all the time is used
+    # No median is so precise: all the time is used.
+    return dataclasses.replace(usual, seconds=usual.seconds * cell.longer, precision=1e-9)
 
 
-def _summary(cell: _Open, reports: Sequence[Any], *, enough: bool = False) -> dict[str, Any] | None:
+def _summary(cell: _Open, reports: Sequence[ProcessReport], *, enough: bool = False) -> Summary | None:
     """The cell in few numbers, where its processes agree or are enough."""
-    found = summary.interval([summary.steady(report) for report in reports])
-    precise = found.spread <= cell.protocol.precision
+    over = interval([report.steady for report in reports])
+    precise = over.spread <= cell.protocol.precision
     if not precise and not enough and len(reports) < cell.most:
         return None
-    return summary.summarise(reports, found, "precision" if precise else "the cap on processes")
+    return summary.summarise(reports, over, "precision" if precise else "the cap on processes")

@@ -1,4 +1,4 @@
-"""What a study's cells are measured under, and which of them cannot be measured here at all."""
+"""The facts under which a study's cells are measured, and which cells cannot be measured here at all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from windtunnel.machine import here
 from windtunnel.measurement.frameworks.task import Task
 
 NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
-# A cell in one of these could not be measured here, which is no failure.
+# A cell in one of these states cannot be measured here, which is no failure.
 APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
 
 
 class Surroundings(Protocol):
-    """Facts that two measurements must share to be one, and obstacles."""
+    """Facts that two measurements must share to count as one, and why a task cannot be measured."""
 
     @property
     def cores(self) -> int: ...
@@ -32,22 +32,24 @@ class Surroundings(Protocol):
     def obstacle(self, task: Task) -> tuple[str, str] | None: ...
 
 
-_ASK = """
+_VERSIONS_CODE = """
 import importlib.metadata, json, sys
-found = {}
+versions = {}
 for name in sys.argv[1:]:
     for distribution in (name, name + "-cpu"):
         try:
-            found[name] = importlib.metadata.version(distribution)
+            versions[name] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             pass
-print(json.dumps(found))
+print(json.dumps(versions))
 """
 
 
 class Here:
-    """This machine; `engine` names another engine than the local one, whose devices may be elsewhere. Cells whose processes are `shared`
-    are not taken for those that had their own."""
+    """This machine. Another `engine` than the local one may have other devices.
+
+    Cells whose processes are `shared` do not count as those that had a process of their own.
+    """
 
     def __init__(self, engine: str = "local", *, shared: bool = False) -> None:
         self.engine, self.shared = engine, shared
@@ -79,7 +81,7 @@ class Here:
         return facts if self.engine == "local" else {**facts, "engine": self.engine}
 
     def obstacle(self, task: Task) -> tuple[str, str] | None:
-        """How a cell stands that cannot be measured here, and why."""
+        """The state of a cell that cannot be measured here, and why."""
         from windtunnel.measurement import frameworks
 
         why = frameworks.refusal(task)
@@ -94,24 +96,28 @@ class Here:
             )
         return (
             (NO_GPU, "There is no CUDA GPU on this machine.")
-            if task.device == "cuda" and not self.has_gpu
+            if task.device != "cpu" and not self.has_gpu
             else None
         )
 
     def versions(self, framework: str) -> dict[str, str]:
         """Versions of what a framework's own interpreter imports for it."""
         if framework not in self._versions:
-            self._versions[framework] = _ask(framework)
+            self._versions[framework] = _versions_of(framework)
         return self._versions[framework]
 
 
-def _ask(framework: str) -> dict[str, str]:
+def _versions_of(framework: str) -> dict[str, str]:
     from windtunnel.measurement import frameworks
 
     python, imports = frameworks.python_for(framework), frameworks.named(framework).imports
     if python is None or not imports:
         return {}
     done = subprocess.run(
-        [str(python), "-I", "-c", _ASK, *imports], capture_output=True, text=True, timeout=120, check=False
+        [str(python), "-I", "-c", _VERSIONS_CODE, *imports],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     return dict(json.loads(done.stdout)) if done.returncode == 0 else {}

@@ -15,6 +15,7 @@ from windtunnel.study.rows import Row
 from windtunnel.study.statistics.resampling import draw, span
 
 Change = Literal["same", "faster", "slower", "can't tell"]
+LOOP = "reference_loop_seconds"
 MARGIN = 0.05  # a smaller difference is not worth a word
 REACH = 0.5  # an interval this far from 1 on either side says nothing
 _STRICT = (
@@ -141,7 +142,7 @@ def _cautions(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
     found = []
     for name in sorted(
         {key for row in (*rows_a, *rows_b) for key in row.environment}
-        - {"load", "others", "ready", "stopped_by", "slowed", "pulse", "disturbed"}
+        - {"load", "others", "ready", "stopped_by", "slowed", "reference_loop_seconds", "disturbed"}
     ):
         one, other = (
             {str(row.environment[name]) for row in rows if name in row.environment}
@@ -157,7 +158,7 @@ def _cautions(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
 def _pulse_caution(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
     """Each run stands by its own calmest moments; if one had none, its times are too long."""
     one, other = (
-        [row.environment["pulse"] for row in rows if "pulse" in row.environment] for rows in (rows_a, rows_b)
+        [row.environment[LOOP] for row in rows if LOOP in row.environment] for rows in (rows_a, rows_b)
     )
     if not one or not other:
         return ()

@@ -1,0 +1,58 @@
+"""The levels of measuring that commands share, and the line that shows how far a measurement is."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from windtunnel.errors import BadInput
+
+if TYPE_CHECKING:
+    from windtunnel.measurement.measure import Stage
+    from windtunnel.measurement.steady import Level
+
+_WIDTH = 78
+Quick = Annotated[bool, typer.Option("--quick", help="Two short processes: a first look.")]
+Rigorous = Annotated[bool, typer.Option("--rigorous", help="Five processes or more, each timed for longer.")]
+
+
+def level_of(quick: bool, rigorous: bool) -> Level:
+    """The level that two options name."""
+    if quick and rigorous:
+        raise BadInput("--quick and --rigorous cannot go together.", hint="Choose one, or neither.")
+    return "quick" if quick else "rigorous" if rigorous else "default"
+
+
+@contextlib.contextmanager
+def show_stages(job: str) -> Iterator[Callable[[Stage], None]]:
+    """Show stages on standard error: one updating line on a terminal, else a line for each finished process.
+
+    It writes only when a child reports, which it does between samples, never during one.
+    """
+    if not sys.stderr.isatty():
+        yield lambda stage: _print(_words(job, stage)) if stage.spread is not None else None
+        return
+    try:
+        yield lambda stage: _rewrite(_words(job, stage))
+    finally:
+        _rewrite("")
+
+
+def _words(job: str, stage: Stage) -> str:
+    words = f"measuring {job}: process {stage.number} of {stage.wanted} {stage.phase}"
+    if stage.samples:
+        words += f", {stage.samples:,} samples"
+    return words if stage.spread is None else f"{words}, interval ±{stage.spread:.1%}"
+
+
+def _rewrite(text: str) -> None:
+    """Replace the current line of the terminal."""
+    print(f"\r{text[:_WIDTH]:<{_WIDTH}}\r", end="", file=sys.stderr, flush=True)
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,226 @@
+"""The measuring child: builds a job or a framework's tasks, times steps, and reports on a pipe of its own.
+
+Run as `python -m windtunnel.measurement.child FD`, or through frameworks/start.py in a framework's own interpreter,
+with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code prints goes to standard
+error and disturbs nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import statistics
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from windtunnel.errors import WindtunnelError
+from windtunnel.measurement import process
+from windtunnel.measurement.frameworks import child as framework_child
+from windtunnel.measurement.frameworks import readback
+from windtunnel.measurement.frameworks.base import Built
+from windtunnel.measurement.order import ChildOrder
+from windtunnel.measurement.process import Emit
+from windtunnel.measurement.sampler import Sampler, sample_seconds
+from windtunnel.measurement.steady import Protocol as Steps
+
+if TYPE_CHECKING:
+    from windtunnel.job.workload import Workload
+
+_MEMORY_WORDS = (
+    "outofmemory",
+    "out of memory",
+    "can't allocate memory",
+    "resource_exhausted",
+    "failed to allocate",
+    "bad_alloc",
+    "unable to allocate",
+    "cudaerrormemoryallocation",
+)
+
+
+class Subject(Protocol):
+    """What is measured: a job in PyTorch, or a task in some framework."""
+
+    device: str
+    reports_losses: bool
+    checks_clock: bool
+
+    def build(self) -> Built: ...
+
+    def after_first_step(self, emit: Emit) -> None: ...
+
+    def inspect(self, sampler: Sampler, emit: Emit) -> None: ...
+
+    def explain(self, error: Exception, state: str) -> tuple[str, str]: ...
+
+
+def main() -> None:
+    order = ChildOrder.read(json.loads(sys.stdin.read()))
+    process.die_with_parent()
+    _Child(order, process.emit_on(int(sys.argv[-1]))).run()
+
+
+def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
+    """The same in a forked child, for a job made of functions that only this process has.
+
+    The work runs on a new thread: the parent's thread pools do not survive the fork, and OpenMP keeps a pool for
+    each thread that starts parallel work.
+    """
+    process.die_with_parent()
+    thread = threading.Thread(target=_Child(order, process.emit_on(descriptor), workload).run)
+    thread.start()
+    thread.join()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One subject of a process: which it is, and the process's memory before it was built."""
+
+    number: int
+    resident_bytes: int
+
+
+class _Child:
+    """Carries out one order; reports whatever goes wrong by name."""
+
+    def __init__(self, order: ChildOrder, emit: Emit, workload: Workload | None = None) -> None:
+        self.order, self.emit, self.workload = order, emit, workload
+        self.lock = process.Lock(order.lock, emit)
+        self.subject: Subject | None = None
+
+    def run(self) -> None:
+        try:
+            if self.order.tasks is not None and self.order.tasks.loss_steps:
+                self._report_losses(self.order.tasks.loss_steps)
+            else:
+                self._measure()
+        except WindtunnelError as error:
+            self._fail("refused", error.message, error.hint)
+        except ImportError as error:
+            self._fail("not installed", _words(error), f"{sys.executable} lacks it, or a part is broken.")
+        except Exception as error:
+            state = "out of memory" if _is_out_of_memory(error) else "raised"
+            state, hint = self.subject.explain(error, state) if self.subject is not None else (state, "")
+            self._fail(state, _words(error), hint)
+
+    def _subjects(self) -> Iterator[Subject]:
+        """One after another, each with its libraries loaded, so that their memory is not counted as the job's."""
+        if self.order.job is not None:
+            from windtunnel.measurement.job import JobSubject
+
+            yield JobSubject(self.order.job, self.workload)
+        if self.order.tasks is not None:
+            framework = framework_child.load(self.order.tasks.module)
+            for name in self.order.tasks.imports:
+                importlib.import_module(name)
+            for task in self.order.tasks.tasks:
+                yield framework_child.TaskSubject(task, framework)
+
+    def _measure(self) -> None:
+        shared = self.order.tasks is not None and len(self.order.tasks.tasks) > 1
+        for number, subject in enumerate(self._subjects()):
+            self.subject = subject
+            if shared:
+                self.emit({"kind": "task"})
+            place = _Place(number=number, resident_bytes=process.resident_bytes(reset_peak=False))
+            built = subject.build()
+            self.emit({"kind": "ready", "place": number, **_facts(built)})
+            self._time(subject, built, place)
+            self.lock.release()
+            del built
+            gc.collect()
+
+    def _time(self, subject: Subject, built: Built, place: _Place) -> None:
+        """Memory and the check of the clock are only those of a process's first subject: an earlier one's memory
+        would be in them. What compiles does so before it takes the lock, as that needs the host alone for seconds.
+        """
+        if not built.compiles:
+            self.lock.take()
+        built.sync()
+        losses: list[Any] = []
+        call, length = built.first or built.step, sample_seconds(subject.device)
+        step = (lambda: losses.append(call())) if subject.reports_losses else call
+        first = Sampler(step, built.sync, length, self.emit).first()
+        self.lock.take()
+        subject.after_first_step(self.emit)
+        process.resident_bytes(reset_peak=True)  # compiling takes memory that no later step does
+        steps = 1 if built.settle is None else built.settle()
+        emit = _per_step(steps, self.emit)
+        sampler = Sampler(built.step, built.sync, length, emit, watches=subject.device == "cpu")
+        stopped = self._sample(sampler, self.order.protocol)
+        if place.number == 0:
+            self.emit({"kind": "memory", **_peak(built, place.resident_bytes)})
+        if built.compiles:
+            steady = statistics.median(sampler.seconds) / steps
+            self.emit({"kind": "compile", "seconds": built.built_seconds + max(0.0, first - steady)})
+        subject.inspect(sampler, self.emit)
+        linear = sampler.linearity() if place.number == 0 and subject.checks_clock else None
+        # Once more, since some pools of threads are filled only when there is work.
+        self.emit({"kind": "ready", "place": place.number, **_facts(built)})
+        if subject.reports_losses:
+            self.emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
+        self.emit({"kind": "done", "stopped": stopped, "linear": linear})
+
+    def _sample(self, sampler: Sampler, protocol: Steps) -> str:
+        sampler.warm_up(protocol.warm_seconds)
+        stopped = sampler.steady(protocol)
+        if sampler.readings:
+            self.emit({"kind": "reference_loop", "readings": sampler.readings})
+        return stopped
+
+    def _report_losses(self, steps: int) -> None:
+        for subject in self._subjects():
+            self.subject = subject
+            built = subject.build()
+            call = built.first or built.step
+            losses = [built.number(call()) for _ in range(steps)]
+            self.emit({"kind": "trace", "losses": losses, "ready": _facts(built)})
+        self.emit({"kind": "done", "stopped": "losses", "linear": None})
+
+    def _fail(self, state: str, error: str, hint: str) -> None:
+        self.emit({"kind": "failed", "state": state, "error": error, "hint": hint})
+
+
+def _per_step(steps: int, emit: Emit) -> Emit:
+    """Where one call does many steps, report its samples as those of one step."""
+
+    def emit_steps(message: dict[str, Any]) -> None:
+        seconds = [second / steps for second in message["seconds"]]
+        emit({**message, "steps": message["steps"] * steps, "seconds": seconds})
+
+    return emit if steps == 1 else emit_steps
+
+
+def _facts(built: Built) -> dict[str, Any]:
+    return {
+        "threads": built.threads(),
+        "cpus": readback.cpus(),
+        "versions": {"python": sys.version.split()[0], **built.versions},
+        "parameters": built.parameters,
+        "dtype": built.dtype,
+        "device_name": built.device_name,
+        **built.facts,
+    }
+
+
+def _peak(built: Built, resident: int) -> dict[str, float]:
+    if built.peak is not None:
+        return built.peak()
+    return {"peak_bytes": max(0, process.peak_resident_bytes() - resident)}
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: " + " ".join(str(error).strip().splitlines()[:2])[:500]
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = f"{type(error).__name__} {error}".lower()
+    return isinstance(error, MemoryError) or any(words in text for words in _MEMORY_WORDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""A job with its strategy in PyTorch, as the measuring child builds it, steps it and looks inside one step."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from windtunnel.job.workload import Workload, place_of
+from windtunnel.measurement import compilation
+from windtunnel.measurement.frameworks.base import Built
+from windtunnel.measurement.order import JobOrder
+from windtunnel.measurement.process import Emit
+from windtunnel.measurement.sampler import Sampler
+from windtunnel.strategy import Strategy
+
+_PROFILED_STEPS = 3
+_SLOW_SECONDS = 0.2
+OUT_OF_MEMORY = "out of memory"
+
+
+class JobSubject:
+    """A job to be measured; `workload` is given where it exists only in this process."""
+
+    reports_losses = False
+
+    def __init__(self, order: JobOrder, workload: Workload | None = None) -> None:
+        import torch
+
+        self.torch, self.order, self.device = torch, order, order.device
+        self.checks_clock = order.device != "cpu"  # PyTorch on a CPU has done a step when the call returns
+        self.strategy = Strategy.read(dict(order.strategy))
+        self.workload = workload if workload is not None else Workload.named(order.job, **order.settings)
+        set_up(torch, self.strategy, order.threads, order.device)
+        if order.device == "cpu":
+            _load_libraries(torch)
+        if self.strategy.execution == "compiled":
+            compilation.load()
+
+    def build(self) -> Built:
+        torch, gpu = self.torch, self.device != "cpu"
+        torch.manual_seed(self.order.seed)
+        model = self.workload.model().to(torch_device(self.device))
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        step, sync = make_step(torch, self.workload, self.strategy, self.device, model)
+        return Built(
+            step=step,
+            sync=sync,
+            number=float,
+            parameters=sum(p.numel() for p in parameters),
+            dtype=",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+            versions={"torch": torch.__version__},
+            threads=torch.get_num_threads,
+            compiles=self.strategy.execution == "compiled",
+            peak=functools.partial(_peak_memory, torch) if gpu else None,
+            device_name=torch.cuda.get_device_name(0) if gpu else "",
+            facts={"torch": torch.__version__} | ({"cuda": torch.version.cuda} if gpu else {}),
+        )
+
+    def after_first_step(self, emit: Emit) -> None:
+        if self.strategy.execution == "compiled":
+            compilation.forget_peak(self.torch, self.device)
+            emit({"kind": "compiled", **compilation.count_graphs(self.torch)})
+
+    def inspect(self, sampler: Sampler, emit: Emit) -> None:
+        """Where the time of a step goes.
+
+        A CPU does what it launches: only what lies outside all ops can be attributed to the host there.
+        """
+        from windtunnel.measurement import profiler
+
+        host = sampler.host_seconds() if self.device != "cpu" else None
+        steps = _PROFILED_STEPS if statistics.median(sampler.seconds) < _SLOW_SECONDS else 1
+        watched = profiler.watch(self.torch, sampler.step, sampler.sync, self.device, steps)
+        profiled = profiler.sum_up(watched, self.device)
+        launching = profiled["wall"] - profiled["busy"] if host is None else host
+        emit({"kind": "profiled", **profiled, "host": launching})
+        if self.order.timeline:
+            emit({"kind": "timeline", **profiler.last_step(watched)})
+
+    def explain(self, error: Exception, state: str) -> tuple[str, str]:
+        """State and hint for what went wrong while the job was built or stepped."""
+        if state == "raised" and self.strategy.execution == "compiled" and compilation.is_refusal(error):
+            return compilation.STATE, compilation.HINT
+        return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
+
+
+def torch_device(device: str) -> str:
+    """PyTorch's own word for a device."""
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    tf32 = strategy.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _load_libraries(torch: Any) -> None:
+    """Load the libraries that any step needs, so that their memory is not counted as the job's."""
+    weight = torch.ones(64, 64, requires_grad=True)
+    image = torch.nn.functional.conv2d(weight.view(1, 1, 64, 64), torch.ones(4, 1, 3, 3))
+    (torch.nn.functional.mse_loss(torch.relu(weight @ weight), weight) + image.mean()).backward()
+    torch.optim.Adam([weight]).step()
+
+
+def make_step(
+    torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A function that does one whole training step, and one that waits until the device has done all."""
+    from torch.utils import _pytree as pytree
+
+    from windtunnel.job.trainer import Trainer
+
+    place = torch_device(device)
+    sync: Callable[[], None] = torch.cuda.synchronize if place == "cuda" else (lambda: None)
+    model = workload.model().to(place) if model is None else model
+    if strategy.execution == "compiled":
+        workload = compilation.compile_job(torch, workload, model)
+    trainer = Trainer(workload, model, strategy, place)
+    batch = workload.batch(strategy.batch or workload.default_batch)
+
+    def move(tree: Any, **options: bool) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
+
+    if place == "cpu" or strategy.data == "resident":
+        resident = move(batch)
+        if place == "cuda" and strategy.execution == "graph":
+            return _capture(torch, lambda: trainer.step(resident)), sync
+        return (lambda: trainer.step(resident)), sync
+    if strategy.prefetch:
+        return _prefetched(torch, trainer.step, batch, move, strategy.prefetch), sync
+    return (lambda: trainer.step(move(batch))), sync
+
+
+def _prefetched(
+    torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
+) -> Callable[[], Any]:
+    """Copy the next batches from pinned memory on a stream of their own while this one is trained on."""
+    from torch.utils import _pytree as pytree
+
+    pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
+    stream = torch.cuda.Stream()
+    waiting: list[Any] = []
+
+    def fetch() -> None:
+        with torch.cuda.stream(stream):
+            waiting.append(move(pinned, non_blocking=True))
+
+    def run_step() -> Any:
+        torch.cuda.current_stream().wait_stream(stream)
+        ready = waiting.pop(0)
+        for tensor in (leaf for leaf in pytree.tree_leaves(ready) if isinstance(leaf, torch.Tensor)):
+            tensor.record_stream(torch.cuda.current_stream())
+        fetch()
+        return step(ready)
+
+    for _ in range(depth):
+        fetch()
+    return run_step
+
+
+def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
+    """The whole step as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return lambda: graph.replay()
+
+
+def _peak_memory(torch: Any) -> dict[str, float]:
+    return {
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+    }

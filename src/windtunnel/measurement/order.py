@@ -1,0 +1,58 @@
+"""What a child process is told to do, as it travels to it: a job with its strategy, or tasks for a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windtunnel import records
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.steady import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOrder:
+    """A job that PyTorch runs with a strategy. `job` is empty where the child has the job already, being a fork.
+
+    With `timeline` the child also sends the events of one profiled step.
+    """
+
+    strategy: Mapping[str, Any]
+    device: str
+    threads: int
+    job: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    timeline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOrder:
+    """Tasks for one framework, one after another: `module` builds them, `imports` are loaded before.
+
+    With `loss_steps` above 0 nothing is timed: the child sends the losses of so many first steps of each task.
+    """
+
+    tasks: tuple[Task, ...]
+    module: str
+    imports: tuple[str, ...] = ()
+    loss_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOrder:
+    """One of the two, how long to measure, and a file that children which must not time at once `lock`."""
+
+    protocol: Protocol
+    job: JobOrder | None = None
+    tasks: TaskOrder | None = None
+    lock: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        data: dict[str, Any] = records.plain(self)
+        return data
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> ChildOrder:
+        return records.read(cls, data, "order")

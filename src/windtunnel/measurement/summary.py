@@ -1,0 +1,164 @@
+"""What the processes of one measurement say together, and how far processes differ from one another."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+
+from windtunnel import records
+from windtunnel.measurement.report import ProcessReport, Ready
+from windtunnel.measurement.steady import Interval, interval
+
+# Spread between processes before any was seen: that of 233 quiet processes of a whole study was 0.144.
+_USUAL_SPREAD = 0.15
+_USUAL_WEIGHT = 20  # it counts as much as so many processes: a choice
+_ENOUGH = 20
+_QUIET = 1.15
+# A measurement with fewer quiet processes than this gets further ones, so many at most.
+ENOUGH_QUIET, MOST_FURTHER = 2, 2
+# How much of what slows the reference loop slows a step too, in logarithms: measured by 31 disturbed processes of 40
+# cells of which others were quiet (docs/design.md). In 90 of 100 it is no further from it than the second figure.
+SHARE, _SHARE_REACH = 0.7, 0.45
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A measurement in few numbers. `medians`, `firsts` and `loop_seconds` have one entry for each process.
+
+    `loop_seconds` is empty where a process ran no reference loop. `choose_quiet` fills the last three fields:
+    the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether no process
+    was quiet (`disturbed`).
+    """
+
+    medians: tuple[float, ...]
+    median: float
+    low: float
+    high: float
+    samples: int = 0
+    loop_seconds: tuple[float, ...] = ()
+    firsts: tuple[float | None, ...] = ()
+    peak_bytes: float | None = None
+    stopped_by: str = ""
+    ready: Ready = field(default_factory=Ready)
+    chosen: tuple[int, ...] | None = None
+    quiet_seconds: float | None = None
+    disturbed: bool = False
+
+    @property
+    def first_seconds(self) -> float | None:
+        known = [first for first in self.firsts if first is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as slow as on the quiet machine the loop ran in the chosen processes; 1 where not known."""
+        if self.quiet_seconds is None or not self.chosen:
+            return 1.0
+        chosen = statistics.fmean(self.loop_seconds[place] for place in self.chosen)
+        return max(1.0, chosen / self.quiet_seconds)
+
+    def plain(self) -> dict[str, Any]:
+        return {**records.plain(self), "firsts": list(self.firsts), "ready": self.ready.plain()}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Summary:
+        """From the store. By hand and not by `records`, since a study has thousands."""
+        lists = {name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data}
+        return cls(**{**data, **lists, "ready": Ready.read(data.get("ready", {}))})
+
+
+def summarise(reports: Sequence[ProcessReport], over: Interval, stopped_by: str) -> Summary:
+    """The processes of a finished measurement, whose steady samples give the interval `over`."""
+    loops = [report.loop_seconds for report in reports]
+    peaks = [report.memory.peak_bytes for report in reports if report.memory is not None]
+    return Summary(
+        medians=tuple(statistics.median(report.steady) for report in reports),
+        median=over.median,
+        low=over.low,
+        high=over.high,
+        samples=sum(len(report.steady) for report in reports),
+        loop_seconds=tuple(loop for loop in loops if loop is not None) if all(loops) else (),
+        firsts=tuple(report.first_seconds for report in reports),
+        peak_bytes=max(peaks) if peaks else None,
+        stopped_by=stopped_by,
+        ready=reports[0].ready,
+    )
+
+
+def quiet_loop(loop_seconds: Sequence[float]) -> float:
+    """The reference loop's seconds on the quiet machine, from those of many processes: as fast as one in ten."""
+    return float(numpy.quantile(loop_seconds, 0.1))
+
+
+def is_quiet(seconds: float, quiet_seconds: float) -> bool:
+    """Whether a process with this time of the loop was about as little disturbed as the quiet machine."""
+    return seconds <= _QUIET * quiet_seconds
+
+
+def needs_another(loop_seconds: Sequence[float], quiet_seconds: float, wanted: int = ENOUGH_QUIET) -> bool:
+    """Whether a measurement has so few quiet processes that it is worth another, at another moment."""
+    quiet = sum(is_quiet(seconds, quiet_seconds) for seconds in loop_seconds)
+    return bool(loop_seconds) and quiet < min(wanted, ENOUGH_QUIET)
+
+
+def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
+    """The same measurement by its quiet processes alone; by its quietest ones where none was quiet.
+
+    No time is corrected. A measurement without a quiet process is marked `disturbed`, and its interval reaches down
+    to where the step may be on the quiet machine, by how much slower the reference loop ran.
+    """
+    quietest = min(summary.loop_seconds)
+    limit = max(quiet_seconds, quietest)
+    chosen = tuple(place for place, each in enumerate(summary.loop_seconds) if is_quiet(each, limit))
+    medians = tuple(summary.medians[place] for place in chosen)
+    disturbed = not is_quiet(quietest, quiet_seconds)
+    over = Interval(median=summary.median, low=summary.low, high=summary.high)
+    if len(chosen) < len(summary.medians):
+        over = interval([[median] for median in medians])
+    low = over.low / (quietest / quiet_seconds) ** (SHARE + _SHARE_REACH) if disturbed else over.low
+    return dataclasses.replace(
+        summary,
+        medians=medians,
+        median=over.median,
+        low=low,
+        high=over.high,
+        firsts=tuple(summary.firsts[place] for place in chosen),
+        chosen=chosen,
+        quiet_seconds=quiet_seconds,
+        disturbed=disturbed,
+    )
+
+
+def spread_between(cells: Iterable[Sequence[float]]) -> float:
+    """How far, relatively, one process's median lies from the mean of many, in 95 of 100.
+
+    Processes of one cell differ more than the samples within one (Kalibera and Jones 2013). One or two of them
+    cannot show by how much; all cells of a study together can. A few of those may agree by chance, so that the usual
+    spread counts among them.
+    """
+    away = []
+    for medians in cells:
+        if len(medians) > 1:
+            logs = [math.log(m) for m in medians]
+            middle, unbiased = statistics.fmean(logs), math.sqrt(len(logs) / (len(logs) - 1))
+            away += [abs(one - middle) * unbiased for one in logs]
+    if not away:
+        return _USUAL_SPREAD
+    own = (
+        float(numpy.quantile(away, 0.95))
+        if len(away) >= _ENOUGH
+        else max(2 * math.sqrt(statistics.fmean(a * a for a in away)), max(away))
+    )
+    return math.sqrt((len(away) * own**2 + _USUAL_WEIGHT * _USUAL_SPREAD**2) / (len(away) + _USUAL_WEIGHT))
+
+
+def widen(summary: Summary, spread: float) -> tuple[float, float]:
+    """The interval of a cell, no narrower than processes differ."""
+    reach = math.exp(spread / math.sqrt(len(summary.medians)))
+    return min(summary.low, summary.median / reach), max(summary.high, summary.median * reach)
