@@ -1,4 +1,4 @@
-"""Stand-ins for a study's engine and machine, so that its runner can be asked thousands of times in seconds."""
+"""Stand-ins for a study's engine and machine, so that thousands of cells run in seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.report import PeakMemory, ProcessReport, Ready, Samples
 from windtunnel.study.run.engine import Outcome, Work
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
@@ -20,19 +21,19 @@ def samples_of(work: Work, count: int = 5) -> list[float]:
     return [base * rng.uniform(0.99, 1.01) for _ in range(count)]
 
 
-def report_of(work: Work) -> dict[str, Any]:
-    return {
-        "samples": {
-            "first": {"steps": 1, "seconds": [1.0]},
-            "steady": {"steps": 1, "seconds": samples_of(work)},
-        },
-        "memory": {"peak_bytes": 1000.0},
-        "ready": {"kind": "ready", "threads": 1},
-    }
+def report_of(work: Work, seconds: Iterable[float] | None = None) -> ProcessReport:
+    """What a child reports, with these steady samples or those of `samples_of`."""
+    steady = samples_of(work) if seconds is None else seconds
+    return ProcessReport(
+        number=work.number,
+        samples={"first": Samples(seconds=(1.0,)), "steady": Samples(seconds=tuple(steady))},
+        memory=PeakMemory(peak_bytes=1000.0),
+        ready=Ready(threads=1),
+    )
 
 
 class FakeEngine:
-    """Gives each piece what `answer` says, a good report else, and remembers the order."""
+    """Answers each piece as `answer` says, or with a good report, and remembers the order."""
 
     def __init__(self, answer: Callable[[Work], Outcome | None] = lambda work: None) -> None:
         self.answer = answer
@@ -57,7 +58,7 @@ class FakeMachine:
     def obstacle(self, task: Task) -> tuple[str, str] | None:
         if task.framework == self.missing:
             return "not installed", f"{task.framework} is not installed."
-        return ("no gpu here", "no GPU") if task.device == "cuda" else None
+        return ("no gpu here", "no GPU") if task.device != "cpu" else None
 
 
 def write_study(
@@ -66,9 +67,10 @@ def write_study(
     """A study of one figure over n_rec."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.toml").write_text(HEAD)
-    (folder / "figure-1.toml").write_text(
-        f'title = "F"\nsource = "S"\njob = "rnn"\n[grid]\nn_rec = {list(n_rec)}\n[[case]]\nname = "cpu"\nlabels = {list(labels)!r}\n{more}'.replace(
-            "'", '"'
-        )
-    )
+    lines = [
+        'title = "F"\nsource = "S"\njob = "rnn"\n[grid]',
+        f"n_rec = {list(n_rec)}",
+        f'[[case]]\nname = "cpu"\nlabels = {list(labels)!r}\n{more}',
+    ]
+    (folder / "figure-1.toml").write_text("\n".join(lines).replace("'", '"'))
     return folder

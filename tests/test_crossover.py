@@ -19,6 +19,7 @@ from windtunnel.cli import app
 from windtunnel.errors import BadInput, DoesNotFit, MeasurementFailed, Unavailable
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.report import ProcessReport, Samples
 from windtunnel.measurement.steady import Protocol
 from windtunnel.strategy import Strategy
 from windtunnel.study.crossover.crossing import Crossover, Timing
@@ -373,9 +374,9 @@ def test_the_fused_engine_is_forecast_on_the_one_core_it_runs_on() -> None:
 def test_the_command_lays_two_frameworks_beside_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, Any]:
+    def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> ProcessReport:
         seconds = cpu(task.settings["n_rec"]) if task.framework == "jax" else gpu(0)
-        return {"samples": {"steady": {"seconds": [seconds * (1 + 0.001 * number)] * 9}}}
+        return ProcessReport(samples={"steady": Samples(seconds=(seconds * (1 + 0.001 * number),) * 9)})
 
     monkeypatch.setattr(frameworks, "run_task", run_task)
     words = [

@@ -114,11 +114,11 @@ def notes(folder: Path, what: str) -> dict[int, float]:
 
 
 def children(outcomes: list[Outcome]) -> list[int]:
-    return [outcome.report["ready"]["child"] for outcome in outcomes]
+    return [outcome.report.ready.facts["child"] for outcome in outcomes]
 
 
 def steady(outcome: Outcome) -> list[float]:
-    return list(outcome.report["samples"]["steady"]["seconds"])
+    return list(outcome.report.steady) if outcome.report else []
 
 
 def test_work_travels_as_plain_data_and_arrives_the_same() -> None:
@@ -174,13 +174,13 @@ def test_cells_that_share_a_process_are_timed_one_after_another_and_only_the_fir
     assert all(
         outcome.state == "done"
         and steady(outcome)
-        and outcome.report["ready"]["variant"] == outcome.work.task.variant
+        and outcome.report.ready.facts["variant"] == outcome.work.task.variant
         for outcome in outcomes
     )
-    assert [outcome.report["ready"]["place"] for outcome in outcomes] == [0, 1, 2, 0], (
+    assert [outcome.report.ready.place for outcome in outcomes] == [0, 1, 2, 0], (
         "a fourth has a process of its own"
     )
-    assert ["memory" in outcome.report for outcome in outcomes] == [True, False, False, True]
+    assert [outcome.report.memory is not None for outcome in outcomes] == [True, False, False, True]
     assert len(set(children(outcomes[:3]))) == 1 and len(set(children(outcomes))) == 2
 
 
@@ -194,14 +194,14 @@ def test_a_shared_child_that_dies_keeps_what_it_told_names_whom_it_died_of_and_t
     first, second, third = Local(share=3).measure(
         [of_own(framework, "before"), of_own(framework, variant), of_own(framework, "after")]
     )
-    assert first.state == "done" and steady(first) and first.report["ready"]["variant"] == "before"
+    assert first.state == "done" and steady(first) and first.report.ready.facts["variant"] == "before"
     assert (
         second.work.task.variant == variant and second.state == state and second.error and not second.report
     )
-    assert third.state == "done" and steady(third) and third.report["ready"]["variant"] == "after"
+    assert third.state == "done" and steady(third) and third.report.ready.facts["variant"] == "after"
     assert (
-        third.report["ready"]["place"] == 0
-        and "memory" in third.report
+        third.report.ready.place == 0
+        and third.report.memory is not None
         and children([first]) != children([third])
     )
 
@@ -227,7 +227,7 @@ def test_cells_of_another_framework_number_of_threads_device_or_protocol_never_s
     assert len(set(by_key.values())) == 5
 
 
-def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a_cpu_is_alone(
+def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_the_lock_and_one_for_a_cpu_is_alone(
     tmp_path: Path,
 ) -> None:
     framework = own(tmp_path)
@@ -250,7 +250,7 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a
 
 @pytest.mark.parametrize("share", [1, 2])
 def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path: Path, share: int) -> None:
-    """The interrupt comes while one group is timed for two minutes and another waits for its turn."""
+    """The interrupt comes while one group is timed for two minutes and another waits for the lock."""
     framework = own(tmp_path)
 
     def pieces() -> Iterator[Work]:
@@ -271,16 +271,16 @@ def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path:
 
 
 @pytest.mark.parametrize(("variant", "begins"), [("plain", "began"), ("compiles", "continued")])
-def test_two_children_of_one_turn_do_not_overlap_but_in_what_compiles(
+def test_two_children_of_one_lock_overlap_only_while_they_compile(
     tmp_path: Path, variant: str, begins: str
 ) -> None:
-    task, turn = of_own(own(tmp_path), variant).task, str(tmp_path / "turn")
+    task, lock = of_own(own(tmp_path), variant).task, str(tmp_path / "lock")
     with ThreadPoolExecutor(2) as pool:
         reports = list(
-            pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, turn=turn), range(2))
+            pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, lock=lock), range(2))
         )
     began, told = notes(tmp_path, begins), notes(tmp_path, "told")
-    first, second = sorted((report["ready"]["child"] for report in reports), key=lambda child: began[child])
+    first, second = sorted((report.ready.facts["child"] for report in reports), key=lambda child: began[child])
     assert told[first] <= began[second]
     if variant == "compiles":
         assert notes(tmp_path, "began")[second] < told[first], "it compiled while the other was timed"
@@ -335,7 +335,7 @@ def test_ray_measures_every_piece_once_and_one_at_a_time_on_each_node(cluster: A
     assert sorted(outcome.work.key for outcome in returned) == [f"cell {place}" for place in range(5)]
     assert most == 2, "each of two nodes has one piece, and work is taken only when one is free"
     good = [outcome for outcome in returned if outcome.state == "done"]
-    assert len(good) == 4 and all(steady(outcome) and outcome.report["node"] for outcome in good)
+    assert len(good) == 4 and all(steady(outcome) and outcome.report.node for outcome in good)
     failed = next(outcome for outcome in returned if outcome.work.key == "cell 3")
     assert failed.state not in ("done", engines.NODE_DIED) and failed.error
 

@@ -25,6 +25,7 @@ from windtunnel.machine import machine as machines
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks import Task, agreement, base, catalogue, installation
 from windtunnel.measurement.frameworks import numpy as reference
+from windtunnel.measurement.report import ProcessReport
 
 ALL = os.environ.get("WINDTUNNEL_ALL_FRAMEWORKS") == "1"
 QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.1, timeout_seconds=900)
@@ -87,7 +88,7 @@ def most_threads(name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def timed(name: str) -> dict[str, Any]:
+def timed(name: str) -> ProcessReport:
     variant = catalogue.named(name).variants["rnn"][0]
     return frameworks.run_task(small(name, variant, threads=most_threads(name)), QUICK)
 
@@ -109,31 +110,29 @@ class TestContract:
             assert seen["ready"]["parameters"] == base.problem_of(task).parameters, task.label
             assert seen["ready"]["dtype"] == "float32"
 
-    def test_twice_the_steps_take_twice_the_time(self, name: str, timed: dict[str, Any]) -> None:
+    def test_twice_the_steps_take_twice_the_time(self, name: str, timed: ProcessReport) -> None:
         """A clock that did not wait would say about 1. A neighbour on the machine may spoil one try, not three."""
-        seen = [timed["done"]["linear"]]
+        seen = [timed.linear]
         while not 1.5 < seen[-1] < 2.7 and len(seen) < 3:
             seen.append(
-                frameworks.run_task(small(name, catalogue.named(name).variants["rnn"][0]), QUICK)["done"][
-                    "linear"
-                ]
+                frameworks.run_task(small(name, catalogue.named(name).variants["rnn"][0]), QUICK).linear
             )
         assert 1.5 < seen[-1] < 2.7, seen
 
     def test_threads_are_read_back_as_asked(
-        self, name: str, timed: dict[str, Any], traced: list[tuple[Task, dict[str, Any]]]
+        self, name: str, timed: ProcessReport, traced: list[tuple[Task, dict[str, Any]]]
     ) -> None:
-        assert timed["ready"]["threads"] in (most_threads(name), None)
+        assert timed.ready.threads in (most_threads(name), None)
         assert all(seen["ready"]["threads"] in (1, None) for _, seen in traced)
         assert len(traced[0][1]["ready"]["cpus"]) == 1 or sys.platform == "darwin"
 
-    def test_the_report_has_the_shape_that_measurements_have(self, name: str, timed: dict[str, Any]) -> None:
-        assert set(timed["samples"]) == {"first", "warm", "steady"} and timed["number"] == 0
-        assert all(seconds > 0 for phase in timed["samples"].values() for seconds in phase["seconds"])
-        assert timed["memory"]["peak_bytes"] > 0 and timed["done"]["stopped"] in ("time", "precision")
+    def test_the_report_has_the_shape_that_measurements_have(self, name: str, timed: ProcessReport) -> None:
+        assert set(timed.samples) == {"first", "warm", "steady"} and timed.number == 0
+        assert all(seconds > 0 for phase in timed.samples.values() for seconds in phase.seconds)
+        assert timed.memory.peak_bytes > 0 and timed.stopped in ("time", "precision")
         task = small(name, catalogue.named(name).variants["rnn"][0])
-        assert timed["losses"]["first"] == pytest.approx(agreement.expected(task)[0], rel=agreement.TOLERANCE)
-        assert set(timed["ready"]["versions"]) > {"python"}
+        assert timed.losses.first == pytest.approx(agreement.expected(task)[0], rel=agreement.TOLERANCE)
+        assert set(timed.ready.versions) > {"python"}
 
 
 def test_at_least_numpy_and_torch_are_asked() -> None:
@@ -290,7 +289,7 @@ class TestFailures:
         report = frameworks.run_task(
             small(own_framework(tmp_path, 'print(\'{"kind": "failed"}\')'), "mine"), QUICK
         )
-        assert report["done"]["linear"] > 1 and len(report["samples"]["steady"]["seconds"]) >= 3
+        assert report.linear > 1 and len(report.steady) >= 3
 
     def test_what_a_framework_cannot_do_is_refused_with_the_reason(self) -> None:
         cases = [

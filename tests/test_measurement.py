@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import signal
@@ -18,8 +19,14 @@ from torch import nn
 import windtunnel as wt
 from windtunnel.errors import MeasurementFailed, StoreError, Unavailable
 from windtunnel.measurement import measure as module
-from windtunnel.measurement import steady
-from windtunnel.measurement.store import Store
+from windtunnel.measurement import store as stores
+from windtunnel.measurement import summary
+from windtunnel.measurement.children import Hear
+from windtunnel.measurement.order import ChildOrder
+from windtunnel.measurement.processes import MeasureOptions, Stage
+from windtunnel.measurement.report import ProcessReport, ReferenceLoop, Samples
+from windtunnel.measurement.steady import LEVELS, interval, is_precise
+from windtunnel.measurement.store import Settled, Store
 
 QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.1, warm_seconds=0.05, timeout_seconds=120)
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -63,9 +70,9 @@ def test_a_measurement_has_the_shape_of_a_forecast(here: wt.Machine, store: Stor
     assert measured.low_seconds <= measured.step_seconds <= measured.high_seconds
     assert sum(measured.parts.values()) == pytest.approx(measured.step_seconds)
     assert measured.environment["threads"] == 1 and len(measured.environment["cpus"]) == 1
-    kept = store.results()[0]
-    assert kept["state"] == "complete" and kept["result"]["step_seconds"] == measured.step_seconds
-    assert len(store.reports(kept["id"])[0]["samples"]["steady"]["seconds"]) == measured.samples
+    stored = store.results()[0]
+    assert stored.state == "done" and stored.result and stored.result["step_seconds"] == measured.step_seconds
+    assert len(store.reports(stored.id)[0].steady) == measured.samples
 
 
 def test_threads_are_read_back_as_asked(here: wt.Machine, store: Store) -> None:
@@ -117,10 +124,10 @@ def test_a_child_that_fails_is_a_named_result(
     with pytest.raises(MeasurementFailed) as caught:
         wt.measure(job_file(tmp_path, body), here, protocol=protocol, store=store)
     assert caught.value.state == state and word in str(caught.value)
-    assert store.results()[0]["state"] == state
+    assert store.results()[0].state == state
 
 
-def test_what_a_job_prints_disturbs_nothing(here: wt.Machine, store: Store, tmp_path: Path) -> None:
+def test_what_a_job_prints_is_not_taken_for_a_report(here: wt.Machine, store: Store, tmp_path: Path) -> None:
     job = job_file(tmp_path, 'print(\'{"kind": "done"}\'); return model(batch).mean()')
     assert wt.measure(job, here, protocol=QUICK, store=store).samples > 0
 
@@ -144,15 +151,15 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(
         wt.Workload.named("rnn", n_steps=2),
         wt.Protocol(processes=3, most_processes=3, seconds=0.1, warm_seconds=0.05),
     )
-    real, calls = module._spawn, []
+    real, calls = module.spawn, []
 
-    def stop_at_third(*args: Any) -> dict[str, Any]:
+    def stop_at_third(*args: Any) -> ProcessReport:
         calls.append(args)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(module, "_spawn", stop_at_third)
+    monkeypatch.setattr(module, "spawn", stop_at_third)
     with pytest.raises(wt.Interrupted, match="2 of 3 processes") as caught:
         wt.measure(job, here, protocol=protocol, store=store)
     assert "same command" in str(caught.value)
@@ -161,40 +168,45 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(
     assert any("before an interruption" in caution for caution in measured.cautions)
 
 
-def test_a_measurement_that_another_process_is_at_is_left_to_it(store: Store) -> None:
-    row = store.begin("key", {})
-    store.add_process(row, 0, "done", {"samples": {}})
+def report(seconds: float = 0.5, count: int = 200, number: int = 0) -> ProcessReport:
+    return ProcessReport(number=number, samples={"steady": Samples(seconds=(seconds,) * count)})
+
+
+def test_a_measurement_of_a_living_process_is_left_to_it(store: Store) -> None:
+    cell = store.begin("key", {}, {})
+    store.add(cell, report())
+    host, started = platform.node(), stores._started(os.getppid())
     for owner, taken in (
-        (f"{platform.node()}:1", None),
-        ("another-host:7", None),
-        (f"{platform.node()}:999999999", row),
+        (f"{host}|{os.getppid()}|{started}", None),
+        ("another-host|7|1.00", None),
+        (f"{host}|{os.getppid()}|1.00", cell),
+        (f"{host}|999999999|1.00", cell),
     ):
-        store._db.execute("UPDATE measurement SET owner = ?", (owner,))
+        store._db.execute("UPDATE lock SET owner = ?", (owner,))
         assert store.take_over("key") == taken
     assert store.take_over("another key") is None
 
 
-def test_a_full_disk_is_said_and_loses_nothing(store: Store) -> None:
-    first = store.begin("key", {"job": "x"})
-    store.add_process(first, 0, "done", {"samples": {"steady": {"steps": 1, "seconds": [0.1] * 10}}})
+def test_a_full_disk_is_reported_and_loses_nothing(store: Store) -> None:
+    first = store.begin("key", {"job": "x"}, {})
+    store.add(first, report(0.1, 10))
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="full") as caught:
-        store.add_process(first, 1, "done", {"samples": {"steady": {"steps": 1, "seconds": [0.1] * 100_000}}})
+        store.add(first, report(0.1, 100_000, number=1))
     assert str(store.path) in str(caught.value)
     again = Store(store.path)
-    assert (
-        len(again.reports(first)) == 1 and again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-    )
+    assert len(again.reports(first)) == 1
+    assert again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
-def test_a_full_disk_still_tells_what_was_measured(
+def test_a_full_disk_still_shows_what_was_measured(
     here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: Any) -> None:
         raise StoreError("The store cannot be written: database or disk is full.")
 
-    monkeypatch.setattr(store, "add_process", refuse)
+    monkeypatch.setattr(store, "add", refuse)
     with pytest.raises(StoreError, match=r"measured .* s a step"):
         wt.measure(wt.Workload.named("rnn", n_steps=2), here, protocol=QUICK, store=store)
 
@@ -207,16 +219,6 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) ->
     with pytest.raises(StoreError, match="newer") as caught:
         Store(path)
     assert "--store" in str(caught.value) and path.read_bytes() == before
-
-
-def test_a_store_of_version_one_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    with sqlite3.connect(path) as db:
-        db.executescript((FIXTURES / "store_v1.sql").read_text())
-    db.close()
-    old = Store(path)
-    assert old.results()[0]["result"]["step_seconds"] == 0.002
-    assert old.reports(1)[0]["samples"]["steady"]["seconds"] == [0.0021, 0.002, 0.0019]
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -265,39 +267,41 @@ def test_kills_at_any_moment_leave_whole_processes_only(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from windtunnel.measurement.store import Store
+        from windtunnel.measurement.report import ProcessReport, Samples
         store = Store(Path(sys.argv[1]))
-        row = store.begin("key", {})
+        cell = store.begin("key", {}, {})
         print("ready", flush=True)
         for number in range(100_000):
-            store.add_process(row, number, "done", {"samples": {"steady": {"steps": 1, "seconds": [0.5] * 200}}})
+            samples = {"steady": Samples(seconds=(0.5,) * 200)}
+            store.add(cell, ProcessReport(number=number, samples=samples))
         """
     )
-    for turn in range(5):
+    for kill in range(5):
         child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
-        time.sleep(0.05 + 0.03 * turn)
+        time.sleep(0.05 + 0.03 * kill)
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         child.stdout.close()
         store = Store(path)
-        latest = store.results()[0]["id"]
-        assert all(len(report["samples"]["steady"]["seconds"]) == 200 for report in store.reports(latest))
+        latest = store.results()[0].id
+        assert all(len(report.steady) == 200 for report in store.reports(latest))
         assert store._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         store.close()
 
 
 def test_the_interval_holds_the_median_and_narrows_with_agreement() -> None:
-    apart = steady.interval([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [1.5, 1.6, 1.4]])
-    alike = steady.interval([[1.0, 1.01, 0.99]] * 3)
+    apart = interval([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [1.5, 1.6, 1.4]])
+    alike = interval([[1.0, 1.01, 0.99]] * 3)
     assert apart.low <= apart.median <= apart.high
     assert alike.spread < 0.02 < apart.spread
-    assert steady.interval([[1.0, 2.0]], seed=3) == steady.interval([[1.0, 2.0]], seed=3)
+    assert interval([[1.0, 2.0]], seed=3) == interval([[1.0, 2.0]], seed=3)
 
 
 def test_a_process_knows_when_its_median_is_precise() -> None:
-    assert steady.is_precise([1.0, 1.001] * 50, 0.01)
-    assert not steady.is_precise([1.0, 2.0] * 50, 0.01)
-    assert not steady.is_precise([1.0, 1.0], 0.01)
+    assert is_precise([1.0, 1.001] * 50, 0.01)
+    assert not is_precise([1.0, 2.0] * 50, 0.01)
+    assert not is_precise([1.0, 1.0], 0.01)
 
 
 def test_the_store_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,3 +313,104 @@ def test_the_store_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     if sys.platform.startswith("linux"):
         assert default_path() == tmp_path / "windtunnel" / "store.sqlite"
+
+
+def loop(seconds: float, count: int) -> ReferenceLoop:
+    """The reference loop at one speed before and after so many samples."""
+    return ReferenceLoop(readings=((0, seconds), (count, seconds)))
+
+
+def measure_with(
+    reports: list[ProcessReport], monkeypatch: pytest.MonkeyPatch, store: Store, protocol: wt.Protocol
+) -> wt.Measurement:
+    """A measurement whose children give these reports: one real child's with other samples and loops."""
+    job, here = wt.Workload.named("rnn", n_steps=2), wt.Machine.here().with_cpu_only()
+    coming = iter(reports)
+
+    def child(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:
+        wanted = next(coming)
+        return dataclasses.replace(
+            REAL.get("report") or REAL.setdefault("report", real(order, pinned, hear)),
+            samples={**wanted.samples, "first": Samples(seconds=(1.0,))},
+            reference_loop=wanted.reference_loop,
+        )
+
+    real = REAL.setdefault("spawn", module.spawn)
+    monkeypatch.setattr(module, "spawn", child)
+    options = MeasureOptions(fresh=True)
+    return wt.measure(job, here, wt.Strategy(threads=1), protocol=protocol, store=store, options=options)
+
+
+REAL: dict[str, Any] = {}
+TWO = wt.Protocol(processes=2, most_processes=2, seconds=0.1, warm_seconds=0.05, precision=0.05)
+
+
+def test_samples_of_disturbed_windows_are_left_out_and_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = (1.5,) * 4 + (1.0,) * 6
+    readings = ((0, 2e-4), (4, 1e-4), (10, 1e-4))
+    disturbed = ProcessReport(
+        samples={"steady": Samples(seconds=seconds)}, reference_loop=ReferenceLoop(readings=readings)
+    )
+    measured = measure_with([disturbed] * 2, monkeypatch, store, TWO)
+    assert measured.step_seconds == 1.0 and measured.samples == 12 and not measured.disturbed
+    assert any("8 of 20 samples are left out" in caution for caution in measured.cautions)
+    assert all(len(each.samples["disturbed"].seconds) == 4 for each in store.reports(1)), "none is lost"
+
+
+def test_a_measurement_without_a_quiet_moment_is_marked_and_its_interval_reaches_down(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = dataclasses.replace(report(1.0, 10), reference_loop=loop(1e-4, 10))
+    slow = dataclasses.replace(report(1.5, 10), reference_loop=loop(2e-4, 10))
+    assert not measure_with([quiet] * 2, monkeypatch, store, TWO).disturbed
+    measured = measure_with([slow] * 2, monkeypatch, store, TWO)
+    assert measured.disturbed and measured.step_seconds == 1.5, "no time is corrected"
+    assert measured.low_seconds < 1.0 <= measured.high_seconds
+    assert any("no process met a quiet moment" in caution for caution in measured.cautions)
+    assert measure_with([quiet] * 2, monkeypatch, store, TWO).step_seconds == 1.0
+
+
+def test_a_measurement_with_too_few_quiet_processes_gets_further_ones(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = dataclasses.replace(report(1.0, 10), reference_loop=loop(1e-4, 10))
+    slow = dataclasses.replace(report(1.5, 10), reference_loop=loop(2e-4, 10))
+    measure_with([quiet] * 2, monkeypatch, store, TWO)
+    more = dataclasses.replace(TWO, most_processes=3, precision=0.9)
+    measured = measure_with([slow, slow, quiet, quiet, slow], monkeypatch, store, more)
+    assert measured.processes == 4 and measured.step_seconds == 1.0 and not measured.disturbed
+    assert any("2 of 4 processes are left out" in caution for caution in measured.cautions)
+    endless = measure_with([slow] * 9, monkeypatch, store, more)
+    assert endless.processes == 3 + summary.MOST_FURTHER and endless.disturbed
+
+
+def test_the_levels_want_more_processes_and_time_one_after_another() -> None:
+    quick, usual, rigorous = LEVELS["quick"], LEVELS["default"], LEVELS["rigorous"]
+    assert quick.seconds < usual.seconds < rigorous.seconds
+    assert quick.processes <= usual.processes < rigorous.processes
+    assert quick.precision > usual.precision > rigorous.precision
+    assert wt.Protocol() == usual
+
+
+def test_progress_shows_every_process_its_samples_and_its_interval(here: wt.Machine, store: Store) -> None:
+    stages: list[Stage] = []
+    measured = wt.measure(
+        wt.Workload.named("rnn", n_steps=2),
+        here,
+        protocol=dataclasses.replace(QUICK, processes=2, most_processes=2),
+        store=store,
+        options=MeasureOptions(progress=stages.append),
+    )
+    assert [stage.number for stage in stages] == sorted(stage.number for stage in stages)
+    assert {stage.phase for stage in stages} == {"starting", "warming up", "timing", "profiling", "done"}
+    done = [stage for stage in stages if stage.spread is not None]
+    assert [stage.number for stage in done] == [1, 2] and done[-1].samples >= measured.samples
+
+
+def test_a_failed_measurement_frees_its_lock(store: Store) -> None:
+    cell = store.begin("key", {}, {})
+    store.finish(Settled(cell=cell, state="crashed", error="it fell over"))
+    assert not store._db.execute("SELECT * FROM lock").fetchall()
+    assert [stored.state for stored in store.results()] == ["crashed"]

@@ -16,11 +16,11 @@ from windtunnel.job.workload import Workload
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.prediction import predict
 from windtunnel.strategy import Strategy
+from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
 from windtunnel.study.results import in_papers_unit, published
 from windtunnel.study.run.cells import Choice, cells_of, points
 from windtunnel.study.run.forecasts import Forecasts, can_be_forecast
-from windtunnel.study.run.store import StudyStore
 
 HEAD = 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n'
 FIGURE = """
@@ -344,7 +344,7 @@ def a_task(framework: str, variant: str, n_steps: int = 100, **other: Any) -> Ta
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path: Path, device: str) -> None:
-    known = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False)
+    known = Forecasts(Store(tmp_path / "study.sqlite"), has_gpu=False)
     loop, (short, fused, long) = (
         a_task("torch", "loop", device=device),
         (a_task("fused", "epoch", n_steps, device=device) for n_steps in (10, 100, 1000)),
@@ -369,7 +369,7 @@ def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(
     monkeypatch.setattr(
         "windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, devices, ends, timesteps: None
     )
-    known, task = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
+    known, task = Forecasts(Store(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
     known.make([task])
     found = known.get(task) or {}
     by_calls = predict(

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 from study_fakes import FakeEngine, FakeMachine, samples_of, write_study
 
+from windtunnel.measurement.steady import LEVELS
+from windtunnel.measurement.store import Store, dump
 from windtunnel.study import study as studies
 from windtunnel.study.results import results
 from windtunnel.study.run import runner
 from windtunnel.study.run.engine import Local, Work
 from windtunnel.study.run.runner import Order, run
-from windtunnel.study.run.store import StudyStore
 from windtunnel.study.run.surroundings import Here
 
 TESTS = Path(__file__).parent
@@ -34,10 +35,10 @@ from pathlib import Path
 from study_fakes import FakeEngine, FakeMachine, report_of
 from windtunnel.errors import StoreError
 from windtunnel.study import study as studies
-from windtunnel.study.statistics import summary
+from windtunnel.measurement.steady import interval
+from windtunnel.measurement.store import Store
 from windtunnel.study.run.engine import Outcome
 from windtunnel.study.run.runner import Order, run
-from windtunnel.study.run.store import StudyStore
 
 folder = Path(sys.argv[1])
 study = studies.find(str(folder / "mine"))
@@ -49,14 +50,14 @@ def answer(work):
     return Outcome(work=work, report=report_of(work))
 
 def coordinate():
-    store = StudyStore(folder / "study.sqlite")
+    store = Store(folder / "study.sqlite")
     return run(study, store, FakeEngine(answer), FakeMachine(), Order(seed=1))
 """
 KILLER = """
 def ended(child):  # one that found nothing left to do writes no more
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-summary.interval([[1.0, 2.0]])
+interval([[1.0, 2.0]])
 rng = random.Random(int(sys.argv[2]))
 stored_before, told = 0, []
 for kill in range(int(sys.argv[3])):
@@ -102,7 +103,7 @@ def start(folder: Path, ending: str, *words: str) -> subprocess.Popen[str]:
 
 def each_once(folder: Path, cells: int) -> None:
     """Every cell is done, by two processes with just the samples they measured."""
-    store, study = StudyStore(folder / "study.sqlite"), studies.find(str(folder / "mine"))
+    store, study = Store(folder / "study.sqlite"), studies.find(str(folder / "mine"))
     assert store._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     kept = [cell for _, _, cell in store.cells("mine")]
     assert Counter(cell.state for cell in kept) == {"done": cells}
@@ -117,13 +118,11 @@ def each_once(folder: Path, cells: int) -> None:
             )
 
 
-PROTOCOL = runner.LEVELS["default"]
+PROTOCOL = LEVELS["default"]
 by_task: dict[str, runner.Cell] = {}
 
 
 def prepare(folder: Path, cells: int) -> None:
-    from windtunnel.study.run.store import dump
-
     write_study(folder / "mine", range(10, 10 + cells))
     by_task.clear()
     by_task.update({dump(cell.task): cell for cell in runner.cells_of(studies.find(str(folder / "mine")), 4)})
@@ -148,7 +147,7 @@ def test_a_coordinator_killed_at_a_hundred_moments_measures_every_cell_once_and_
     last = FakeEngine()
     run(
         studies.find(str(tmp_path / "mine")),
-        StudyStore(tmp_path / "study.sqlite"),
+        Store(tmp_path / "study.sqlite"),
         last,
         FakeMachine(),
         Order(seed=1),
@@ -224,12 +223,12 @@ def test_children_that_fail_in_every_way_are_named_and_the_rest_is_unharmed(
         "chatty": "done",
         "good": "done",
     }
-    quick = dataclasses.replace(runner.LEVELS["quick"], timeout_seconds=12.0, seconds=0.05, warm_seconds=0.02)
-    monkeypatch.setitem(runner.LEVELS, "quick", quick)
+    quick = dataclasses.replace(LEVELS["quick"], timeout_seconds=12.0, seconds=0.05, warm_seconds=0.02)
+    monkeypatch.setitem(LEVELS, "quick", quick)
     study = studies.find(
         str(write_study(tmp_path / "mine", (10,), [f"{framework}:{variant}" for variant in expected]))
     )
-    store = StudyStore(tmp_path / "study.sqlite")
+    store = Store(tmp_path / "study.sqlite")
     tally = run(study, store, Local(), Here(), Order(level="quick", seed=1))
     rows = {row.label.rpartition(":")[2]: row for row in results(study, store)}
     assert {variant: row.state for variant, row in rows.items()} == expected
@@ -289,7 +288,7 @@ def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(
         engine = FakeEngine()
         run(
             studies.find(str(folder / "mine")),
-            StudyStore(folder / "study.sqlite"),
+            Store(folder / "study.sqlite"),
             engine,
             FakeMachine(),
             Order(seed=1),

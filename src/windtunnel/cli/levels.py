@@ -12,7 +12,7 @@ import typer
 from windtunnel.errors import BadInput
 
 if TYPE_CHECKING:
-    from windtunnel.measurement.measure import Stage
+    from windtunnel.measurement.processes import Stage
     from windtunnel.measurement.steady import Level
 
 _WIDTH = 78

@@ -85,8 +85,8 @@ def measure(
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    from windtunnel.measurement.measure import MeasureOptions
     from windtunnel.measurement.measure import measure as measure_step
+    from windtunnel.measurement.processes import MeasureOptions
     from windtunnel.measurement.steady import LEVELS
     from windtunnel.measurement.store import Store
 

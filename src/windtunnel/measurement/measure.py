@@ -7,28 +7,26 @@ import functools
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import Interrupted, MeasurementFailed, StoreError, Unavailable
+from windtunnel.errors import StoreError, Unavailable
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
-from windtunnel.measurement import breakdown, children, environment, summary
+from windtunnel.measurement import breakdown, children, environment, frameworks
 from windtunnel.measurement.children import Hear, Launch
+from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.order import ChildOrder, JobOrder
-from windtunnel.measurement.report import DISTURBED, STEADY, ProcessReport
-from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
-from windtunnel.measurement.store import Settled, Store
+from windtunnel.measurement.processes import MeasureOptions, Plan, Processes
+from windtunnel.measurement.report import DISTURBED, ProcessReport
+from windtunnel.measurement.steady import LEVELS, Protocol
+from windtunnel.measurement.store import Store
 from windtunnel.measurement.summary import Summary
-from windtunnel.measurement.windows import keep_quiet
 from windtunnel.results import Result
 from windtunnel.strategy import Strategy
-
-CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
-_PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +56,6 @@ class Measurement(Result):
         return [f"  samples  {count}, stopped by {self.stopped_by}; {first}"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """How far a measurement is: process `number` of `wanted` is in a `phase`, with the `samples` of all processes.
-
-    `spread` is half the width of the interval relative to the median, once a process is done.
-    """
-
-    number: int
-    wanted: int
-    phase: str
-    samples: int
-    spread: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureOptions:
-    """`fresh` begins anew where an interrupted measurement could go on. `progress` is called at every stage.
-
-    `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
-    """
-
-    fresh: bool = False
-    progress: Callable[[Stage], None] = lambda stage: None
-    timeline: Callable[[dict[str, Any]], None] | None = None
-
-
 def measure(
     workload: Workload,
     machine: Machine,
@@ -94,17 +66,32 @@ def measure(
     options: MeasureOptions | None = None,
 ) -> Measurement:
     """Run the job's steps on this machine. An interrupted measurement of the same is continued."""
-    measuring = _Measuring(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
     opened = store or Store()
     try:
-        return measuring.run(opened, options or MeasureOptions())
+        job = _MeasuredJob(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
+        return job.measure(opened, options or MeasureOptions())
     finally:
         if store is None:
             opened.close()
 
 
-class _Measuring:
-    """One measurement from its first child to its last."""
+def measure_task(
+    task: Task, protocol: Protocol, store: Store, options: MeasureOptions | None = None
+) -> Summary:
+    """Run a framework's task on this machine, in the same way as a job."""
+
+    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+        return frameworks.run_task(task, protocol, number=number)
+
+    plan = Plan(task=records.plain(task), facts=environment.describe(), protocol=protocol, child=child)
+    processes = Processes(plan, store, options or MeasureOptions())
+    whole = processes.run()
+    processes.finish(whole.stopped_by)
+    return whole
+
+
+class _MeasuredJob:
+    """A job on this machine: how its children are told of it, and how their reports become a Measurement."""
 
     def __init__(self, workload: Workload, machine: Machine, strategy: Strategy, protocol: Protocol) -> None:
         self.workload, self.machine, self.strategy, self.protocol = workload, machine, strategy, protocol
@@ -112,16 +99,38 @@ class _Measuring:
         self.threads = strategy.threads or (machine.host.cores or 1)
         self.batch = strategy.batch or workload.default_batch
         self.facts = environment.describe()
-        origin = workload.origin
-        self.task = {
-            "job": records.plain(origin) if origin else {"job": f"{workload.name} (made in Python)"},
+
+    def measure(self, store: Store, options: MeasureOptions) -> Measurement:
+        processes = Processes(self.plan(), store, options)
+        whole = processes.run()
+        result = self._result(processes.reports, whole, processes.resumed)
+        try:
+            processes.finish(whole.stopped_by, result.plain())
+        except StoreError as error:
+            raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
+        return result
+
+    def plan(self) -> Plan:
+        origin, code = self.workload.origin, ""
+        if origin is not None and ".py:" in origin.job:
+            code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
+        name = records.plain(origin) if origin else {"job": f"{self.workload.name} (made in Python)"}
+        task = {
+            "job": name,
             "strategy": records.plain(self.choices()),
             "batch": self.batch,
             "device": self.device,
             "threads": self.threads,
-            "protocol": records.plain(protocol),
-            "device_name": machine.device.model,
+            "device_name": self.machine.device.model,
         }
+        return Plan(
+            task=task,
+            facts=self.facts,
+            protocol=self.protocol,
+            child=self._child,
+            code=code,
+            resumes=origin is not None,
+        )
 
     def choices(self) -> dict[str, Any]:
         """The strategy as results show it: without what cannot matter here."""
@@ -133,94 +142,6 @@ class _Measuring:
             choices["threads"] = self.threads
             choices.pop("data")
         return choices
-
-    def run(self, store: Store, options: MeasureOptions) -> Measurement:
-        cell, resumed = self._begin(store, options.fresh)
-        try:
-            reports, stopped = self._processes(store, cell, options)
-        except KeyboardInterrupt:
-            done = len(store.reports(cell))
-            again = "goes on from there; --fresh begins anew" if done else "begins anew"
-            raise Interrupted(
-                f"{done} of {self.protocol.processes} processes are measured and stored in {store.path}.",
-                hint=f"The same command {again}.",
-            ) from None
-        except MeasurementFailed as error:
-            store.finish(Settled(cell=cell, state=error.state, error=error.message))
-            raise
-        whole = self._summarise(store, reports, stopped)
-        result = self._result(reports, whole, resumed)
-        try:
-            store.finish(Settled(cell=cell, summary=_unchosen(reports, stopped), result=result.plain()))
-        except StoreError as error:
-            raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
-        return result
-
-    def _begin(self, store: Store, fresh: bool) -> tuple[int, int]:
-        """The cell to measure, and how many of its processes were measured before an interruption."""
-        key = self._key()
-        cell = None if fresh or self.workload.origin is None else store.take_over(key)
-        if cell is not None:
-            return cell, len(store.reports(cell))
-        level = next((name for name, known in LEVELS.items() if known == self.protocol), "")
-        return store.begin(key, self.task, self.facts, level), 0
-
-    def _processes(self, store: Store, cell: int, options: MeasureOptions) -> tuple[list[ProcessReport], str]:
-        """Fresh processes until their medians agree or there are enough, and some of them were quiet."""
-        reports = store.reports(cell)
-        number = max((report.number for report in reports), default=-1) + 1
-        stopped, timeline = "", options.timeline
-        while not stopped:
-            follow = _Follower(reports, self.protocol.processes, options.progress, timeline)
-            others = environment.busy_cores()
-            report = keep_quiet(self._child(number, timeline is not None, follow.hear))
-            timeline = None  # one process's is enough
-            reports.append(dataclasses.replace(report, number=number, others=others))
-            self._add(store, cell, reports)
-            number += 1
-            follow.finish(_interval(reports).spread)
-            stopped = self._stop(store, reports)
-        return reports, stopped
-
-    def _add(self, store: Store, cell: int, reports: Sequence[ProcessReport]) -> None:
-        try:
-            store.add(cell, reports[-1])
-        except StoreError as error:
-            seconds = _interval(reports).median
-            raise StoreError(
-                f"{error.message} The last process measured {seconds:.6g} s a step.", hint=error.hint
-            ) from error
-
-    def _stop(self, store: Store, reports: Sequence[ProcessReport]) -> str:
-        """Why no further process is needed; empty where one is."""
-        protocol = self.protocol
-        if len(reports) < protocol.processes:
-            return ""
-        precise = _interval(reports).spread <= protocol.precision
-        if not precise and len(reports) < protocol.most_processes:
-            return ""
-        stopped = "precision" if precise else "the cap on processes"
-        # A protocol that allows no more processes than it asks for gets no further ones either.
-        most = protocol.most_processes + summary.MOST_FURTHER
-        if protocol.most_processes == protocol.processes or len(reports) >= most:
-            return stopped
-        loops = _unchosen(reports, "").loop_seconds
-        if not loops:
-            return stopped
-        quiet = self._quiet_seconds(store, reports, loops)
-        return "" if summary.needs_another(loops, quiet, protocol.processes) else stopped
-
-    def _quiet_seconds(self, store: Store, reports: Sequence[ProcessReport], loops: Sequence[float]) -> float:
-        """The reference loop on the quiet machine: by this measurement and by those in the store."""
-        python = reports[0].ready.versions.get("python")
-        earlier = store.loop_seconds((self.facts["cpu"], python, "torch", self.threads))
-        return summary.quiet_loop([*loops, *earlier])
-
-    def _summarise(self, store: Store, reports: Sequence[ProcessReport], stopped: str) -> Summary:
-        whole = _unchosen(reports, stopped)
-        if not whole.loop_seconds:
-            return whole
-        return summary.choose_quiet(whole, self._quiet_seconds(store, reports, whole.loop_seconds))
 
     def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
         origin = self.workload.origin
@@ -236,14 +157,6 @@ class _Measuring:
         order = ChildOrder(protocol=self.protocol, job=job)
         pinned = self.threads if self.device == "cpu" else None
         return spawn(order, pinned, hear) if origin else fork(order, self.workload, pinned, hear)
-
-    def _key(self) -> str:
-        """Names the task, the code of a user's file, and how it is measured."""
-        origin = self.workload.origin
-        code = ""
-        if origin is not None and ".py:" in origin.job:
-            code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
-        return records.digest({"task": self.task, "facts": self.facts, "code": [CODE, code]})
 
     def _result(self, reports: Sequence[ProcessReport], whole: Summary, resumed: int) -> Measurement:
         profiles, gpu = breakdown.profiles_of(reports), self.device != "cpu"
@@ -327,49 +240,6 @@ class _Measuring:
         if self.strategy.execution == "compiled":
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return cautions
-
-
-class _Follower:
-    """Turns the messages of one child into stages of the whole measurement."""
-
-    def __init__(
-        self,
-        reports: Sequence[ProcessReport],
-        wanted: int,
-        progress: Callable[[Stage], None],
-        timeline: Callable[[dict[str, Any]], None] | None,
-    ) -> None:
-        self.number, self.wanted = len(reports) + 1, max(wanted, len(reports) + 1)
-        self.samples = sum(len(report.steady) for report in reports)
-        self.progress, self.timeline = progress, timeline
-        self._show("starting")
-
-    def hear(self, message: dict[str, Any]) -> None:
-        kind = message["kind"]
-        if kind == "samples":
-            self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0
-            self._show(_PHASES.get(message["phase"], "timing"))
-        elif kind == "memory":
-            self._show("profiling")
-        elif kind == "timeline" and self.timeline is not None:
-            self.timeline({key: value for key, value in message.items() if key != "kind"})
-
-    def finish(self, spread: float) -> None:
-        self._show("done", spread)
-
-    def _show(self, phase: str, spread: float | None = None) -> None:
-        self.progress(
-            Stage(number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread)
-        )
-
-
-def _unchosen(reports: Sequence[ProcessReport], stopped: str) -> Summary:
-    """All processes together, before the quiet ones are chosen."""
-    return summary.summarise(reports, _interval(reports), stopped)
-
-
-def _interval(reports: Sequence[ProcessReport]) -> Interval:
-    return interval([report.steady for report in reports])
 
 
 def _compiler_cautions(reports: Sequence[ProcessReport], device: str, own_step: bool) -> list[str]:

@@ -17,9 +17,8 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.machine import names as machine_names
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.steady import Protocol, interval
+from windtunnel.measurement.steady import Protocol
 from windtunnel.measurement.store import Store
-from windtunnel.measurement.windows import keep_quiet
 from windtunnel.strategy import Strategy
 from windtunnel.study.crossover.crossing import Timing
 from windtunnel.study.run.forecasts import timing_of
@@ -62,7 +61,8 @@ class Sides:
         """Seconds by measurement, where the side is of this machine."""
         if ":" in side:
             return self._measure_framework(side, value, again)
-        from windtunnel.measurement.measure import MeasureOptions, measure
+        from windtunnel.measurement.measure import measure
+        from windtunnel.measurement.processes import MeasureOptions
 
         machine = _machine(side)
         if machine.name != "here":
@@ -150,17 +150,13 @@ class Sides:
         )
 
     def _measure_framework(self, side: str, value: int, again: int) -> Timing:
-        from windtunnel.measurement import frameworks
+        from windtunnel.measurement.measure import measure_task
+        from windtunnel.measurement.processes import MeasureOptions
 
         if _words(side)[2] == "cuda" and _here().device.kind != "gpu":
             raise Unavailable(f"there is no CUDA GPU here for {side}")
-        groups = []
-        for number in range(self.protocol.processes):
-            report = frameworks.run_task(
-                self._task(side, value), self.protocol, number=again * self.protocol.processes + number
-            )
-            groups.append(keep_quiet(report).steady)
-        found = interval(groups, self.protocol.seed)
+        options = MeasureOptions(fresh=again > 0)
+        found = measure_task(self._task(side, value), self.protocol, self.store or Store(), options)
         return Timing(seconds=found.median, low_seconds=found.low, high_seconds=found.high, origin="measured")
 
 

@@ -17,7 +17,7 @@ from windtunnel import records
 from windtunnel.errors import Interrupted, WindtunnelError
 from windtunnel.measurement import summary
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.measure import CODE
+from windtunnel.measurement.processes import CODE
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import LEVELS, Level, Protocol, interval
 from windtunnel.measurement.store import DONE, WAITING, NewCell, Settled, Store, dump

@@ -1,0 +1,195 @@
+"""The processes of one measurement: run until their medians agree and some were quiet, stored as they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windtunnel import records
+from windtunnel.errors import Interrupted, MeasurementFailed, StoreError
+from windtunnel.measurement import environment, summary
+from windtunnel.measurement.children import Hear
+from windtunnel.measurement.report import STEADY, ProcessReport
+from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
+from windtunnel.measurement.store import Settled, Store
+from windtunnel.measurement.summary import Summary
+from windtunnel.measurement.windows import keep_quiet
+
+CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
+_PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """How far a measurement is: process `number` of `wanted` is in a `phase`; `samples` are of all processes.
+
+    `spread` is half the width of the interval relative to the median, once a process is done.
+    """
+
+    number: int
+    wanted: int
+    phase: str
+    samples: int
+    spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """`fresh` begins anew where an interrupted measurement could go on. `progress` is called at every stage.
+
+    `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
+    """
+
+    fresh: bool = False
+    progress: Callable[[Stage], None] = lambda stage: None
+    timeline: Callable[[dict[str, Any]], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
+
+    The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of a
+    user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
+    """
+
+    task: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    protocol: Protocol
+    child: Callable[[int, bool, Hear], ProcessReport]
+    code: str = ""
+    resumes: bool = True
+
+    @property
+    def key(self) -> str:
+        protocol = records.plain(self.protocol)
+        return records.digest([self.task, self.facts, protocol, [CODE, self.code]])
+
+
+class Processes:
+    """One measurement from its first process to its last, in a store."""
+
+    def __init__(self, plan: Plan, store: Store, options: MeasureOptions) -> None:
+        self.plan, self.protocol, self.store, self.options = plan, plan.protocol, store, options
+        self.cell = self._begin()
+        self.reports = store.reports(self.cell)
+        self.resumed = len(self.reports)
+
+    def run(self) -> Summary:
+        """Run what is missing; give all processes together, by those that were quiet."""
+        try:
+            stopped = self._run()
+        except KeyboardInterrupt:
+            done = len(self.store.reports(self.cell))
+            again = "goes on from there; --fresh begins anew" if done else "begins anew"
+            raise Interrupted(
+                f"{done} of {self.protocol.processes} processes are measured and stored in {self.store.path}.",
+                hint=f"The same command {again}.",
+            ) from None
+        except MeasurementFailed as error:
+            self.store.finish(Settled(cell=self.cell, state=error.state, error=error.message))
+            raise
+        whole = self._together(stopped)
+        return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
+
+    def finish(self, stopped: str, result: Mapping[str, Any] | None = None) -> None:
+        """Settle the measurement with all its processes, the disturbed ones too."""
+        self.store.finish(Settled(cell=self.cell, summary=self._together(stopped), result=result))
+
+    def _begin(self) -> int:
+        key = self.plan.key
+        known = self.plan.resumes and not self.options.fresh
+        cell = self.store.take_over(key) if known else None
+        if cell is not None:
+            return cell
+        level = next((name for name, known in LEVELS.items() if known == self.protocol), "")
+        task = {**self.plan.task, "protocol": records.plain(self.protocol)}
+        return self.store.begin(key, task, self.plan.facts, level)
+
+    def _run(self) -> str:
+        number = max((report.number for report in self.reports), default=-1) + 1
+        stopped, timeline = "", self.options.timeline
+        while not stopped:
+            follower = _Follower(self.reports, self.protocol.processes, self.options.progress, timeline)
+            others = environment.busy_cores()
+            report = keep_quiet(self.plan.child(number, timeline is not None, follower.hear))
+            timeline = None  # one process's is enough
+            self._add(dataclasses.replace(report, number=number, others=others))
+            number += 1
+            follower.finish(self._interval().spread)
+            stopped = self._stop()
+        return stopped
+
+    def _add(self, report: ProcessReport) -> None:
+        self.reports.append(report)
+        try:
+            self.store.add(self.cell, report)
+        except StoreError as error:
+            raise StoreError(
+                f"{error.message} The last process measured {self._interval().median:.6g} s a step.",
+                hint=error.hint,
+            ) from error
+
+    def _stop(self) -> str:
+        """Why no further process is needed; empty where one is."""
+        protocol, count = self.protocol, len(self.reports)
+        precise = self._interval().spread <= protocol.precision
+        if count < protocol.processes or (not precise and count < protocol.most_processes):
+            return ""
+        stopped = "precision" if precise else "the cap on processes"
+        # A protocol that allows no more processes than it wants gets no further ones either.
+        most = protocol.most_processes + summary.MOST_FURTHER
+        loops = self._together("").loop_seconds
+        if protocol.most_processes == protocol.processes or count >= most or not loops:
+            return stopped
+        return "" if summary.needs_another(loops, self._quiet_seconds(), protocol.processes) else stopped
+
+    def _quiet_seconds(self) -> float:
+        """The reference loop on the quiet machine: by this measurement and by those in the store."""
+        python = self.reports[0].ready.versions.get("python")
+        task = self.plan.task
+        kind = (self.plan.facts["cpu"], python, task.get("framework", "torch"), task["threads"])
+        own = [report.loop_seconds for report in self.reports if report.loop_seconds is not None]
+        return summary.quiet_loop([*own, *self.store.loop_seconds(kind)])
+
+    def _together(self, stopped: str) -> Summary:
+        return summary.summarise(self.reports, self._interval(), stopped)
+
+    def _interval(self) -> Interval:
+        return interval([report.steady for report in self.reports])
+
+
+class _Follower:
+    """Turns the messages of one child into stages of the whole measurement."""
+
+    def __init__(
+        self,
+        reports: Sequence[ProcessReport],
+        wanted: int,
+        progress: Callable[[Stage], None],
+        timeline: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        self.number, self.wanted = len(reports) + 1, max(wanted, len(reports) + 1)
+        self.samples = sum(len(report.steady) for report in reports)
+        self.progress, self.timeline = progress, timeline
+        self._show("starting")
+
+    def hear(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "samples":
+            self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0
+            self._show(_PHASES.get(message["phase"], "timing"))
+        elif kind == "memory":
+            self._show("profiling")
+        elif kind == "timeline" and self.timeline is not None:
+            self.timeline({key: value for key, value in message.items() if key != "kind"})
+
+    def finish(self, spread: float) -> None:
+        self._show("done", spread)
+
+    def _show(self, phase: str, spread: float | None = None) -> None:
+        self.progress(
+            Stage(number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread)
+        )

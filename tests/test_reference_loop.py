@@ -1,0 +1,320 @@
+"""The reference loop: what slows a step and plain Python work alike shows which samples and processes count."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_fakes import FakeEngine, FakeMachine, report_of, samples_of, write_study
+
+from windtunnel.measurement import frameworks, sampler, summary
+from windtunnel.measurement.frameworks.task import Task
+from windtunnel.measurement.report import ProcessReport, Ready, ReferenceLoop, Samples
+from windtunnel.measurement.sampler import Sampler
+from windtunnel.measurement.steady import Protocol
+from windtunnel.measurement.store import Store, StoredCell
+from windtunnel.measurement.summary import Summary
+from windtunnel.measurement.windows import keep_quiet
+from windtunnel.study import study as studies
+from windtunnel.study.results import _quiet, by_interval, results
+from windtunnel.study.rows import Row
+from windtunnel.study.run.engine import Outcome, Work
+from windtunnel.study.run.runner import Order, run
+from windtunnel.study.statistics.compare import compare
+
+QUIET = 2e-4
+
+
+def slowed_report(work: Work, factor: float, *, watched: bool = True, step: float = 1.0) -> ProcessReport:
+    """A step as much slower as the factor says, beside a reference loop that is slowed more."""
+    report = report_of(work, [second * factor * step for second in samples_of(work)])
+    if not watched:
+        return report
+    loop = QUIET * factor ** (1 / summary.SHARE)
+    readings = ((0, loop), (len(report.steady), loop))
+    return dataclasses.replace(report, reference_loop=ReferenceLoop(readings=readings))
+
+
+def rows_of(
+    folder: Path, slow: Callable[[Work], float], *, watched: bool = True, count: int = 60, step: float = 1.0
+) -> list[Row]:
+    """A quick run whose processes and loops are slowed, and whose steps are `step` times as long."""
+    study = studies.load(write_study(folder / "study", range(1, count + 1)))
+
+    def answer(work: Work) -> Outcome:
+        return Outcome(work=work, report=slowed_report(work, slow(work), watched=watched, step=step))
+
+    with contextlib.closing(Store(folder / "store.sqlite")) as store:
+        run(study, store, FakeEngine(answer), FakeMachine(), Order(level="quick", whole=True))
+        return sorted(results(study, store), key=lambda row: row.settings["n_rec"])
+
+
+def by_chance(seed: int) -> Callable[[Work], float]:
+    """As on a machine on which another program comes and goes."""
+    return lambda work: random.Random(f"{seed} {work.key} {work.number}").choice((1.0, 1.0, 1.6))
+
+
+def test_a_cell_with_a_quiet_process_has_the_time_of_the_quiet_machine(tmp_path: Path) -> None:
+    noisy, quiet = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", lambda work: 1.0)
+    assert sum(row.disturbed for row in noisy) < 10, "a third was disturbed, hardly one of them every time"
+    for one, other in zip(noisy, quiet, strict=True):
+        assert one.step_seconds and one.low_seconds and one.high_seconds and other.step_seconds
+        assert one.low_seconds <= one.step_seconds <= one.high_seconds
+        if one.disturbed:
+            assert one.low_seconds <= other.step_seconds <= one.high_seconds
+        else:
+            assert one.step_seconds == pytest.approx(other.step_seconds, rel=0.02)
+            assert all(s == pytest.approx(one.step_seconds, rel=0.1) for group in one.groups for s in group)
+
+
+def test_no_time_is_corrected(tmp_path: Path) -> None:
+    """Whatever the loop shows, a row's time is the median of samples that were really measured."""
+    for row in rows_of(tmp_path, by_chance(1)):
+        assert row.step_seconds and min(map(min, row.groups)) <= row.step_seconds <= max(map(max, row.groups))
+
+
+def test_without_a_reference_loop_times_stay_as_measured(tmp_path: Path) -> None:
+    row = rows_of(tmp_path, lambda work: 1.6, watched=False, count=1)[0]
+    assert row.step_seconds == pytest.approx(0.0016, rel=0.02)
+    assert "reference_loop_seconds" not in row.environment
+
+
+def test_a_run_compared_with_itself_on_a_noisy_machine_says_same(tmp_path: Path) -> None:
+    pair = [by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2))]
+    raw = [
+        by_interval(rows_of(tmp_path / name, by_chance(seed), watched=False))
+        for name, seed in (("c", 1), ("d", 2))
+    ]
+    disturbed = sum(row.disturbed for rows in pair for row in rows)
+    assert compare(*pair).counts["same"] >= 57 - disturbed and not compare(*pair).counts["faster"]
+    assert compare(*raw).counts["same"] < 40, "what is left out is what hid it"
+
+
+def test_a_step_that_itself_grew_slower_is_still_seen(tmp_path: Path) -> None:
+    before, after = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", by_chance(2), step=1.4)
+    seen = compare(by_interval(before), by_interval(after))
+    undecided = sum(cell.verdict != "slower" for cell in seen.cells)
+    disturbed = sum(row.disturbed for row in (*before, *after))
+    assert undecided <= disturbed < 10 and not seen.counts["faster"]
+
+
+def test_a_run_without_a_quiet_moment_is_named(tmp_path: Path) -> None:
+    quiet, other = (
+        by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2))
+    )
+    slow = by_interval(rows_of(tmp_path / "c", lambda work: 1.6))
+    assert not compare(quiet, other).cautions
+    (caution,) = compare(quiet, slow).cautions
+    assert "1.96 times" in caution, "the loop is slowed more than a step"
+
+
+def stored(number: int, threads: int, loop: float) -> tuple[str, str, StoredCell]:
+    """A cell of one process, in figure and case."""
+    whole = Summary(
+        medians=(1.0,), median=1.0, low=0.9, high=1.1, loop_seconds=(loop,), firsts=(4.0,), ready=Ready()
+    )
+    task = {"threads": threads, "framework": "numpy"}
+    cell = StoredCell(
+        id=number, key="", text="", task=task, level="quick", state="done", summary=whole
+    )
+    return "figure", "case", cell
+
+
+def test_loops_beside_many_threads_are_not_compared_with_those_beside_one() -> None:
+    """Threads that wait for work may keep a core busy and slow the loop: that is not another program."""
+    both = [stored(1, 1, QUIET), stored(8, 8, 8 * QUIET)]
+    assert not any(cell.summary.disturbed for _, _, cell in _quiet(both) if cell.summary)
+    nine = [stored(10 + place, 1, QUIET) for place in range(9)]
+    slowed = [cell.summary for _, _, cell in _quiet([*nine, stored(1, 1, 2 * QUIET)]) if cell.summary][-1]
+    assert slowed.disturbed and slowed.median == 1.0 and slowed.slowdown == pytest.approx(2.0)
+    assert slowed.low < 0.9 * 0.5**summary.SHARE and slowed.high == 1.1, "the step may be faster"
+
+
+def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path: Path) -> None:
+    """Every fifth is disturbed once and every seventh always. A quiet process counts, a disturbed one does not."""
+    ran = defaultdict[int, list[int]](list)
+
+    def slow(work: Work) -> float:
+        size = work.task.settings["n_rec"]
+        ran[size].append(work.number)
+        return 1.9 if size % 7 == 0 or (size % 5 == 0 and work.number == 0) else 1.0
+
+    rows = {row.settings["n_rec"]: row for row in rows_of(tmp_path, slow)}
+    for size, numbers in ran.items():
+        wanted = 4 if size % 7 == 0 else 3 if size % 5 == 0 else 2
+        assert numbers == list(range(wanted)), "two quiet ones, two further ones at most"
+        quiet = sum(not (size % 7 == 0 or (size % 5 == 0 and number == 0)) for number in numbers)
+        assert len(rows[size].groups) == (quiet or len(numbers))
+    doubted = rows[7]
+    assert doubted.step_seconds and doubted.low_seconds
+    assert doubted.low_seconds < doubted.step_seconds / 1.9, "the step may be as fast as on the quiet machine"
+    assert [size for size, row in rows.items() if row.disturbed] == list(range(7, 61, 7))
+    again = defaultdict[int, list[int]](list)
+    rows_of(tmp_path, lambda work: again[work.task.settings["n_rec"]].append(work.number) or 1.0)
+    assert not again, "the same command has nothing left to do"
+
+
+@pytest.mark.parametrize("level", ["default", "rigorous"])
+def test_a_cell_that_needs_fewer_processes_than_it_may_have_still_gets_two_further_at_most(
+    tmp_path: Path, level: Any
+) -> None:
+    study = studies.load(write_study(tmp_path / "study", range(1, 21)))
+    answer = lambda work: Outcome(
+        work=work, report=slowed_report(work, 2.0 if work.task.settings["n_rec"] == 3 else 1.0)
+    )
+    with contextlib.closing(Store(tmp_path / "store.sqlite")) as store:
+        runs = [FakeEngine(answer), FakeEngine(answer)]
+        for engine in runs:
+            run(study, store, engine, FakeMachine(), Order(level=level))
+    counts = [Counter(work.task.settings["n_rec"] for work in engine.seen) for engine in runs]
+    assert counts[0][3] == counts[0][2] + 2 and not counts[1]
+
+
+def test_a_further_process_that_fails_leaves_the_cell_as_it_was(tmp_path: Path) -> None:
+    study = studies.load(write_study(tmp_path / "study", range(1, 21)))
+
+    def answer(work: Work) -> Outcome:
+        if work.number > 1:
+            return Outcome(work=work, state="crashed", error="it fell over")
+        return Outcome(
+            work=work, report=slowed_report(work, 2.0 if work.task.settings["n_rec"] == 3 else 1.0)
+        )
+
+    with contextlib.closing(Store(tmp_path / "store.sqlite")) as store:
+        engine = FakeEngine(answer)
+        tally = run(study, store, engine, FakeMachine(), Order(level="quick", whole=True))
+        assert tally.states == {"done": 20} and not tally.failures
+        assert any(work.number > 1 for work in engine.seen), "the disturbed one was measured again"
+        again = FakeEngine(answer)
+        run(study, store, again, FakeMachine(), Order(level="quick", whole=True))
+        assert not again.seen, "what failed twice is not repeated for ever"
+        measured = [row for row in results(study, store) if row.origin == "measured"]
+        assert all(row.state == "done" and row.step_seconds for row in measured)
+
+
+def test_a_child_for_a_cpu_reads_the_loop_before_and_after_all_its_samples() -> None:
+    task = Task(framework="numpy", variant="hand", job="rnn", settings={"n_rec": 5, "n_steps": 3})
+    protocol = Protocol(processes=1, most_processes=1, seconds=0.3, warm_seconds=0.02, precision=1e-9)
+    report = frameworks.run_task(task, protocol)
+    assert report.reference_loop is not None
+    readings = report.reference_loop.readings
+    assert readings[0][0] == 0 and readings[-1][0] == len(report.steady) and len(readings) > 2
+    quiet = keep_quiet(report)
+    fastest, slowest = (choose(seconds for _, seconds in readings) for choose in (min, max))
+    assert quiet.loop_seconds is not None and fastest <= quiet.loop_seconds <= slowest
+    assert set(quiet.steady) <= set(report.steady)
+
+
+def sampler_of(step_seconds: float, *, watches: bool = True) -> Sampler:
+    return Sampler(
+        lambda: time.sleep(step_seconds), lambda: None, 0.0005, lambda message: None, watches=watches
+    )
+
+
+def test_the_loop_is_read_between_windows_of_samples() -> None:
+    often, slow, never = sampler_of(0.002), sampler_of(0.06), sampler_of(0.002, watches=False)
+    for one in (often, slow, never):
+        one.steady(Protocol(seconds=0.3, precision=1e-9))
+    counts = [after for after, _ in often.readings]
+    assert counts == sorted(counts) and 2 < len(counts) < len(often.seconds)
+    between = [after for after, _ in slow.readings][: len(slow.seconds)]
+    assert between == list(range(len(slow.seconds))), "between any two long samples"
+    assert not never.readings
+
+
+def test_samples_that_agree_at_once_are_still_watched_for_longer_than_a_short_disturbance() -> None:
+    one = sampler_of(0.002)
+    begin = time.perf_counter()
+    assert one.steady(Protocol(seconds=0.8, precision=0.9)) == "precision"
+    assert time.perf_counter() - begin >= sampler._LEAST_SECONDS
+
+
+def test_a_reading_waits_until_the_core_has_recovered_from_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, ends = [0.0], list[float]()
+
+    def loop() -> float:
+        clock[0] += 1e-4
+        ends.append(clock[0])
+        return 2e-4 if clock[0] < 1e-3 else 1e-4  # a core that vector code left slow for a millisecond
+
+    monkeypatch.setattr(sampler, "reference_loop", loop)
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
+    one = sampler_of(0.002)
+    one._read_loop()
+    assert one.readings == [(0, 1e-4)] and ends[-4] > 1e-3
+
+
+def watched(seconds: list[float], readings: list[tuple[int, float]]) -> ProcessReport:
+    return ProcessReport(
+        samples={"steady": Samples(steps=2, seconds=tuple(seconds))},
+        reference_loop=ReferenceLoop(readings=tuple(readings)),
+    )
+
+
+def test_a_program_that_runs_for_most_of_a_process_leaves_its_time_as_it_was() -> None:
+    """Half as slow again for seven of ten samples, and the reference loop with it."""
+    seconds = [1.5] * 4 + [1.0, 1.01, 0.99] + [1.5] * 3
+    report = keep_quiet(watched(seconds, [(0, 2e-4), (4, 1e-4), (7, 1e-4), (8, 2e-4), (10, 2e-4)]))
+    assert report.steady == (1.0, 1.01, 0.99) and report.loop_seconds == 1e-4
+    assert report.samples["disturbed"].seconds == (1.5,) * 7, "no sample is lost"
+
+
+def test_samples_count_by_the_loop_and_never_by_their_own_time() -> None:
+    report = keep_quiet(watched([1.0, 9.0, 1.0, 1.0], [(0, 1e-4), (2, 1.05e-4), (4, 1e-4)]))
+    assert report.steady == (1.0, 9.0, 1.0, 1.0) and "disturbed" not in report.samples
+
+
+def test_one_quiet_sample_is_not_enough() -> None:
+    readings = [(0, 1e-4), (1, 1e-4), (2, 1.2e-4), (3, 1.4e-4), (5, 2e-4)]
+    report = keep_quiet(watched([1.0, 1.2, 1.4, 2.0, 2.0], readings))
+    assert report.steady == (1.0, 1.2, 1.4) and report.loop_seconds == pytest.approx(1.2e-4)
+
+
+def test_a_run_counts_the_quiet_part_of_every_process_and_stores_the_rest(tmp_path: Path) -> None:
+    study = studies.load(write_study(tmp_path / "study", (10,)))
+    report = watched([0.015] * 4 + [0.010] * 3, [(0, 2e-4), (4, 1e-4), (7, 1e-4)])
+    engine = FakeEngine(lambda work: Outcome(work=work, report=report))
+    with contextlib.closing(Store(tmp_path / "store.sqlite")) as store:
+        run(study, store, engine, FakeMachine(), Order(level="quick"))
+        (row,) = (row for row in results(study, store) if row.origin == "measured")
+        (number,) = (cell.id for _, _, cell in store.cells(study.name))
+        assert [len(each.samples["disturbed"].seconds) for each in store.reports(number)] == [4, 4]
+    assert row.step_seconds == 0.010 and row.groups == ((0.010,) * 3,) * 2
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        None,
+        "slow",
+        [],
+        [(0, 1e-4)],
+        [(0, 1e-4), (1, 1e-4)],
+        [(0, 1e-4), (2, 0.0)],
+        [(0, 1e-4), (2, float("nan"))],
+        [(0, 1e-4), (3, 1e-4), (2, 1e-4)],
+        [[0], [2]],
+        [(0, "a"), (2, "b")],
+    ],
+)
+def test_impossible_readings_are_ignored(readings: Any) -> None:
+    data = {"samples": {"steady": {"steps": 1, "seconds": [1.0, 2.0]}}}
+    report = keep_quiet(ProcessReport.read({**data, "reference_loop": {"readings": readings}}))
+    assert report.steady == (1.0, 2.0) and report.loop_seconds is None
+
+
+def test_a_report_arrives_from_another_machine_the_same() -> None:
+    report = dataclasses.replace(
+        keep_quiet(watched([1.0, 2.0, 3.0], [(0, 1e-4), (3, 1e-4)])),
+        ready=Ready(threads=2, cpus=(0, 1), versions={"python": "3.11"}, facts={"cuda": "12"}),
+        node="elsewhere",
+        linear=2.0,
+    )
+    assert ProcessReport.read(report.plain()) == report
