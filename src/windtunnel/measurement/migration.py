@@ -6,6 +6,7 @@ used other words, which are renamed here: way, unit, pulse and cuda.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from array import array
@@ -69,23 +70,32 @@ def convert_studies(db: sqlite3.Connection, schema: Schema) -> None:
         db.execute(f"DROP TABLE old_{table}")
 
 
+def is_taken_over(db: sqlite3.Connection, former: Path) -> bool:
+    return bool(db.execute("SELECT 1 FROM meta WHERE name = ?", (_taken_over(former),)).fetchone())
+
+
 def take_over(db: sqlite3.Connection, former: Path, schema: Schema) -> None:
     """Copy a former store of studies beside this one, once; the file itself stays as it is."""
-    name = f"taken over {former.name}"
-    if db.execute("SELECT 1 FROM meta WHERE name = ?", (name,)).fetchone():
-        return
-    other = sqlite3.connect(f"file:{former}?mode=ro", uri=True)
-    try:
-        if identity(other) != (STUDIES, 1):
-            return
-        copy = sqlite3.connect(":memory:", isolation_level=None)
-        other.backup(copy)
-    finally:
-        other.close()
-    convert_studies(copy, schema)
-    _insert(db, copy)
-    db.execute("INSERT INTO meta VALUES (?, datetime('now'))", (name,))
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    if not is_taken_over(db, former) and _read(former, copy):
+        convert_studies(copy, schema)
+        _insert(db, copy)
+        db.execute("INSERT INTO meta VALUES (?, datetime('now'))", (_taken_over(former),))
     copy.close()
+
+
+def _taken_over(former: Path) -> str:
+    return f"taken over {former.name}"
+
+
+def _read(former: Path, copy: sqlite3.Connection) -> bool:
+    """Read a file into `copy`; whether it is a former store of studies that can be read now."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{former}?mode=ro", uri=True)) as other:
+            other.backup(copy)
+        return identity(copy) == (STUDIES, 1)
+    except sqlite3.Error:
+        return False
 
 
 def _copy_studies(db: sqlite3.Connection) -> None:

@@ -166,10 +166,14 @@ class Store(Database):
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path or default_path(), _SCHEMA)
-        former = self.path.with_name(migration.FORMER_NAME)
-        if self.path == default_path() and self.path != former and former.is_file():
-            with self._writing() as db:
-                migration.take_over(db, former, _SCHEMA)
+        if self.path == default_path():
+            self._take_over_former(self.path.with_name(migration.FORMER_NAME))
+
+    def _take_over_former(self, former: Path) -> None:
+        if former == self.path or not former.is_file() or migration.is_taken_over(self._db, former):
+            return
+        with self._writing() as db:
+            migration.take_over(db, former, _SCHEMA)
 
     # Single measurements
 
