@@ -1,7 +1,8 @@
-"""Two runs of the same quick study on this machine: do their medians agree, and does comparing a run with itself find nothing?
+"""Two runs of the same quick study on this machine: do their medians agree, and are the runs found to be the
+same?
 
-Bars: medians agree within their intervals in 95 % of cells; an A/A comparison says "same" in 95 %.
-Words: --frameworks numpy,torch --only figure-02,figure-04 --level quick
+Bars: medians agree within their intervals in 95 % of cells; an A/A comparison says "same" in 95 %. Options:
+--frameworks numpy,torch --only figure-02,figure-04 --level quick
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import math
 import tempfile
 from pathlib import Path
 
+from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
 from windtunnel.study.results import by_interval, results
 from windtunnel.study.rows import Row
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Local
 from windtunnel.study.run.runner import Order, run
-from windtunnel.study.run.store import StudyStore
 from windtunnel.study.run.surroundings import Here
 from windtunnel.study.selection import key_of
 from windtunnel.study.statistics.compare import compare
@@ -27,14 +28,14 @@ BAR = 0.95
 
 
 def rows_of(study: studies.Study, order: Order, path: Path) -> list[Row]:
-    store = StudyStore(path)
+    store = Store(path)
     tally = run(study, store, Local(), Here(), order)
     print(f"  {path.stem}: " + ", ".join(f"{count} {state}" for state, count in tally.states.items()))
     return [row for row in results(study, store) if row.origin == "measured" and row.state == "done"]
 
 
 def agree(a: Row, b: Row) -> tuple[bool, bool, float]:
-    """Whether the intervals meet, whether the medians differ by no more than both intervals together allow, and by how much they differ."""
+    """Whether the intervals meet, whether they allow the difference together, and the difference."""
     assert (
         a.step_seconds
         and b.step_seconds
@@ -52,17 +53,21 @@ def agree(a: Row, b: Row) -> tuple[bool, bool, float]:
     return upper.low_seconds <= lower.high_seconds, apart <= both, apart
 
 
+def bar(share: float) -> str:
+    return f"bar {BAR:.0%}{'' if share >= BAR else '  NOT MET'}"
+
+
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--study", default="brandfonbrener-2017")
-    words.add_argument("--frameworks", default="numpy,torch")
-    words.add_argument("--only", default="figure-02,figure-03,figure-04,future-batching")
-    words.add_argument("--level", default="quick")
-    asked = words.parse_args()
-    study = studies.find(asked.study)
-    choice = Choice(figures=tuple(asked.only.split(",")), frameworks=tuple(asked.frameworks.split(",")))
-    order = Order(level=asked.level, choice=choice)
-    print(f"{study.name}, {asked.level}: {asked.only}; {asked.frameworks}")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--study", default="brandfonbrener-2017")
+    parser.add_argument("--frameworks", default="numpy,torch")
+    parser.add_argument("--only", default="figure-02,figure-03,figure-04,future-batching")
+    parser.add_argument("--level", default="quick")
+    options = parser.parse_args()
+    study = studies.find(options.study)
+    choice = Choice(figures=tuple(options.only.split(",")), frameworks=tuple(options.frameworks.split(",")))
+    order = Order(level=options.level, choice=choice)
+    print(f"{study.name}, {options.level}: {options.only}; {options.frameworks}")
     with tempfile.TemporaryDirectory() as folder:
         first, second = (
             rows_of(study, dataclasses.replace(order, seed=i), Path(folder) / f"run-{i}.sqlite")
@@ -73,17 +78,16 @@ def main() -> None:
     meet, within = (sum(pair[i] for pair in pairs) / len(pairs) for i in (0, 1))
     apart = sorted(pair[2] for pair in pairs)
     print(
-        f"{len(pairs)} cells in both; medians differ by {math.expm1(apart[len(apart) // 2]):.1%} at the median, {math.expm1(apart[-1]):.1%} at most"
+        f"{len(pairs)} cells in both; medians differ by {math.expm1(apart[len(apart) // 2]):.1%} at the "
+        f"median, {math.expm1(apart[-1]):.1%} at most"
     )
     print(
-        f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, bar {BAR:.0%}{'' if within >= BAR else '  NOT MET'}"
+        f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, {bar(within)}"
     )
     compared = compare(by_interval(first), by_interval(second))
     print(compared)
     same = compared.counts["same"] / len(compared.cells)
-    print(
-        f'A/A comparison says "same" in {same:.1%}, bar {BAR:.0%}{"" if same >= BAR else "  NOT MET"}: {compared.counts}'
-    )
+    print(f'A/A comparison says "same" in {same:.1%}, {bar(same)}: {compared.counts}')
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Forecast beside measurement for the two first jobs on this machine; prints a table and, if asked, writes JSON.
+"""Forecast beside measurement for the first two jobs on this machine; prints a table and writes JSON if
+named.
 
 python benchmarks/first_flight.py cpu|cuda|networks [results.json]
 
-`networks` flies every named network at its default settings on the device of this machine.
+`networks` measures every named network at its default settings on the device of this machine.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ def main(device: str, target: str | None) -> None:
         rows.append(
             {"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio}
         )
-        device = f"device {forecast.device_seconds * 1e3:9.3f} / {(measured.device_seconds or 0) * 1e3:9.3f}"
+        seconds = f"device {forecast.device_seconds * 1e3:9.3f} / {(measured.device_seconds or 0) * 1e3:9.3f}"
         words = " ".join(f"{k}={v}" for k, v in settings.items())
         print(f"{name:5} {words:34} {forecast.strategy} b{forecast.batch}")
         print(
-            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = {ratio:5.2f}  {device}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
+            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = "
+            f"{ratio:5.2f}  {seconds}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
             flush=True,
         )
     errors = sorted(abs(row["ratio"] - 1) for row in rows)
@@ -69,7 +71,8 @@ def main(device: str, target: str | None) -> None:
         for r in rows
     )
     print(
-        f"{len(rows)} rows: median error {statistics.median(errors):.0%}, worst {errors[-1]:.0%}, {inside} inside the interval"
+        f"{len(rows)} rows: median error {statistics.median(errors):.0%}, worst {errors[-1]:.0%}, "
+        f"{inside} inside the interval"
     )
     if target:
         Path(target).write_text(json.dumps(rows, indent=1))

@@ -1,6 +1,7 @@
-"""What timing costs: the child's timed loop beside the same loop bare, in turns, in one process. Bar: within 1 %.
+"""The cost of timing: the child's timing loop against the same loop without it, alternately in one process.
 
-The loop of the child takes samples, keeps them and asks now and then whether they are precise enough; the bare one only steps.
+Bar: within 1 %. The child's loop takes samples, stores them, reads the reference loop and checks now and then
+whether the samples are precise enough. The bare loop only steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from windtunnel.measurement.frameworks import base, catalogue
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.sampler import SAMPLE_SECONDS, Sampler
+from windtunnel.measurement.sampler import Sampler, sample_seconds
 from windtunnel.measurement.steady import Protocol
 
 BAR = 0.01
@@ -39,18 +40,19 @@ def bare(step: Callable[[], Any], group: int, samples: int) -> float:
 
 
 def ratio_of(task: Task) -> tuple[float, float, float, float]:
-    """Seconds of a step in the child's loop over bare: the median of all turns with its interval, and a step's seconds."""
+    """Seconds of a step in the child's loop over bare: the median of all rounds with its interval; a step's
+    seconds."""
     built = catalogue.file_of(catalogue.named(task.framework)).build(base.problem_of(task), task)
-    sampler = Sampler(built.step, built.sync, SAMPLE_SECONDS["cpu"], lambda message: None, feels=True)
+    sampler = Sampler(built.step, built.sync, sample_seconds("cpu"), lambda message: None, watches=True)
     sampler.first()
     sampler.warm_up(BLOCK.warm_seconds)
     ratios, alone = [], []
-    for turn in range(ROUNDS):
+    for number in range(ROUNDS):
         pair = {}
-        for which in ("loop", "bare") if turn % 2 else ("bare", "loop"):
+        for which in ("loop", "bare") if number % 2 else ("bare", "loop"):
             if which == "loop":
                 sampler.seconds.clear()
-                sampler.pulse.clear()
+                sampler.readings.clear()
                 sampler.steady(BLOCK)
                 pair[which] = statistics.median(sampler.seconds)
             else:
@@ -73,7 +75,8 @@ def main() -> None:
         ratio, low, high, step = ratio_of(task)
         worst = max(worst, abs(ratio - 1))
         print(
-            f"{task.label:<14}{task.job:<5}{dict(task.settings)!s:<34}{1e6 * step:9.1f} us a step   loop over bare {ratio:.4f} ({low:.4f} to {high:.4f})"
+            f"{task.label:<14}{task.job:<5}{dict(task.settings)!s:<34}{1e6 * step:9.1f} us a step   "
+            f"loop over bare {ratio:.4f} ({low:.4f} to {high:.4f})"
         )
     print(f"furthest from bare {worst:.2%}, bar {BAR:.0%}{'' if worst <= BAR else '  NOT MET'}")
 

@@ -1,4 +1,5 @@
-"""Work spread over machines: every piece comes back once, by name if it failed, one at a time on each machine."""
+"""Work spread over machines: every piece comes back once, by name if it failed, one at a time on each
+machine."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def work(key: str, protocol: Protocol = QUICK, variant: str = "hand") -> Work:
     return Work(key=key, number=0, task=task, protocol=protocol)
 
 
-# A framework of the user's own that notes when a child has loaded it, when it begins, when it goes on and when it has told its last loss,
-# and that dies where it is told to.
+# A framework of the user's own that notes when a child has loaded it, when it begins, when it goes on and
+# when it has told its last loss, and that dies where it is told to.
 OWN = """
 import atexit, os, signal, time
 from pathlib import Path
@@ -88,7 +89,8 @@ def build(problem, task):
     if task.variant == "patient":
         wait_for_two("loaded")
     facts = {"child": os.getpid(), "variant": task.variant}
-    return Built(step=step, number=number, parameters=1, dtype="float32", versions={}, facts=facts, compiles=task.variant == "compiles")
+    about = {"parameters": 1, "dtype": "float32", "versions": {}, "facts": facts}
+    return Built(step=step, number=number, compiles=task.variant == "compiles", **about)
 """
 
 
@@ -280,7 +282,9 @@ def test_two_children_of_one_lock_overlap_only_while_they_compile(
             pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, lock=lock), range(2))
         )
     began, told = notes(tmp_path, begins), notes(tmp_path, "told")
-    first, second = sorted((report.ready.facts["child"] for report in reports), key=lambda child: began[child])
+    first, second = sorted(
+        (report.ready.facts["child"] for report in reports), key=lambda child: began[child]
+    )
     assert told[first] <= began[second]
     if variant == "compiles":
         assert notes(tmp_path, "began")[second] < told[first], "it compiled while the other was timed"
@@ -347,7 +351,8 @@ def test_a_node_that_dies_is_an_outcome_and_the_other_node_does_the_rest(cluster
     doomed = [node["NodeID"] for node in engines._nodes(ray)].index(cluster.second.node_id)
 
     def pieces() -> Iterator[Work]:
-        """The node to die gets a piece that would not end by itself; it dies when the other one asks for more."""
+        """The node to die gets a piece that would not end by itself; it dies when the other one asks for
+        more."""
         yield from [work(f"cell {place}", LONG if place == doomed else QUICK) for place in range(2)]
         cluster.remove_node(cluster.second, allow_graceful=False)
         yield from [work("cell 2"), work("cell 3")]

@@ -50,7 +50,8 @@ def job_file(tmp_path: Path, body: str) -> wt.Workload:
             import os, signal, sys, time
             import torch, windtunnel as wt
             def build():
-                return wt.Workload(name="case", model=lambda: torch.nn.Linear(4, 4), batch=lambda n: torch.randn(n, 4), loss=loss,
+                return wt.Workload(name="case", model=lambda: torch.nn.Linear(4, 4),
+                                   batch=lambda n: torch.randn(n, 4), loss=loss,
                                    optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
             def loss(model, batch):
             """

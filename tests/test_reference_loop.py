@@ -1,4 +1,4 @@
-"""The reference loop: what slows a step and plain Python work alike shows which samples and processes count."""
+"""The reference loop: what slows it slows a step too, so it shows which samples and processes count."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def stored(number: int, threads: int, loop: float) -> tuple[str, str, StoredCell
         medians=(1.0,), median=1.0, low=0.9, high=1.1, loop_seconds=(loop,), firsts=(4.0,), ready=Ready()
     )
     task = {"threads": threads, "framework": "numpy"}
-    cell = StoredCell(
-        id=number, key="", text="", task=task, level="quick", state="done", summary=whole
-    )
+    cell = StoredCell(id=number, key="", text="", task=task, level="quick", state="done", summary=whole)
     return "figure", "case", cell
 
 
@@ -138,7 +136,8 @@ def test_loops_beside_many_threads_are_not_compared_with_those_beside_one() -> N
 
 
 def test_a_cell_that_met_a_slow_machine_is_measured_again_at_most_twice(tmp_path: Path) -> None:
-    """Every fifth is disturbed once and every seventh always. A quiet process counts, a disturbed one does not."""
+    """Every fifth is disturbed once and every seventh always. A quiet process counts, a disturbed one does
+    not."""
     ran = defaultdict[int, list[int]](list)
 
     def slow(work: Work) -> float:

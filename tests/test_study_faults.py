@@ -1,4 +1,5 @@
-"""What must not harm a study: a coordinator killed at any moment, children that fail in every variant, a full disk, two coordinators."""
+"""What must not harm a study: a coordinator killed at any moment, children that fail in every variant, a full
+disk, two coordinators."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ for kill in range(int(sys.argv[3])):
             coordinate()
         finally:
             os._exit(0)
-    if rng.random() < 0.7:  # most kills fall into the midst of the work, however long this machine takes to begin it
+    if rng.random() < 0.7:  # most kills come while work is under way, however long it takes to begin
         before, end = os.fstat(log).st_size, time.monotonic() + 10
         while os.fstat(log).st_size == before and time.monotonic() < end and not ended(child):
             time.sleep(0.001)
@@ -166,7 +167,8 @@ def test_of_two_coordinators_on_one_store_one_is_refused_and_no_cell_is_measured
     both = [
         start(
             tmp_path,
-            "\ntry:\n    print(coordinate().states)\nexcept StoreError as error:\n    print('refused', error)\n",
+            "\ntry:\n    print(coordinate().states)\n"
+            "except StoreError as error:\n    print('refused', error)\n",
         )
         for _ in range(2)
     ]
@@ -195,7 +197,8 @@ def build(problem, task):
     if task.variant == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if task.variant == "garbage":
-        os.write(speak, b"\\xff\\xfe half a line\\n[1, 2]\\n7\\n{\\"kind\\": \\"samples\\"}\\n{\\"no\\": \\"kind\\"}\\n")
+        os.write(speak, b"\\xff\\xfe half a line\\n[1, 2]\\n7\\n")
+        os.write(speak, b"{\\"kind\\": \\"samples\\"}\\n{\\"no\\": \\"kind\\"}\\n")
         os._exit(0)
     if task.variant == "silent":
         os._exit(0)
@@ -243,7 +246,8 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
     if request.param == "limit":
         yield (
             tmp_path,
-            "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+            "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
         )
         return
     folder = tmp_path / "disk"
@@ -276,7 +280,8 @@ def test_on_a_full_disk_the_run_says_so_and_what_was_there_stays(
     db = sqlite3.connect(folder / "study.sqlite")
     assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     whole = db.execute(
-        "SELECT count(*), count(DISTINCT process.id) FROM process LEFT JOIN sample ON process.id = process AND phase = 'steady'"
+        "SELECT count(*), count(DISTINCT process.id) FROM process "
+        "LEFT JOIN sample ON process.id = process AND phase = 'steady'"
     ).fetchone()
     assert whole[0] == whole[1], "no process without its samples"
     before = {

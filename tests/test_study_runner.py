@@ -1,4 +1,5 @@
-"""Running a study: every cell once, interleaved, stored as it comes; failures are results; resuming, levels, thousands of cells."""
+"""Running a study: every cell once, interleaved, stored as it comes; failures are results; resuming, levels,
+thousands of cells."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from typer.testing import CliRunner
 import windtunnel
 from windtunnel.cli import app
 from windtunnel.errors import BadRecord, Interrupted, StoreError
-from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement import summary
+from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.report import ProcessReport, Samples
 from windtunnel.measurement.steady import LEVELS, Interval, interval
 from windtunnel.measurement.store import Store, dump
@@ -57,9 +58,7 @@ def fail(work: Work, state: str = "crashed") -> Outcome:
     return Outcome(work=work, state=state, error="A process was ended by SIGSEGV.")
 
 
-def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(
-    tmp_path: Path, store: Store
-) -> None:
+def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(tmp_path: Path, store: Store) -> None:
     engine = FakeEngine()
     tally = run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
     assert tally.states == {"done": 10} and not tally.failed
@@ -326,16 +325,15 @@ def test_drawing_ranks_gives_the_interval_of_drawing_samples() -> None:
 
 
 def test_an_interval_of_few_processes_is_no_narrower_than_processes_differ() -> None:
-    """Processes that differ by a normal 5 %: one of them alone must be within its interval in about 95 of 100 cells."""
+    """Processes that differ by a normal 5 %: one of them alone must be within its interval in about 95 of 100
+    cells."""
     rng = random.Random(5)
     spread = summary.spread_between([[math.exp(rng.gauss(0, 0.05)) for _ in range(2)] for _ in range(400)])
     assert spread == pytest.approx(1.96 * 0.05, rel=0.15)
     inside = 0
     for _ in range(400):
         median = math.exp(rng.gauss(0, 0.05))
-        low, high = summary.widen(
-            Summary(medians=(median,), median=median, low=median, high=median), spread
-        )
+        low, high = summary.widen(Summary(medians=(median,), median=median, low=median, high=median), spread)
         inside += low <= 1.0 <= high
     assert inside / 400 >= 0.9
 
@@ -397,7 +395,13 @@ def ask(*words: str) -> str:
 
 
 ON_GPU = '[[case]]\nname = "gpu"\nlabels = ["torch:loop", "torch:graph"]\ndevice = "gpu"\n'
-PRINTED = '[[published]]\ncase = "K80"\nlabel = "theano:scan"\ndevice_name = "k80"\nrows = { n_rec = [10, 11] }\ntable = [[0.5], ["na"]]\n'
+PRINTED = """[[published]]
+case = "K80"
+label = "theano:scan"
+device_name = "k80"
+rows = { n_rec = [10, 11] }
+table = [[0.5], ["na"]]
+"""
 
 
 def test_exported_rows_are_read_back_the_same(tmp_path: Path) -> None:
@@ -465,7 +469,8 @@ def test_rows_of_another_machine_join_a_report_and_take_the_place_of_forecasts(
 
 
 def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resume, status and rows of 10,000 cells take seconds: measured against what this machine takes to parse as many lines of JSON."""
+    """Resume, status and rows of 10,000 cells take seconds: measured against what this machine takes to parse
+    as many lines of JSON."""
     study = studies.find(
         str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:way{i}" for i in range(10)]))
     )
@@ -524,9 +529,7 @@ def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, st
     )
 
 
-def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(
-    tmp_path: Path, store: Store
-) -> None:
+def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(tmp_path: Path, store: Store) -> None:
     from windtunnel.measurement import store as module
 
     host = module._own_name().split("|")[0]

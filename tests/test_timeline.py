@@ -232,7 +232,7 @@ GPU_STEP = (
 def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
     watched = profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5)
     parts = profiler.sum_up(watched, "cuda")
-    assert parts["ops"] == pytest.approx(
+    assert parts.ops == pytest.approx(
         {
             "addmm": 4e-6,
             "mm": 1e-6,
@@ -240,10 +240,10 @@ def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
             "void at::native::vectorized_elementwise_kernel<4, relu>": 0.5e-6,
         }
     )
-    assert parts["families"] == pytest.approx({"matmul": 5e-6, "optimiser": 2e-6, "streaming": 0.5e-6})
-    assert parts["busy"] == pytest.approx(7.5e-6), "a range mirrored on the device is no work"
-    assert parts["update"] == pytest.approx(2e-6) and parts["kernels"] == 4
-    assert parts["copy"] == pytest.approx(3e-6) and parts["exposed_copy"] == pytest.approx(0.0)
+    assert parts.families == pytest.approx({"matmul": 5e-6, "optimiser": 2e-6, "streaming": 0.5e-6})
+    assert parts.busy == pytest.approx(7.5e-6), "a range mirrored on the device is no work"
+    assert parts.update == pytest.approx(2e-6) and parts.kernels == 4
+    assert parts.copy == pytest.approx(3e-6) and parts.exposed_copy == pytest.approx(0.0)
 
 
 def test_a_gpu_step_shows_threads_streams_and_the_copy_engine_apart() -> None:
@@ -288,8 +288,8 @@ def test_time_inside_an_op_is_its_own_and_not_that_of_the_ops_below() -> None:
         for name, start, end in spans
     )
     parts = profiler.sum_up(profiler.Watched(events, 1, 10.0), "cpu")
-    assert parts["ops"] == {"linear": 1.5, "addmm": 3.0, "relu": 2.0}
-    assert parts["families"] == {"matmul": 4.5, "streaming": 2.0}
+    assert parts.ops == {"linear": 1.5, "addmm": 3.0, "relu": 2.0}
+    assert parts.families == {"matmul": 4.5, "streaming": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The measuring child: builds a job or a framework's tasks, times steps, and reports on a pipe of its own.
 
-Run as `python -m windtunnel.measurement.child FD`, or through frameworks/start.py in a framework's own interpreter,
-with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code prints goes to standard
-error and disturbs nothing.
+Run as `python -m windtunnel.measurement.child FD`, or through frameworks/start.py in a framework's own
+interpreter, with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code
+prints goes to standard error and disturbs nothing.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def main() -> None:
 def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
     """The same in a forked child, for a job made of functions that only this process has.
 
-    The work runs on a new thread: the parent's thread pools do not survive the fork, and OpenMP keeps a pool for
-    each thread that starts parallel work.
+    The work runs on a new thread: the parent's thread pools do not survive the fork, and OpenMP keeps a pool
+    for each thread that starts parallel work.
     """
     process.die_with_parent()
     thread = threading.Thread(target=_Child(order, process.emit_on(descriptor), workload).run)
@@ -108,7 +108,8 @@ class _Child:
             self._fail(state, _words(error), hint)
 
     def _subjects(self) -> Iterator[Subject]:
-        """One after another, each with its libraries loaded, so that their memory is not counted as the job's."""
+        """One after another, each with its libraries loaded, so that their memory is not counted as the
+        job's."""
         if self.order.job is not None:
             from windtunnel.measurement.job import JobSubject
 
@@ -135,8 +136,9 @@ class _Child:
             gc.collect()
 
     def _time(self, subject: Subject, built: Built, place: _Place) -> None:
-        """Memory and the check of the clock are only those of a process's first subject: an earlier one's memory
-        would be in them. What compiles does so before it takes the lock, as that needs the host alone for seconds.
+        """Memory and the check of the clock are only those of a process's first subject: an earlier one's
+        memory would be in them. What compiles does so before it takes the lock, as that needs the host alone
+        for seconds.
         """
         if not built.compiles:
             self.lock.take()

@@ -29,8 +29,8 @@ Hear = Callable[[Message], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a child: the command, to which the pipe's number is added, its environment, and the number of
-    threads to whose processors it is pinned, None for all."""
+    """How to start a child: the command, to which the pipe's number is added, its environment, and the number
+    of threads to whose processors it is pinned, None for all."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -58,7 +58,8 @@ def spawn(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> ProcessRep
 
 
 def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | MeasurementFailed | None]:
-    """Carry out an order of several tasks: a report or a failure for each, None where the child ended before it."""
+    """Carry out an order of several tasks: a report or a failure for each, None where the child ended before
+    it."""
     assert order.tasks is not None
     ending = converse(launch, order)
     parts = list[list[Message]]()
@@ -179,7 +180,7 @@ def pinned(threads: int | None) -> Iterator[None]:
 
 
 def _listen(reader: int, timeout: float, hear: Hear) -> tuple[list[Message], bool]:
-    """All messages of a child until it closes its pipe or its time is up. Waiting for a lock is not its time."""
+    """All messages of a child until it closes its pipe or its time is up. Waits for a lock do not count."""
     deadline = time.monotonic() + timeout
     messages, rest = list[Message](), b""
     with os.fdopen(reader, "rb", buffering=0) as pipe:

@@ -1,6 +1,7 @@
 """Steps whose forward and backward are compiled by torch.compile; the optimizer stays eager.
 
-The first step compiles, or loads what an earlier process compiled from PyTorch's cache. It never counts as steady.
+The first step compiles, or loads what an earlier process compiled from PyTorch's cache. It never counts as
+steady.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def load() -> None:
 
 
 def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
-    """The same job with its loss compiled, and so its backward. A job with its own step gets its model compiled."""
+    """The same job with its loss compiled, and so its backward. A job with its own step gets its model
+    compiled."""
     if workload.loss is not None:
         return dataclasses.replace(workload, loss=torch.compile(workload.loss))
     for part in (model, *model.children()):

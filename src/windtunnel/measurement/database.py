@@ -1,4 +1,5 @@
-"""One SQLite file of windtunnel's: rollback journal and full sync, so that a kill or a full disk loses nothing."""
+"""One SQLite file of windtunnel's: rollback journal and full sync, so that a kill or a full disk loses
+nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Migration = Callable[[sqlite3.Connection], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """Tables of a store. SQLite's `application` number marks the file as windtunnel's, `version` counts changes.
+    """Tables of a store. SQLite's `application` number marks the file as windtunnel's, `version` counts
+    changes.
 
     `migrations` convert older files in place, by their application number and version.
     """
@@ -44,7 +46,8 @@ def identity(db: sqlite3.Connection) -> tuple[int, int]:
 
 
 class Database:
-    """An open file with the tables of a schema. Every write is one transaction; every trouble one clear error."""
+    """An open file with the tables of a schema. Every write is one transaction; every trouble one clear
+    error."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self._schema = path, schema

@@ -54,7 +54,8 @@ def busy_cores(seconds: float = 0.3) -> float:
 
 
 def cpus_for(threads: int) -> set[int] | None:
-    """The processors to pin a child to, one for each thread. The last ones, as systems prefer to use the first."""
+    """The processors to pin a child to, one for each thread. The last ones, as systems prefer to use the
+    first."""
     allowed = here.available_cpus()
     if not hasattr(os, "sched_setaffinity") or threads >= len(allowed):
         return None
@@ -74,7 +75,7 @@ def _one_per_core(cpus: list[int]) -> list[int]:
 
 
 class QuietMoments:
-    """Waits for moments in which the machine is as fast as it was ever seen, as other programs come and go."""
+    """Waits for moments in which the machine is as fast as it ever was, since other programs come and go."""
 
     def __init__(self) -> None:
         self.best = min(_pace() for _ in range(15))

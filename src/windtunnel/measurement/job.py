@@ -1,4 +1,4 @@
-"""A job with its strategy in PyTorch, as the measuring child builds it, steps it and looks inside one step."""
+"""A job with its strategy in PyTorch, as the measuring child builds it, runs it and profiles it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from windtunnel import records
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.measurement import compilation
 from windtunnel.measurement.frameworks.base import Built
@@ -74,8 +75,8 @@ class JobSubject:
         steps = _PROFILED_STEPS if statistics.median(sampler.seconds) < _SLOW_SECONDS else 1
         watched = profiler.watch(self.torch, sampler.step, sampler.sync, self.device, steps)
         profiled = profiler.sum_up(watched, self.device)
-        launching = profiled["wall"] - profiled["busy"] if host is None else host
-        emit({"kind": "profiled", **profiled, "host": launching})
+        launching = profiled.wall - profiled.busy if host is None else host
+        emit({"kind": "profiled", **records.plain(profiled), "host": launching})
         if self.order.timeline:
             emit({"kind": "timeline", **profiler.last_step(watched)})
 

@@ -33,8 +33,8 @@ from windtunnel.strategy import Strategy
 class Measurement(Result):
     """Steps that were really run.
 
-    `families` are the device's seconds by family of op. `kernels` counts them in a step, where the device is a GPU.
-    A measurement is `disturbed` where other programs slowed every process of it.
+    `families` are the device's seconds by family of op. `kernels` counts them in a step, where the device is
+    a GPU. A measurement is `disturbed` where other programs slowed every process of it.
     """
 
     families: Mapping[str, float] = field(default_factory=dict)
@@ -208,8 +208,8 @@ class _MeasuredJob:
             cautions.append(f"{left} of {len(reports)} processes are left out, which were slowed throughout")
         if whole.disturbed:
             cautions.append(
-                f"no process met a quiet moment: the reference loop ran {whole.slowdown:.2f} times as slow as "
-                "on the quiet machine, so the step may be faster than measured"
+                f"no process met a quiet moment: the reference loop ran {whole.slowdown:.2f} times as slow "
+                "as on the quiet machine, so the step may be faster than measured"
             )
         return cautions
 

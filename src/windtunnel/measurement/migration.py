@@ -1,7 +1,7 @@
 """Stores of earlier versions, converted in place to the tables of today; nothing they hold is lost.
 
-Before version 2 there were two kinds of files: measurements, with one row for each sample, and studies. Their records
-used other words, which are renamed here: way, unit, pulse and cuda.
+Before version 2 there were two kinds of files: measurements, with one row for each sample, and studies. Their
+records used other words, which are renamed here: way, unit, pulse and cuda.
 """
 
 from __future__ import annotations
@@ -27,47 +27,62 @@ _SUMMARY_GONE = ("first",)  # the median of `firsts`
 
 def convert_measurements(db: sqlite3.Connection, schema: Schema) -> None:
     """A store of measurements of version 1: tables measurement, process and sample."""
-    for table in ("measurement", "process", "sample"):
-        db.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+    tables = ("measurement", "process", "sample")
+    _rename(db, tables)
     db.execute("DROP INDEX IF EXISTS measurement_key")
     schema.create(db)
     query = "SELECT id, key, created, cell, state, error, result FROM old_measurement ORDER BY id"
     for number, key, created, cell, state, error, result in db.execute(query).fetchall():
         task = _renamed(json.loads(cell))
-        facts = json.dumps(task.pop("environment", {}), sort_keys=True)
-        db.execute("INSERT OR IGNORE INTO environment (facts) VALUES (?)", (facts,))
-        db.execute(
-            "INSERT INTO cell (id, kind, key, created, task, level, environment, state, error, finished, result) "
-            "SELECT ?, 'single', ?, ?, ?, '', id, ?, ?, ?, ? FROM environment WHERE facts = ?",
-            (
-                *(number, key, created, json.dumps(task, sort_keys=True), _STATES.get(state, state), error),
-                *(created, _text(result), facts),
-            ),
+        facts = _dump(task.pop("environment", {}))
+        _put(
+            db,
+            "cell",
+            id=number,
+            kind="single",
+            key=key,
+            created=created,
+            task=_dump(task),
+            level="",
+            environment=environment_of(db, facts),
+            state=_STATES.get(state, state),
+            error=error,
+            finished=created,
+            result=_text(result),
         )
     for number, cell, place, state, report in db.execute("SELECT * FROM old_process").fetchall():
-        text = json.dumps(_report(json.loads(report)))
-        db.execute(
-            "INSERT INTO process (id, cell, number, state, report) VALUES (?, ?, ?, ?, ?)",
-            (number, cell, place, state, text),
-        )
-    rows = db.execute("SELECT * FROM old_sample ORDER BY process, phase, position")
-    for (process, phase), samples in groupby(rows.fetchall(), key=lambda row: row[:2]):
-        every = list(samples)
-        seconds = array("d", [row[4] for row in every]).tobytes()
-        db.execute("INSERT INTO sample VALUES (?, ?, ?, ?)", (process, phase, every[0][3], seconds))
-    for table in ("sample", "process", "measurement"):
-        db.execute(f"DROP TABLE old_{table}")
+        _put(db, "process", id=number, cell=cell, number=place, state=state, report=_report(report))
+    rows = db.execute("SELECT * FROM old_sample ORDER BY process, phase, position").fetchall()
+    for (process, phase), group in groupby(rows, key=lambda row: row[:2]):
+        samples = list(group)
+        seconds = array("d", [row[4] for row in samples]).tobytes()
+        _put(db, "sample", process=process, phase=phase, steps=samples[0][3], seconds=seconds)
+    _drop(db, tables)
 
 
 def convert_studies(db: sqlite3.Connection, schema: Schema) -> None:
-    """A store of studies of version 1: the tables of today, but for the environment and the kind of a cell."""
+    """A store of studies of version 1: the tables of today but for environment and kind of a cell."""
     tables = ("meta", "lock", "surroundings", "cell", "place", "process", "sample", "forecast")
-    for table in tables:
-        db.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+    _rename(db, tables)
     schema.create(db)
-    _copy_studies(db)
-    for table in reversed(tables):
-        db.execute(f"DROP TABLE old_{table}")
+    for table in ("meta", "lock"):
+        db.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")
+    for number, facts in db.execute("SELECT id, facts FROM old_surroundings").fetchall():
+        _put(db, "environment", id=number, facts=_text(facts))
+    names = ("id", "key", "created", "level", "state", "error", "finished")
+    query = f"SELECT surroundings, task, summary, {', '.join(names)} FROM old_cell"
+    for facts, task, summary, *row in db.execute(query).fetchall():
+        values = dict(zip(names, row, strict=True))
+        texts = {"task": _text(task), "summary": _summary(summary)}
+        _put(db, "cell", kind="study", environment=facts, **values, **texts)
+    db.execute("INSERT INTO place SELECT * FROM old_place")
+    query = "SELECT id, cell, number, state, error, report FROM old_process"
+    for *row, report in db.execute(query).fetchall():
+        db.execute("INSERT INTO process VALUES (?, ?, ?, ?, ?, ?)", (*row, _report(report)))
+    db.execute("INSERT INTO sample SELECT * FROM old_sample")
+    for task, machine, program, found in db.execute("SELECT * FROM old_forecast").fetchall():
+        _put(db, "forecast", task=_text(task), machine=machine, program=program, found=_text(found))
+    _drop(db, tables)
 
 
 def is_taken_over(db: sqlite3.Connection, former: Path) -> bool:
@@ -98,61 +113,61 @@ def _read(former: Path, copy: sqlite3.Connection) -> bool:
         return False
 
 
-def _copy_studies(db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO meta SELECT * FROM old_meta")
-    db.execute("INSERT INTO lock SELECT * FROM old_lock")
-    for number, facts in db.execute("SELECT id, facts FROM old_surroundings").fetchall():
-        db.execute("INSERT INTO environment VALUES (?, ?)", (number, _text(facts)))
-    columns = "id, key, created, level, surroundings, state, error, finished, task, summary"
-    for *row, task, summary in db.execute(f"SELECT {columns} FROM old_cell").fetchall():
-        db.execute(
-            "INSERT INTO cell (id, kind, key, created, level, environment, state, error, finished, task, summary)"
-            " VALUES (?, 'study', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*row, _text(task), _summary(summary)),
-        )
-    db.execute("INSERT INTO place SELECT * FROM old_place")
-    for *row, report in db.execute(
-        "SELECT id, cell, number, state, error, report FROM old_process"
-    ).fetchall():
-        text = json.dumps(_report(json.loads(report)))
-        db.execute("INSERT INTO process VALUES (?, ?, ?, ?, ?, ?)", (*row, text))
-    db.execute("INSERT INTO sample SELECT * FROM old_sample")
-    for task, machine, program, found in db.execute("SELECT * FROM old_forecast").fetchall():
-        row = (_text(task), machine, program, _text(found))
-        db.execute("INSERT OR IGNORE INTO forecast VALUES (?, ?, ?, ?)", row)
-
-
 def _insert(db: sqlite3.Connection, copy: sqlite3.Connection) -> None:
     """Everything of another store of today's version, with new numbers; cells that are here already stay."""
-    environments, cells, processes = dict[int, int](), dict[int, int](), dict[int, int]()
-    db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", copy.execute("SELECT * FROM meta"))
-    for number, facts in copy.execute("SELECT id, facts FROM environment"):
-        db.execute("INSERT OR IGNORE INTO environment (facts) VALUES (?)", (facts,))
-        row = db.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()
-        environments[number] = row[0]
-    columns = "environment, kind, key, created, task, level, state, error, finished, summary, result"
-    for number, environment, *row in copy.execute(f"SELECT id, {columns} FROM cell"):
-        marks = ", ".join("?" * 11)
-        done = db.execute(
-            f"INSERT OR IGNORE INTO cell ({columns}) VALUES ({marks})", (environments[environment], *row)
-        )
-        if done.rowcount == 1:
-            cells[number] = int(done.lastrowid or 0)
+    rows = copy.execute("SELECT * FROM meta")
+    db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
+    cells, processes = _insert_cells(db, copy), dict[int, int]()
     for study, figure, line, cell in copy.execute("SELECT * FROM place"):
         if cell in cells:
-            db.execute("INSERT OR IGNORE INTO place VALUES (?, ?, ?, ?)", (study, figure, line, cells[cell]))
-    for number, cell, *row in copy.execute("SELECT id, cell, number, state, error, report FROM process"):
+            _put(db, "place", study=study, figure=figure, line=line, cell=cells[cell])
+    for number, cell, place, state, error, report in copy.execute("SELECT * FROM process"):
         if cell in cells:
-            done = db.execute(
-                "INSERT INTO process (cell, number, state, error, report) VALUES (?, ?, ?, ?, ?)",
-                (cells[cell], *row),
+            processes[number] = _put(
+                db, "process", cell=cells[cell], number=place, state=state, error=error, report=report
             )
-            processes[number] = int(done.lastrowid or 0)
-    for process, *row in copy.execute("SELECT * FROM sample"):
+    for process, phase, steps, seconds in copy.execute("SELECT * FROM sample"):
         if process in processes:
-            db.execute("INSERT INTO sample VALUES (?, ?, ?, ?)", (processes[process], *row))
+            _put(db, "sample", process=processes[process], phase=phase, steps=steps, seconds=seconds)
     rows = copy.execute("SELECT * FROM forecast")
     db.executemany("INSERT OR IGNORE INTO forecast VALUES (?, ?, ?, ?)", rows)
+
+
+def _insert_cells(db: sqlite3.Connection, copy: sqlite3.Connection) -> dict[int, int]:
+    """Cells that are new here: their numbers there and here."""
+    facts = dict(copy.execute("SELECT id, facts FROM environment"))
+    known = {key for (key,) in db.execute("SELECT key FROM cell WHERE kind = 'study'")}
+    names = ("kind", "key", "created", "task", "level", "state", "error", "finished", "summary", "result")
+    cells = {}
+    for number, environment, *row in copy.execute(f"SELECT id, environment, {', '.join(names)} FROM cell"):
+        values = dict(zip(names, row, strict=True))
+        if values["key"] not in known:
+            here = environment_of(db, facts[environment])
+            cells[number] = _put(db, "cell", environment=here, **values)
+    return cells
+
+
+def _rename(db: sqlite3.Connection, tables: tuple[str, ...]) -> None:
+    for table in tables:
+        db.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+
+
+def _drop(db: sqlite3.Connection, tables: tuple[str, ...]) -> None:
+    for table in reversed(tables):
+        db.execute(f"DROP TABLE old_{table}")
+
+
+def _put(db: sqlite3.Connection, table: str, **values: Any) -> int:
+    """Insert a row; give its number."""
+    marks = ", ".join("?" * len(values))
+    row = db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+    return int(row.lastrowid or 0)
+
+
+def environment_of(db: sqlite3.Connection, facts: str) -> int:
+    """The number of the environment with these facts, which is added where it is new."""
+    db.execute("INSERT OR IGNORE INTO environment (facts) VALUES (?)", (facts,))
+    return int(db.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()[0])
 
 
 def _renamed(data: Any) -> Any:
@@ -166,21 +181,26 @@ def _value(key: str, value: Any) -> Any:
     return "gpu" if key == "device" and value == "cuda" else _renamed(value)
 
 
+def _dump(data: Any) -> str:
+    return json.dumps(data, sort_keys=True)
+
+
 def _text(text: str | None) -> str | None:
-    return None if text is None else json.dumps(_renamed(json.loads(text)), sort_keys=True)
+    return None if text is None else _dump(_renamed(json.loads(text)))
 
 
 def _summary(text: str | None) -> str | None:
     if text is None:
         return None
     old = {key: value for key, value in json.loads(text).items() if key not in _SUMMARY_GONE}
-    return json.dumps({_SUMMARY_KEYS.get(key, key): _renamed(value) for key, value in old.items()})
+    return _dump({_SUMMARY_KEYS.get(key, key): _renamed(value) for key, value in old.items()})
 
 
-def _report(old: Mapping[str, Any]) -> dict[str, Any]:
+def _report(text: str) -> str:
     """A process's report, which was its messages by kind."""
+    old = json.loads(text)
     report = {
-        name: {k: v for k, v in _renamed(old[name]).items() if k != "kind"}
+        name: {key: value for key, value in _renamed(old[name]).items() if key != "kind"}
         for name in ("ready", "memory", "compiled", "losses")
         if name in old
     }
@@ -193,4 +213,4 @@ def _report(old: Mapping[str, Any]) -> dict[str, Any]:
         seconds = {"seconds": pulse["seconds"]} if "seconds" in pulse else {}
         report["reference_loop"] = {"readings": pulse.get("felt", []), **seconds}
     done = {key: value for key, value in old.get("done", {}).items() if key in ("stopped", "linear")}
-    return report | done | {key: old[key] for key in ("others", "node") if key in old}
+    return json.dumps(report | done | {key: old[key] for key in ("others", "node") if key in old})

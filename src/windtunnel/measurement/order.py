@@ -1,4 +1,4 @@
-"""What a child process is told to do, as it travels to it: a job with its strategy, or tasks for a framework."""
+"""The order that a child process carries out: measure a job with its strategy, or tasks of a framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from windtunnel.measurement.steady import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOrder:
-    """A job that PyTorch runs with a strategy. `job` is empty where the child has the job already, being a fork.
+    """A job that PyTorch runs with a strategy. `job` is empty where the child has the job already, being a
+    fork.
 
     With `timeline` the child also sends the events of one profiled step.
     """
@@ -31,7 +32,8 @@ class JobOrder:
 class TaskOrder:
     """Tasks for one framework, one after another: `module` builds them, `imports` are loaded before.
 
-    With `loss_steps` above 0 nothing is timed: the child sends the losses of so many first steps of each task.
+    With `loss_steps` above 0 nothing is timed: the child sends the losses of so many first steps of each
+    task.
     """
 
     tasks: tuple[Task, ...]

@@ -31,7 +31,7 @@ def die_with_parent() -> None:
 
 
 class Lock:
-    """A file that one process at a time may hold. The system frees it when its holder ends, however it ends."""
+    """A file that one process at a time may hold. The system frees it when its holder ends in any way."""
 
     def __init__(self, path: str, emit: Emit) -> None:
         self.file = os.open(path, os.O_CREAT | os.O_RDWR) if path else None

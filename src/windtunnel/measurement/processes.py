@@ -51,8 +51,8 @@ class MeasureOptions:
 class Plan:
     """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
 
-    The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of a
-    user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
+    The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
+    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
     """
 
     task: Mapping[str, Any]
@@ -85,7 +85,8 @@ class Processes:
             done = len(self.store.reports(self.cell))
             again = "goes on from there; --fresh begins anew" if done else "begins anew"
             raise Interrupted(
-                f"{done} of {self.protocol.processes} processes are measured and stored in {self.store.path}.",
+                f"{done} of {self.protocol.processes} processes are measured and stored in "
+                f"{self.store.path}.",
                 hint=f"The same command {again}.",
             ) from None
         except MeasurementFailed as error:

@@ -1,7 +1,7 @@
-"""A few steps under the framework's profiler: who worked when, and for how long in all.
+"""A few steps under PyTorch's profiler: what ran when, and for how long in all.
 
-A profiled step is slower than a plain one, the host's part above all, so these seconds say where time goes and not how long a
-step takes.
+A profiled step is slower than a plain one, the host's part above all. These seconds say where time goes, not
+how long a step takes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from windtunnel.measurement.families import COMPILED, HOST, family_of_kernel, family_of_op
+from windtunnel.measurement.report import Profiled
 
 MOST_EVENTS = 20_000
 _STEP = "windtunnel step"
@@ -25,8 +26,9 @@ Lane = Literal["host", "device", "copy"]
 class Event(NamedTuple):
     """A span of one lane in seconds since the profiler began.
 
-    `row` tells threads of the host and streams of the device apart. `op` is what launched a kernel or copy, and `launched` when that
-    began; for the host's own events they are the event itself. A `marked` event is a range somebody marked, not work.
+    `row` is the thread of the host or the stream of the device. `op` launched a kernel or copy, and began at
+    `launched`; for the host's own events they are the event itself. A `marked` event is a range that the
+    program marked, not work.
     """
 
     name: str
@@ -72,8 +74,8 @@ def watch(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device:
 def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
     """Our events from the profiler's raw ones, each kernel with the innermost op that launched it.
 
-    The raw ones are used since the profiler's own summary lets an op inherit kernels of another of its name. What it marks on
-    the device to mirror a range of the host is left out, or kernels inside would count twice.
+    The profiler's own summary attributes kernels to other ops of the same name, so the raw events are used.
+    Ranges that it mirrors on the device are left out, since kernels inside would count twice.
     """
     begin = min((event.start_ns() for event in raw), default=0)
     ops = {event.correlation_id(): event for event in raw if _can_launch(event, device)}
@@ -81,7 +83,7 @@ def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
         start = (event.start_ns() - begin) / 1e9
         end = start + event.duration_ns() / 1e9
         if event.device_type() != device:
-            # What the driver's calls take belongs to the op around them, which the raw event names as its link.
+            # The time of a driver's call belongs to the op around it, to which the raw event links.
             if (
                 event.linked_correlation_id() == 0
                 and not event.is_async()
@@ -112,8 +114,8 @@ def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
             )
 
 
-def sum_up(watched: Watched, device: str) -> dict[str, Any]:
-    """Seconds of one step: of all of it, of the device by op and by family, of the optimiser, and of copies."""
+def sum_up(watched: Watched, device: str) -> Profiled:
+    """Seconds of one step: in all, of the device by op and by family, of the optimizer, and of copies."""
     pieces = list(_device_pieces(watched.events) if device != "cpu" else _cpu_pieces(watched.events))
     updates = [
         (e.start, e.end)
@@ -129,20 +131,21 @@ def sum_up(watched: Watched, device: str) -> dict[str, Any]:
         update += seconds / watched.steps if any(start <= launched <= end for start, end in updates) else 0.0
     on_device = [e for e in watched.events if e.lane == "device"]
     copies = [e for e in watched.events if e.lane == "copy"]
-    return {
-        "wall": watched.wall / watched.steps,
-        "busy": sum(families.values()),
-        "update": update,
-        "copy": sum(e.seconds for e in copies) / watched.steps,
-        "exposed_copy": (_covered([*on_device, *copies]) - _covered(on_device)) / watched.steps,
-        "kernels": len(on_device) / watched.steps,
-        "ops": dict(ops),
-        "families": dict(families),
-    }
+    return Profiled(
+        wall=watched.wall / watched.steps,
+        busy=sum(families.values()),
+        update=update,
+        copy=sum(e.seconds for e in copies) / watched.steps,
+        exposed_copy=(_covered([*on_device, *copies]) - _covered(on_device)) / watched.steps,
+        kernels=len(on_device) / watched.steps,
+        ops=dict(ops),
+        families=dict(families),
+    )
 
 
 def last_step(watched: Watched) -> dict[str, Any]:
-    """The last step as plain data: all that began on any lane since the host began it. Says how much was too much to tell."""
+    """The last step as plain data: all that began on any lane since the host began it, and how much is left
+    out."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)
     shown = sorted(
         (e for e in watched.events if e.start >= begin and e.seconds > 0), key=lambda e: (e.start, -e.end)
@@ -162,7 +165,7 @@ def last_step(watched: Watched) -> dict[str, Any]:
 
 
 def _cpu_pieces(events: Iterable[Event]) -> Iterator[tuple[str, str, float, float]]:
-    """Time inside each op but not inside one below it. A CPU does what it launches, so views and the like are left to the host."""
+    """Time inside each op but not inside one below it. Views and allocations count as the host's."""
     for event, seconds in _own_seconds(e for e in events if e.lane == "host"):
         if event.name.startswith(("aten::", "mkldnn::", "mkl::", COMPILED)):
             family = family_of_op(event.name)
@@ -209,7 +212,7 @@ def _covered(events: Sequence[Event]) -> float:
 
 
 def _can_launch(event: Any, device: Any) -> bool:
-    """Whether a kernel's link may name this event; calls of the driver are numbered in another series, which must not be mixed in."""
+    """Whether a kernel may link to this event. Calls of the driver are numbered in another series."""
     return (
         event.device_type() != device
         and event.linked_correlation_id() == 0

@@ -1,4 +1,5 @@
-"""What one measuring process reports: its samples, the reference loop beside them, memory, and what it ran with."""
+"""What one measuring process reports: its samples, the reference loop beside them, memory, and what it ran
+with."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Samples:
 class ReferenceLoop:
     """Times of a fixed piece of Python work, run between samples to see how fast the machine is just then.
 
-    `readings` are pairs: the number of samples before the reading, and the seconds of one loop. `seconds` is the
-    median over the windows whose samples count.
+    `readings` are pairs: the number of samples before the reading, and the seconds of one loop. `seconds` is
+    the median over the windows whose samples count.
     """
 
     readings: tuple[tuple[int, float], ...]
@@ -54,7 +55,8 @@ def _is_reading(data: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What a process says it computes with, read back from its framework. `place` counts the tasks of a process.
+    """What a process says it computes with, read back from its framework. `place` counts the tasks of a
+    process.
 
     `facts` holds what only some frameworks report; in plain data they stand beside the other keys.
     """
@@ -93,9 +95,11 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """Seconds of one step under the profiler: `wall` in all, `busy` of the device, of it `update` in the optimizer.
+    """Seconds of one step under the profiler: `wall` in all, `busy` of the device, of it `update` in the
+    optimizer.
 
-    `copy` are transfers, `exposed_copy` those during which the device did nothing else. `host` is the time to launch.
+    `copy` are transfers, `exposed_copy` those during which the device did nothing else. `host` is the time to
+    launch.
     """
 
     wall: float
@@ -111,7 +115,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What torch.compile made of a step: into how many graphs it was cut, and how often the compiler gave up."""
+    """Into how many graphs torch.compile cut a step, and how often it gave up tracing it."""
 
     graphs: int = 0
     breaks: int = 0
@@ -127,8 +131,9 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReport:
-    """One process of a measurement. `linear` is the time of twice the steps over that of once: about 2 where the
-    clock waits for the device. `others` is how many cores other processes kept busy just before it began."""
+    """One process of a measurement. `linear` is the time of twice the steps over that of once: about 2 where
+    the clock waits for the device. `others` is how many cores other processes kept busy just before it began.
+    """
 
     number: int = 0
     samples: Mapping[str, Samples] = field(default_factory=dict)
@@ -195,7 +200,7 @@ def _read_samples(data: object) -> dict[str, Samples]:
 
 
 def assemble(messages: Sequence[Mapping[str, Any]]) -> ProcessReport:
-    """One report from the messages of a process; each kind of message is a field, the last of a kind counts."""
+    """One report from the messages of a process; each kind is a field, and the last of a kind counts."""
     return ProcessReport.read(dict(_fields(messages)))
 
 

@@ -17,7 +17,8 @@ _LEAST_STEADY = 3
 _CHECK_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-# Another program runs for a tenth of a second and more: samples that agree for less may all be disturbed by it.
+# Another program runs for a tenth of a second and more: samples that agree for less may all be disturbed by
+# it.
 _LEAST_SECONDS = 0.3
 _WINDOW_SECONDS = 0.025
 _SETTLE_SECONDS = 0.0015
@@ -57,7 +58,7 @@ class Sampler:
         return seconds
 
     def warm_up(self, cap: float) -> None:
-        """Until two halves of the last steps agree or after `cap` seconds; then choose the steps of a sample."""
+        """Until two halves of the last steps agree or `cap` seconds are over; then size the samples."""
         begin, seen = time.perf_counter(), list[float]()
         while time.perf_counter() - begin < cap or len(seen) < 2:
             seen.append(self._time(1))
@@ -92,8 +93,8 @@ class Sampler:
     def _read_loop(self) -> None:
         """Read how fast the machine is, before and after every few samples.
 
-        A core that ran wide vector code is a fifth slower for a millisecond after it. That belongs to the step, so
-        the first loops are thrown away until it is over.
+        A core that ran wide vector code is a fifth slower for a millisecond after it. That belongs to the
+        step, so the first loops are thrown away until it is over.
         """
         if not self.watches:
             return
@@ -105,9 +106,11 @@ class Sampler:
             self._time(1)  # refills the caches, which would slow the next sample else
 
     def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where not.
+        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where
+        not.
 
-        Both are timed alternately and summed, so that another program slows them alike; slow steps are timed once.
+        Both are timed alternately and summed, so that another program slows them alike; slow steps are timed
+        once.
         """
         end = time.perf_counter() + _LINEAR_SECONDS
         ones, twos = list[float](), list[float]()

@@ -19,7 +19,8 @@ _LEAST_SAMPLES = 5
 class Protocol:
     """How long to measure. A process stops when it knows its median to `precision`, or after `seconds`.
 
-    At least `processes` are run; more, up to `most_processes`, while their medians do not agree to `precision`.
+    At least `processes` are run; more, up to `most_processes`, while their medians do not agree to
+    `precision`.
     """
 
     processes: int = 2
@@ -62,8 +63,8 @@ class Interval:
 def interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
     """Median of the processes' medians with a bootstrap interval: draw processes first, then samples in each.
 
-    The median of n samples drawn from n is the sample at a rank that follows a beta distribution. Drawing ranks
-    instead of samples makes this fast enough for the thousands of cells of a study.
+    The median of n samples drawn from n is the sample at a rank that follows a beta distribution. Drawing
+    ranks instead of samples makes this fast enough for the thousands of cells of a study.
     """
     rng = numpy.random.default_rng(seed)
     arrays = [numpy.sort(numpy.asarray(group, dtype=float)) for group in groups if len(group)]
@@ -82,7 +83,8 @@ def _draw_medians(ordered: Any, rng: numpy.random.Generator, count: int) -> Any:
 
 
 def is_precise(samples: Sequence[float], precision: float) -> bool:
-    """Whether the median of one process's samples is known well enough (its standard error by order statistics)."""
+    """Whether the median of one process's samples is known well enough (its standard error by order
+    statistics)."""
     count = len(samples)
     if count < _LEAST_SAMPLES:
         return False

@@ -1,4 +1,4 @@
-"""The store of measurements: cells of studies and single measurements, their processes, and every raw sample."""
+"""The store of measurements: cells of studies and single measurements with all processes and raw samples."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class StoredCell:
 
     @property
     def loop_kind(self) -> tuple[Any, ...]:
-        """Reference loops compare between processes of one CPU, Python, framework and number of threads: threads
-        that wait for work may keep cores busy."""
+        """Reference loops compare between processes of one CPU, Python, framework and number of threads:
+        threads that wait for work may keep cores busy."""
         python = self.summary.ready.versions.get("python") if self.summary else None
         return (
             self.environment.get("cpu"),
@@ -161,7 +161,8 @@ def default_path() -> Path:
 class Store(Database):
     """Cells, keyed by task, protocol, code and environment. One process writes a study at a time.
 
-    Studies had a file of their own once, study.sqlite. The default store takes its data over and leaves the file.
+    Studies had a file of their own once, study.sqlite. The default store takes its data over and leaves the
+    file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -180,7 +181,7 @@ class Store(Database):
     def begin(self, key: str, task: Mapping[str, Any], facts: Mapping[str, Any], level: str = "") -> int:
         """A new measurement, which this process is at."""
         with self._writing() as db:
-            environment = self._environment(db, dump(facts))
+            environment = migration.environment_of(db, dump(facts))
             row = db.execute(
                 "INSERT INTO cell (kind, key, created, task, level, environment, state) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -267,7 +268,7 @@ class Store(Database):
             known = dict(db.execute("SELECT facts, id FROM environment"))
             for cell in cells:
                 if cell.facts not in known:
-                    known[cell.facts] = self._environment(db, cell.facts)
+                    known[cell.facts] = migration.environment_of(db, cell.facts)
                 db.execute(
                     "INSERT OR IGNORE INTO cell (kind, key, created, task, level, environment, state) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -325,7 +326,7 @@ class Store(Database):
     # Processes of either
 
     def add(self, cell: int, report: ProcessReport, settled: Settled | None = None) -> None:
-        """One process that is done, with all its samples, in one transaction; the last one settles its cell."""
+        """One process that is done, with all its samples, in one transaction; the last settles its cell."""
         with self._writing() as db:
             text = json.dumps(report.plain(samples=False))
             process = self._add(db, cell, report.number, DONE, "", text)
@@ -379,10 +380,6 @@ class Store(Database):
 
     # Inside a transaction
 
-    def _environment(self, db: sqlite3.Connection, facts: str) -> int:
-        db.execute("INSERT OR IGNORE INTO environment (facts) VALUES (?)", (facts,))
-        return int(db.execute("SELECT id FROM environment WHERE facts = ?", (facts,)).fetchone()[0])
-
     def _add(
         self, db: sqlite3.Connection, cell: int, number: int, state: str, error: str, report: str
     ) -> int:
@@ -418,7 +415,8 @@ class Store(Database):
         """Figure, case and cell of what matches; a single measurement has neither figure nor case."""
         facts = {n: json.loads(text) for n, text in self._db.execute("SELECT id, facts FROM environment")}
         query = f"""
-            SELECT figure, line, cell.id, key, task, level, state, error, finished, environment, summary, result
+            SELECT figure, line, cell.id, key, task, level, state, error, finished, environment,
+                summary, result
             FROM cell LEFT JOIN place ON cell.id = place.cell {where}
         """
         cells = []
@@ -465,7 +463,8 @@ def _own_name() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, which distinguishes it from a later one of the same number; empty where it is gone."""
+    """When a process began, which distinguishes it from a later one of the same number; empty where it is
+    gone."""
     import psutil
 
     try:
@@ -476,7 +475,7 @@ def _started(pid: int) -> str:
 
 
 def _is_alive(owner: str) -> bool:
-    """Whether another process that owns a lock lives. On another host that cannot be seen, so it is assumed."""
+    """Whether another process that owns a lock lives; on another host, where it cannot be seen, yes."""
     host, pid, started = owner.split("|")
     return owner != _own_name() and (
         host != platform.node() or (started != "" and _started(int(pid)) == started)

@@ -22,8 +22,9 @@ _ENOUGH = 20
 _QUIET = 1.15
 # A measurement with fewer quiet processes than this gets further ones, so many at most.
 ENOUGH_QUIET, MOST_FURTHER = 2, 2
-# How much of what slows the reference loop slows a step too, in logarithms: measured by 31 disturbed processes of 40
-# cells of which others were quiet (docs/design.md). In 90 of 100 it is no further from it than the second figure.
+# How much of what slows the reference loop slows a step too, in logarithms: measured by 31 disturbed
+# processes of 40 cells of which others were quiet (docs/design.md). In 90 of 100 it is no further from it
+# than the second figure.
 SHARE, _SHARE_REACH = 0.7, 0.45
 
 
@@ -32,8 +33,8 @@ class Summary:
     """A measurement in few numbers. `medians`, `firsts` and `loop_seconds` have one entry for each process.
 
     `loop_seconds` is empty where a process ran no reference loop. `choose_quiet` fills the last three fields:
-    the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether no process
-    was quiet (`disturbed`).
+    the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether no
+    process was quiet (`disturbed`).
     """
 
     medians: tuple[float, ...]
@@ -57,7 +58,8 @@ class Summary:
 
     @property
     def slowdown(self) -> float:
-        """How many times as slow as on the quiet machine the loop ran in the chosen processes; 1 where not known."""
+        """How many times as slow as on the quiet machine the loop ran in the chosen processes; 1 where not
+        known."""
         if self.quiet_seconds is None or not self.chosen:
             return 1.0
         chosen = statistics.fmean(self.loop_seconds[place] for place in self.chosen)
@@ -92,7 +94,7 @@ def summarise(reports: Sequence[ProcessReport], over: Interval, stopped_by: str)
 
 
 def quiet_loop(loop_seconds: Sequence[float]) -> float:
-    """The reference loop's seconds on the quiet machine, from those of many processes: as fast as one in ten."""
+    """The reference loop's seconds on the quiet machine, from many processes: as fast as one in ten."""
     return float(numpy.quantile(loop_seconds, 0.1))
 
 
@@ -110,8 +112,8 @@ def needs_another(loop_seconds: Sequence[float], quiet_seconds: float, wanted: i
 def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
     """The same measurement by its quiet processes alone; by its quietest ones where none was quiet.
 
-    No time is corrected. A measurement without a quiet process is marked `disturbed`, and its interval reaches down
-    to where the step may be on the quiet machine, by how much slower the reference loop ran.
+    No time is corrected. A measurement without a quiet process is marked `disturbed`, and its interval
+    reaches down to where the step may be on the quiet machine, by how much slower the reference loop ran.
     """
     quietest = min(summary.loop_seconds)
     limit = max(quiet_seconds, quietest)
@@ -138,9 +140,9 @@ def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
 def spread_between(cells: Iterable[Sequence[float]]) -> float:
     """How far, relatively, one process's median lies from the mean of many, in 95 of 100.
 
-    Processes of one cell differ more than the samples within one (Kalibera and Jones 2013). One or two of them
-    cannot show by how much; all cells of a study together can. A few of those may agree by chance, so that the usual
-    spread counts among them.
+    Processes of one cell differ more than the samples within one (Kalibera and Jones 2013). One or two of
+    them cannot show by how much; all cells of a study together can. A few of those may agree by chance, so
+    that the usual spread counts among them.
     """
     away = []
     for medians in cells:

@@ -1,7 +1,7 @@
 """Which samples of a process count: those of the windows in which the machine was as quiet as it ever was.
 
-Other programs come and go while a process is timed. The reference loop runs before and after every few samples, a
-window. Samples count by the loop on both sides of them, never by how long they took themselves.
+Other programs come and go while a process is timed. The reference loop runs before and after every few
+samples, a window. Samples count by the loop on both sides of them, never by how long they took themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _LEAST_SAMPLES, _LEAST_SHARE = 3, 0.2  # so many samples count at least, if less
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples from `first` to before `end`, between two readings of the loop of which `seconds` is the slower."""
+    """Samples from `first` to before `end`, between two readings of the loop of which `seconds` is the
+    slower."""
 
     first: int
     end: int
@@ -28,7 +29,7 @@ class Window:
 
 
 def keep_quiet(report: ProcessReport) -> ProcessReport:
-    """The report with the samples of disturbed windows set apart; unchanged where no reference loop was run."""
+    """The report with the samples of disturbed windows set apart; unchanged without a reference loop."""
     steady = report.samples[STEADY]
     windows = _windows(report.reference_loop, len(steady.seconds))
     if not windows or report.reference_loop is None:

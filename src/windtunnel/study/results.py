@@ -32,8 +32,9 @@ def results(
 ) -> list[Row]:
     """Measured rows, forecasts in place of a GPU that is not here, and published rows.
 
-    A cell measured at several levels or under several versions gives its most rigorous, latest row. Cells of another
-    machine are rows of their own. Each process gives at most `samples` samples, evenly taken; None gives all, 0 none.
+    A cell measured at several levels or under several versions gives its most rigorous, latest row. Cells of
+    another machine are rows of their own. Each process gives at most `samples` samples, evenly taken; None
+    gives all, 0 none.
     """
     opened = store if isinstance(store, Store) else Store(store)
     try:

@@ -1,4 +1,5 @@
-"""A task of a framework, as the measuring child builds it. The child may run in an interpreter without PyTorch."""
+"""A task of a framework, as the measuring child builds it. The child may run in an interpreter without
+PyTorch."""
 
 from __future__ import annotations
 

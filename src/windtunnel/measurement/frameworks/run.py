@@ -27,8 +27,8 @@ _START = Path(__file__).with_name("start.py")
 def run_task(task: Task, protocol: Protocol, *, number: int = 0, lock: str = "") -> ProcessReport:
     """Time one task in one process; MeasurementFailed says by name why there is no report.
 
-    `number` counts the processes of a cell. Weights and data come from the task's seed alone, the same in each.
-    Children that get the same file as their `lock` time their tasks one after another.
+    `number` counts the processes of a cell. Weights and data come from the task's seed alone, the same in
+    each. Children that get the same file as their `lock` time their tasks one after another.
     """
     launch, order = _prepare([task], protocol)
     report = children.spawn(launch, dataclasses.replace(order, lock=lock))

@@ -1,7 +1,8 @@
-"""The first lines of a child in a framework's own interpreter, any Python of 3.11 or later: load this package alone.
+"""The first lines of a child in a framework's own interpreter, any Python of 3.11 or later: load this package
+alone.
 
-Run as `python -P start.py FD`. A search path would also bring in whatever lies next to the package, such as a newer
-NumPy than the framework can work with.
+Run as `python -P start.py FD`. A search path would also bring in whatever lies next to the package, such as a
+newer NumPy than the framework can work with.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Engines measure a study's cells: they take pieces of work and give back outcomes, one by one, in any order."""
+"""Engines measure a study's cells: they take pieces of work and give back outcomes in any order."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Engine(Protocol):
 class Local:
     """One child after another on this machine, so that none disturbs another.
 
-    With `ahead` above 1, so many children for the GPU are started at a time. Importing, building and compiling take
-    longer than the timing; all children but one do that, then wait for the lock. A child for the CPU runs alone.
-    With `share` above 1, so many cells of one framework are timed one after another in one process. That is faster
-    where starting takes longest, and less independent.
+    With `ahead` above 1, so many children for the GPU are started at a time. Importing, building and
+    compiling take longer than the timing; all children but one do that, then wait for the lock. A child for
+    the CPU runs alone. With `share` above 1, so many cells of one framework are timed one after another in
+    one process. That is faster where starting takes longest, and less independent.
     """
 
     ahead: int = 1
@@ -109,7 +109,7 @@ def _end(running: set[Future[list[Outcome]]], stop: Event) -> None:
 
 
 def carry_out_all(group: Sequence[Work], lock: str = "", stop: Event | None = None) -> list[Outcome]:
-    """Run a group in one child. Those it did not reach get a child of their own, unless it is time to `stop`."""
+    """Run a group in one child. Those it did not reach get their own child, unless it is time to `stop`."""
     from windtunnel.measurement import frameworks
 
     if len(group) == 1:

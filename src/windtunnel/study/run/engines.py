@@ -1,7 +1,9 @@
-"""Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and outcomes come in any order.
+"""Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and outcomes come in
+any order.
 
-Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A machine that
-dies loses only the piece it was at: that one becomes an outcome by name, and the rest goes on elsewhere.
+Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A
+machine that dies loses only the piece it was at: that one becomes an outcome by name, and the rest goes on
+elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _NAMES = ("local", "ray", "slurm")
 
 
 def engine_for(text: str) -> Engine:
-    """`local` or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm` or `slurm:partition=gpu,jobs=4`."""
+    """`local` or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm` or
+    `slurm:partition=gpu,jobs=4`."""
     name, _, rest = text.partition(":")
     if name == "local":
         return Local(**_local_settings(rest))
@@ -127,7 +130,8 @@ def _need(package: str, what: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayCluster:
-    """The nodes of a Ray cluster, each with one piece at a time. Nodes with windtunnel may join while it runs.
+    """The nodes of a Ray cluster, each with one piece at a time. Nodes with windtunnel may join while it
+    runs.
 
     With no node left for `wait_seconds`, every piece that remains is named as lost.
     """
@@ -249,7 +253,8 @@ def _carry_out_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm:
-    """Slurm through submitit: `jobs` jobs at a time, each with its own node and a chunk of work, piece by piece.
+    """Slurm through submitit: `jobs` jobs at a time, each with its own node and a chunk of work, piece by
+    piece.
 
     `folder` must lie on a disk that all nodes share. `cluster` is "slurm", or "local" to try it without one.
     """
@@ -301,7 +306,8 @@ class Slurm:
 
 
 def carry_out_chunk(texts: Sequence[str], folder: str) -> int:
-    """What runs in a job: one piece after another, each result written at once, so that a job that dies loses one."""
+    """What runs in a job: one piece after another, each result written at once, so that a job that dies loses
+    one."""
     for place, text in enumerate(texts):
         records.write_whole(Path(folder) / f"{place}.json", json.dumps(carry_out_plain(json.loads(text))))
     return len(texts)

@@ -26,7 +26,7 @@ class Standing:
 
 
 class Pace:
-    """Expected seconds of the work that is left, corrected by what pieces of the same framework really took."""
+    """Expected seconds of the work that is left, corrected by what others of the same framework took."""
 
     def __init__(self, protocol: Protocol, step_seconds: Callable[[Task], float | None]) -> None:
         self.protocol, self.step_seconds = protocol, step_seconds
@@ -36,7 +36,8 @@ class Pace:
         self._last = time.monotonic()
 
     def expect(self, task: Task) -> float:
-        """Seconds of one process: start, warm-up and timing, or the least number of steps where these are long."""
+        """Seconds of one process: start, warm-up and timing, or the least number of steps where these are
+        long."""
         step = self.step_seconds(task) or 0.0
         return _START_SECONDS + max(self.protocol.warm_seconds + self.protocol.seconds, _LEAST_STEPS * step)
 

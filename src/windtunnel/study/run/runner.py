@@ -1,7 +1,9 @@
-"""Runs a study: cells interleaved in a shuffled order, each process stored as it ends, failures stored by name.
+"""Runs a study: cells interleaved in a shuffled order, each process stored as it ends, failures stored by
+name.
 
-Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does not hit
-one cell alone. At the end, cells with too few quiet processes get further ones. What is in the store is not run again.
+Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does
+not hit one cell alone. At the end, cells with too few quiet processes get further ones. What is in the store
+is not run again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ Watch = Callable[[Outcome | None, Standing], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a study is run. `seconds` replaces the level's own. A quick run has the corners of each grid, or it `whole`."""
+    """How a study is run. `seconds` replaces the level's own. A quick run has the corners of each grid, or it
+    `whole`."""
 
     level: Level = "default"
     whole: bool = False
@@ -91,7 +94,7 @@ def run(
     order: Order | None = None,
     following: Following | None = None,
 ) -> Tally:
-    """Measure what the order wants and the store lacks. One process at a time does so for a study in a store."""
+    """Measure what the order wants and the store lacks. A study in a store has one run at a time."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
         running = _Run(study, store, surroundings, order, following or Following())

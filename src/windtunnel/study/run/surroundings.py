@@ -92,7 +92,8 @@ class Here:
         if frameworks.python_for(task.framework) is None:
             return (
                 NOT_INSTALLED,
-                f"{task.framework} is not installed; windtunnel frameworks install {task.framework} does that.",
+                f"{task.framework} is not installed; "
+                f"windtunnel frameworks install {task.framework} does that.",
             )
         return (
             (NO_GPU, "There is no CUDA GPU on this machine.")

@@ -1,8 +1,10 @@
-"""How far a number drawn from rows can be trusted: rows are drawn again, process by process, and the number is taken from each draw.
+"""The interval of a number computed from rows: draw the rows' processes again and compute the number of each
+draw.
 
-Processes of one cell differ more than the samples within one, so it is processes that are drawn (Kalibera and Jones 2013). A few of
-them vary less than they should when drawn with replacement; each row's spread is mended by sqrt(n / (n - 1)) and the whole interval
-by Student's t for the processes there are (Hesterberg 2015, "expanded percentile interval").
+Processes of one cell differ more than the samples within one, so processes are drawn (Kalibera and Jones
+2013). A few processes drawn with replacement vary too little: each row's spread is widened by sqrt(n / (n -
+1)), and the whole interval by Student's t for the number of processes (Hesterberg 2015, "expanded percentile
+interval").
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ from windtunnel.study.rows import Row
 DRAWS = 400
 _MOST_SAMPLES = 200
 _NORMAL = 1.96
-_OF_MEDIAN = 1.2  # a median of few processes scatters that much more than their mean (1.16 for three, 1.20 for five, 1.25 for many)
-# Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond, 1.96 + 2.4 / df is right to a hundredth.
+# A median of few processes varies that much more than their mean: 1.16 for three, 1.20 for five, 1.25 for
+# many.
+_OF_MEDIAN = 1.2
+# Student's t, two-sided 95 %, for 1 to 10 degrees of freedom; beyond, 1.96 + 2.4 / df is exact to a
+# hundredth.
 _STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _SURE = 10**6
 Floats = NDArray[numpy.float64]
@@ -29,7 +34,7 @@ Floats = NDArray[numpy.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """The logarithm of a row's seconds: as told, and as it might have come out. `freedom` counts processes beyond the first."""
+    """The logarithm of a row's seconds, and draws of it. `freedom` counts processes beyond the first."""
 
     middle: float
     draws: Floats
@@ -37,9 +42,9 @@ class Drawn:
 
 
 def draw(row: Row, seed: str) -> Drawn:
-    """A row's seconds drawn again: by its processes, else by the samples of its only one, else by the interval it states.
+    """Draw a row's seconds again: by its processes, by the samples of its only process, or by its interval.
 
-    A row that states a single number is taken at its word.
+    A row with a single number and nothing else has no spread.
     """
     assert row.step_seconds is not None
     middle = math.log(row.step_seconds)
@@ -48,9 +53,9 @@ def draw(row: Row, seed: str) -> Drawn:
     if len(groups) >= 2:
         return _draw_processes(middle, groups, rng)
     if groups:
-        kept = groups[0][:: max(1, len(groups[0]) // _MOST_SAMPLES)]
-        found = numpy.median(rng.choice(kept, (DRAWS, len(kept))), axis=1)
-        return Drawn(middle=middle, draws=middle + found - numpy.median(kept), freedom=0)
+        samples = groups[0][:: max(1, len(groups[0]) // _MOST_SAMPLES)]
+        medians = numpy.median(rng.choice(samples, (DRAWS, len(samples))), axis=1)
+        return Drawn(middle=middle, draws=middle + medians - numpy.median(samples), freedom=0)
     if row.low_seconds and row.high_seconds and row.high_seconds > row.low_seconds:
         chance = rng.standard_normal(DRAWS)
         reach = numpy.where(
@@ -64,8 +69,8 @@ def _draw_processes(middle: float, groups: Sequence[Floats], rng: numpy.random.G
     medians = numpy.array([numpy.median(group) for group in groups])
     count = len(medians)
     means = medians[rng.integers(0, count, (DRAWS, count))].mean(axis=1)
-    mended = math.sqrt(count / (count - 1)) * (_OF_MEDIAN if count > 2 else 1.0) * (means - medians.mean())
-    return Drawn(middle=middle, draws=middle + mended, freedom=count - 1)
+    widened = math.sqrt(count / (count - 1)) * (_OF_MEDIAN if count > 2 else 1.0) * (means - medians.mean())
+    return Drawn(middle=middle, draws=middle + widened, freedom=count - 1)
 
 
 def span(middle: float, draws: Floats, freedom: int) -> tuple[float, float]:
