@@ -1,5 +1,5 @@
-"""Two runs of the same quick study on this machine: do their medians agree, and are the runs found to be the
-same?
+"""Two runs of the same quick study on this machine: do their medians agree, and does comparing
+them say so?
 
 Bars: medians agree within their intervals in 95 % of cells; an A/A comparison says "same" in 95 %. Options:
 --frameworks numpy,torch --only figure-02,figure-04 --level quick

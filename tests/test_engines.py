@@ -44,7 +44,7 @@ def work(key: str, protocol: Protocol = QUICK, variant: str = "hand") -> Work:
 
 
 # A framework of the user's own that notes when a child has loaded it, when it begins, when it goes on and
-# when it has told its last loss, and that dies where it is told to.
+# when it has reported its last loss, and that dies in some variants.
 OWN = """
 import atexit, os, signal, time
 from pathlib import Path
@@ -77,7 +77,7 @@ def build(problem, task):
         return sum(range(1000))
 
     def number(loss):
-        note("told")
+        note("reported")
         return float(loss)
 
     if task.variant == "exits":
@@ -111,8 +111,8 @@ def of_own(framework: str, variant: str, key: str = "", protocol: Protocol = QUI
 
 def notes(folder: Path, what: str) -> dict[int, float]:
     """When each child did it, by its process."""
-    told = [line.split() for line in (folder / "notes").read_text().splitlines()]
-    return {int(child): float(moment) for word, child, moment in told if word == what}
+    reported = [line.split() for line in (folder / "notes").read_text().splitlines()]
+    return {int(child): float(moment) for word, child, moment in reported if word == what}
 
 
 def children(outcomes: list[Outcome]) -> list[int]:
@@ -171,8 +171,8 @@ def test_cells_that_share_a_process_are_timed_one_after_another_and_only_the_fir
     tmp_path: Path,
 ) -> None:
     framework = own(tmp_path)
-    outcomes = list(Local(share=3).measure([of_own(framework, f"way {place}") for place in range(4)]))
-    assert [outcome.work.task.variant for outcome in outcomes] == ["way 0", "way 1", "way 2", "way 3"]
+    outcomes = list(Local(share=3).measure([of_own(framework, f"case {place}") for place in range(4)]))
+    assert [outcome.work.task.variant for outcome in outcomes] == ["case 0", "case 1", "case 2", "case 3"]
     assert all(
         outcome.state == "done"
         and steady(outcome)
@@ -239,9 +239,11 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_the_lock_and_one_for_a
     ]
     outcomes = list(Local(ahead=2).measure(pieces))
     child = dict(zip((outcome.work.key for outcome in outcomes), children(outcomes), strict=True))
-    loaded, began, told, ended = (notes(tmp_path, what) for what in ("loaded", "began", "told", "ended"))
+    loaded, began, reported, ended = (
+        notes(tmp_path, what) for what in ("loaded", "began", "reported", "ended")
+    )
     first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: began[each])
-    assert loaded[second] < told[first] <= began[second], (
+    assert loaded[second] < reported[first] <= began[second], (
         "it was there before the first was done, and did no step until then"
     )
     alone = child.pop("2 cpu")
@@ -281,13 +283,13 @@ def test_two_children_of_one_lock_overlap_only_while_they_compile(
         reports = list(
             pool.map(lambda number: frameworks.run_task(task, QUICK, number=number, lock=lock), range(2))
         )
-    began, told = notes(tmp_path, begins), notes(tmp_path, "told")
+    began, reported = notes(tmp_path, begins), notes(tmp_path, "reported")
     first, second = sorted(
         (report.ready.facts["child"] for report in reports), key=lambda child: began[child]
     )
-    assert told[first] <= began[second]
+    assert reported[first] <= began[second]
     if variant == "compiles":
-        assert notes(tmp_path, "began")[second] < told[first], "it compiled while the other was timed"
+        assert notes(tmp_path, "began")[second] < reported[first], "it compiled while the other was timed"
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])

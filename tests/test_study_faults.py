@@ -55,12 +55,12 @@ def coordinate():
     return run(study, store, FakeEngine(answer), FakeMachine(), Order(seed=1))
 """
 KILLER = """
-def ended(child):  # one that found nothing left to do writes no more
+def ended(child):  # one with nothing left to do writes no more
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 interval([[1.0, 2.0]])
 rng = random.Random(int(sys.argv[2]))
-stored_before, told = 0, []
+stored_before, kills = 0, []
 for kill in range(int(sys.argv[3])):
     child = os.fork()
     if child == 0:
@@ -87,8 +87,8 @@ for kill in range(int(sys.argv[3])):
     assert stored >= stored_before, "what was stored stays"
     assert ran - stored <= kill + 1, "a kill loses at most the piece in flight"
     stored_before = stored
-    told.append([stored, os.WIFSIGNALED(status)])
-print(json.dumps(told))
+    kills.append([stored, os.WIFSIGNALED(status)])
+print(json.dumps(kills))
 """
 
 
@@ -106,12 +106,12 @@ def each_once(folder: Path, cells: int) -> None:
     """Every cell is done, by two processes with just the samples they measured."""
     store, study = Store(folder / "study.sqlite"), studies.find(str(folder / "mine"))
     assert store._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-    kept = [cell for _, _, cell in store.cells("mine")]
-    assert Counter(cell.state for cell in kept) == {"done": cells}
+    stored_cells = [cell for _, _, cell in store.cells("mine")]
+    assert Counter(cell.state for cell in stored_cells) == {"done": cells}
     rows = [row for row in results(study, store, samples=None) if row.origin == "measured"]
     assert len(rows) == cells and all(len(row.groups) == 2 for row in rows)
     by_size = {row.settings["n_rec"]: row for row in rows}
-    for cell in kept:
+    for cell in stored_cells:
         for number in (0, 1):
             task = next(c.task for c in [by_task[cell.text]])
             assert by_size[task.settings["n_rec"]].groups[number] == tuple(
@@ -137,9 +137,9 @@ def test_a_coordinator_killed_at_a_hundred_moments_measures_every_cell_once_and_
     killer = start(tmp_path, KILLER, "11", str(KILLS))
     out, errors = killer.communicate(timeout=300)
     assert killer.returncode == 0, errors
-    told = json.loads(out)
-    assert len(told) == KILLS
-    killed, moved = sum(signal for _, signal in told), len({stored for stored, _ in told})
+    kills = json.loads(out)
+    assert len(kills) == KILLS
+    killed, moved = sum(signal for _, signal in kills), len({stored for stored, _ in kills})
     assert killed >= KILLS // 2 and moved >= KILLS // 3, (
         killed,
         moved,
@@ -172,9 +172,9 @@ def test_of_two_coordinators_on_one_store_one_is_refused_and_no_cell_is_measured
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=120)[0] for process in both]
-    assert any("'done': 40" in text for text in said), said
-    assert all("'done': 40" in text or "being run by process" in text for text in said), said
+    outputs = [process.communicate(timeout=120)[0] for process in both]
+    assert any("'done': 40" in text for text in outputs), outputs
+    assert all("'done': 40" in text or "being run by process" in text for text in outputs), outputs
     ran = Counter((tmp_path / "log").read_text().split("\n")[:-1])
     assert len(ran) == 2 * cells and set(ran.values()) == {1}
     each_once(tmp_path, cells)
@@ -316,7 +316,7 @@ def test_the_command_line_runs_names_what_failed_exits_2_and_goes_on(tmp_path: P
 
     first = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast")
     assert first.returncode == 2 and "1 done" in first.stdout and "1 raised" in first.stdout
-    assert "no such layer" in first.stderr, "told when it happened"
+    assert "no such layer" in first.stderr, "reported when it happens"
     again = windtunnel("run", str(study), "--quick", "--seconds", "0.05", "--no-forecast", "--json")
     assert again.returncode == 2 and json.loads(again.stdout)["states"] == {"raised": 1, "done": 1}
     status = windtunnel("status", str(study), "--json")

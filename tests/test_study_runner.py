@@ -78,9 +78,9 @@ def test_process_zero_of_all_cells_comes_before_process_one_of_any_in_a_shuffled
 def test_the_order_is_the_same_from_a_stored_seed(tmp_path: Path) -> None:
     orders = []
     for name in ("a", "b"):
-        kept, engine = Store(tmp_path / f"{name}.sqlite"), FakeEngine()
-        run(a_study(tmp_path), kept, engine, FakeMachine(), Order(seed=7))
-        assert kept.seed("mine", 99) == 7
+        other, engine = Store(tmp_path / f"{name}.sqlite"), FakeEngine()
+        run(a_study(tmp_path), other, engine, FakeMachine(), Order(seed=7))
+        assert other.seed("mine", 99) == 7
         orders.append([w.task.settings["n_rec"] for w in engine.seen])
     assert orders[0] == orders[1]
 
@@ -139,7 +139,7 @@ def test_a_failure_is_a_row_with_a_name_and_no_seconds_and_the_rest_is_unharmed(
     assert rows[13].state == "crashed" and rows[13].step_seconds is None and "SIGSEGV" in rows[13].error
     assert rows[12].state == "done" and rows[12].step_seconds == pytest.approx(0.012, rel=0.02)
     assert sum(w.task.settings["n_rec"] == 13 for w in engine.seen) == 1, (
-        "a cell that failed is not tried again by itself"
+        "a cell that failed is not measured again by itself"
     )
     when = next(
         i for i, (outcome, _) in enumerate(heard) if outcome is not None and outcome.state == "crashed"
@@ -290,10 +290,10 @@ def test_time_left_falls_to_nothing_and_counts_what_is_left(tmp_path: Path, stor
 def test_long_steps_take_longer_in_the_forecast(tmp_path: Path, store: Store) -> None:
     study, first = a_study(tmp_path), []
     for steps in (0.001, 10.0):
-        kept = Store(tmp_path / f"{steps}.sqlite")
+        other = Store(tmp_path / f"{steps}.sqlite")
         run(
             study,
-            kept,
+            other,
             FakeEngine(),
             FakeMachine(),
             QUICK,
@@ -383,8 +383,8 @@ def measured_there(tmp_path: Path, study: Study, *frameworks: str) -> tuple[Path
         WithGpu(),
         dataclasses.replace(QUICK, choice=Choice(frameworks=frameworks)),
     )
-    said = ask("export", str(tmp_path / "mine"), "--out", str(out), "--samples", "3", "--store", str(path))
-    assert f"{len(export.read(out))} rows written" in said
+    output = ask("export", str(tmp_path / "mine"), "--out", str(out), "--samples", "3", "--store", str(path))
+    assert f"{len(export.read(out))} rows written" in output
     return path, out
 
 
@@ -407,8 +407,8 @@ table = [[0.5], ["na"]]
 def test_exported_rows_are_read_back_the_same(tmp_path: Path) -> None:
     study = a_study(tmp_path, sizes=3, more=ON_GPU + PRINTED)
     path, out = measured_there(tmp_path, study)
-    kept = Store(path)
-    assert export.read(out) == results(study, kept, samples=3) != results(study, kept, samples=2)
+    other = Store(path)
+    assert export.read(out) == results(study, other, samples=3) != results(study, other, samples=2)
     rows = export.read(out)
     assert {row.origin for row in rows} == {"measured", "published"} and any(
         row.step_seconds is None for row in rows
@@ -472,12 +472,12 @@ def test_ten_thousand_cells_stay_responsive(tmp_path: Path, monkeypatch: pytest.
     """Resume, status and rows of 10,000 cells take seconds: measured against what this machine takes to parse
     as many lines of JSON."""
     study = studies.find(
-        str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:way{i}" for i in range(10)]))
+        str(write_study(tmp_path / "mine", range(10, 1010), [f"torch:variant{i}" for i in range(10)]))
     )
     store = Store(tmp_path / "study.sqlite")
     store._db.executescript(
         "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY"
-    )  # the disk is not what is asked about
+    )  # the disk is not tested here
     monkeypatch.setitem(
         LEVELS, "default", dataclasses.replace(LEVELS["default"], processes=1, most_processes=1)
     )

@@ -22,7 +22,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class JobSubject:
-    """A job to be measured; `workload` is given where it exists only in this process."""
+    """A job to be measured; `workload` is that of a forked process, which alone has it."""
 
     reports_losses = False
 

@@ -78,7 +78,7 @@ def measure(
 def measure_task(
     task: Task, protocol: Protocol, store: Store, options: MeasureOptions | None = None
 ) -> Summary:
-    """Run a framework's task on this machine, in the same way as a job."""
+    """Run a framework's task on this machine, as a job is run."""
 
     def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
         return frameworks.run_task(task, protocol, number=number)
@@ -91,7 +91,7 @@ def measure_task(
 
 
 class _MeasuredJob:
-    """A job on this machine: how its children are told of it, and how their reports become a Measurement."""
+    """A job on this machine: the orders for its children, and the Measurement from their reports."""
 
     def __init__(self, workload: Workload, machine: Machine, strategy: Strategy, protocol: Protocol) -> None:
         self.workload, self.machine, self.strategy, self.protocol = workload, machine, strategy, protocol
@@ -218,7 +218,7 @@ class _MeasuredJob:
         cautions, cpu = [], self.device == "cpu"
         used = {report.ready.threads for report in reports} - {self.threads}
         if cpu and used:
-            cautions.append(f"{self.threads} threads were asked for but the framework used {used.pop()}")
+            cautions.append(f"{self.threads} threads were set but the framework used {used.pop()}")
         if not cpu and min(report.linear or 0.0 for report in reports) < 1.5:
             cautions.append(
                 "twice the steps did not take twice the time: the clock may not have waited for the device"

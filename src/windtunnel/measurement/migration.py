@@ -80,8 +80,8 @@ def convert_studies(db: sqlite3.Connection, schema: Schema) -> None:
     for *row, report in db.execute(query).fetchall():
         db.execute("INSERT INTO process VALUES (?, ?, ?, ?, ?, ?)", (*row, _report(report)))
     db.execute("INSERT INTO sample SELECT * FROM old_sample")
-    for task, machine, program, found in db.execute("SELECT * FROM old_forecast").fetchall():
-        _put(db, "forecast", task=_text(task), machine=machine, program=program, found=_text(found))
+    for task, machine, program, data in db.execute("SELECT * FROM old_forecast").fetchall():
+        _put(db, "forecast", task=_text(task), machine=machine, program=program, data=_text(data))
     _drop(db, tables)
 
 

@@ -119,7 +119,7 @@ class Processes:
             timeline = None  # one process's is enough
             self._add(dataclasses.replace(report, number=number, others=others))
             number += 1
-            follower.finish(self._interval().spread)
+            follower.finish(self.reports, self._interval().spread)
             stopped = self._stop()
         return stopped
 
@@ -187,7 +187,9 @@ class _Follower:
         elif kind == "timeline" and self.timeline is not None:
             self.timeline({key: value for key, value in message.items() if key != "kind"})
 
-    def finish(self, spread: float) -> None:
+    def finish(self, reports: Sequence[ProcessReport], spread: float) -> None:
+        """Show the samples that count, now that those of disturbed windows are left out."""
+        self.samples = sum(len(report.steady) for report in reports)
         self._show("done", spread)
 
     def _show(self, phase: str, spread: float | None = None) -> None:

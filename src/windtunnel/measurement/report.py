@@ -187,16 +187,16 @@ def _read_samples(data: object) -> dict[str, Samples]:
     """By hand and not by `records`, since there may be a hundred thousand."""
     try:
         assert isinstance(data, Mapping)
-        found = {
+        samples_by_phase = {
             str(phase): Samples(steps=int(entry["steps"]), seconds=tuple(map(float, entry["seconds"])))
             for phase, entry in data.items()
         }
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise BadRecord(f"report: these are no samples: {error}.") from error
-    for seconds in (second for samples in found.values() for second in samples.seconds):
+    for seconds in (second for samples in samples_by_phase.values() for second in samples.seconds):
         if not 0 < seconds < math.inf:
             raise BadRecord(f"report: {seconds} s is no time of a step.")
-    return found
+    return samples_by_phase
 
 
 def assemble(messages: Sequence[Mapping[str, Any]]) -> ProcessReport:

@@ -74,7 +74,7 @@ CREATE TABLE forecast (
     task TEXT NOT NULL,
     machine TEXT NOT NULL,
     program TEXT NOT NULL,
-    found TEXT NOT NULL,
+    data TEXT NOT NULL,
     PRIMARY KEY (task, machine, program)
 ) WITHOUT ROWID
 """
@@ -206,7 +206,7 @@ class Store(Database):
         return None
 
     def finish(self, settled: Settled) -> None:
-        """Name how a single measurement ended: done with a result, or failed in some way."""
+        """Name how a single measurement ended: done with a result, or by the name of its failure."""
         with self._writing() as db:
             self._settle(db, settled)
             db.execute("DELETE FROM lock WHERE name = ?", (_lock_name(settled.cell),))
@@ -314,7 +314,7 @@ class Store(Database):
         """What this version of the program forecast before: by task and machine."""
         with self._clear_errors("read"):
             rows = self._db.execute(
-                "SELECT task, machine, found FROM forecast WHERE program = ?", (program,)
+                "SELECT task, machine, data FROM forecast WHERE program = ?", (program,)
             ).fetchall()
         return {(task, machine): json.loads(text) for task, machine, text in rows}
 

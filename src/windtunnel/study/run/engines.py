@@ -163,7 +163,7 @@ class RayCluster:
 
 
 class _Pieces:
-    """Pieces on their way over the nodes of one cluster."""
+    """Pieces of work that run on the nodes of one cluster."""
 
     def __init__(self, ray: Any, wait_seconds: float) -> None:
         self.ray, self.wait_seconds = ray, wait_seconds
