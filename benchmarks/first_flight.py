@@ -35,6 +35,19 @@ ROWS: dict[str, list[tuple[str, dict[str, object], wt.Strategy]]] = {
 ROWS["networks"] = [(name, {}, wt.Strategy()) for name in networks.names() if name not in ("rnn", "fcn5")]
 
 
+def show(name: str, settings: dict[str, object], forecast: wt.Forecast, measured: wt.Measurement) -> None:
+    ratio = forecast.step_seconds / measured.step_seconds
+    memory = forecast.memory.peak_bytes / measured.memory.peak_bytes
+    seconds = f"device {forecast.device_seconds * 1e3:9.3f} / {(measured.device_seconds or 0) * 1e3:9.3f}"
+    words = " ".join(f"{key}={value}" for key, value in settings.items())
+    print(f"{name:5} {words:34} {forecast.strategy} b{forecast.batch}")
+    print(
+        f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = "
+        f"{ratio:5.2f}  {seconds}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
+        flush=True,
+    )
+
+
 def main(device: str, target: str | None) -> None:
     machine = wt.Machine.here().with_cpu_only() if device == "cpu" else wt.Machine.here()
     store = wt.Store(Path(tempfile.mkdtemp()) / "store.sqlite")
@@ -50,21 +63,11 @@ def main(device: str, target: str | None) -> None:
             store=store,
             protocol=wt.Protocol(processes=PROCESSES[device], most_processes=PROCESSES[device], seconds=1.0),
         )
-        ratio, memory = (
-            forecast.step_seconds / measured.step_seconds,
-            forecast.memory.peak_bytes / measured.memory.peak_bytes,
-        )
+        ratio = forecast.step_seconds / measured.step_seconds
         rows.append(
             {"settings": settings, "forecast": forecast.plain(), "measured": measured.plain(), "ratio": ratio}
         )
-        seconds = f"device {forecast.device_seconds * 1e3:9.3f} / {(measured.device_seconds or 0) * 1e3:9.3f}"
-        words = " ".join(f"{k}={v}" for k, v in settings.items())
-        print(f"{name:5} {words:34} {forecast.strategy} b{forecast.batch}")
-        print(
-            f"      step ms {forecast.step_seconds * 1e3:9.3f} / {measured.step_seconds * 1e3:9.3f} = "
-            f"{ratio:5.2f}  {seconds}  memory x{memory:.2f}  {forecast.bound_by} / {measured.bound_by}",
-            flush=True,
-        )
+        show(name, settings, forecast, measured)
     errors = sorted(abs(row["ratio"] - 1) for row in rows)
     inside = sum(
         r["forecast"]["low_seconds"] <= r["measured"]["step_seconds"] <= r["forecast"]["high_seconds"]

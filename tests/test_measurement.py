@@ -23,7 +23,7 @@ from windtunnel.measurement import store as stores
 from windtunnel.measurement import summary
 from windtunnel.measurement.children import Hear
 from windtunnel.measurement.order import ChildOrder
-from windtunnel.measurement.processes import MeasureOptions, Stage
+from windtunnel.measurement.processes import MeasurementStage, MeasureOptions
 from windtunnel.measurement.report import ProcessReport, ReferenceLoop, Samples
 from windtunnel.measurement.steady import LEVELS, interval, is_precise
 from windtunnel.measurement.store import Settled, Store
@@ -396,7 +396,7 @@ def test_the_levels_want_more_processes_and_time_one_after_another() -> None:
 
 
 def test_progress_shows_every_process_its_samples_and_its_interval(here: wt.Machine, store: Store) -> None:
-    stages: list[Stage] = []
+    stages: list[MeasurementStage] = []
     measured = wt.measure(
         wt.Workload.named("rnn", n_steps=2),
         here,

@@ -10,7 +10,7 @@ from study_fakes import write_study
 
 from windtunnel.errors import StoreError
 from windtunnel.measurement import migration
-from windtunnel.measurement.report import Compiled, Losses, PeakMemory
+from windtunnel.measurement.report import CompiledStep, Losses, PeakMemory
 from windtunnel.measurement.store import VERSION, Store
 from windtunnel.study import study as studies
 from windtunnel.study.results import results
@@ -63,7 +63,7 @@ def test_old_measurements_speak_the_words_of_today(tmp_path: Path) -> None:
     assert done.task["job"]["settings"]["variant"] == "module"
     (report,) = store.reports(done.id)
     assert report.profiled is not None and report.profiled.kernels == 7.0 and report.others == 0.5
-    assert report.compiled == Compiled(graphs=1, breaks=2)
+    assert report.compiled == CompiledStep(graphs=1, breaks=2)
     assert report.memory == PeakMemory(peak_bytes=5.0, reserved_bytes=8.0)
     assert report.samples["steady"].steps == 4 and report.ready.facts["cuda"] == "12.8"
 

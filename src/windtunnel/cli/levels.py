@@ -1,10 +1,11 @@
-"""The levels of measuring that commands share, and the line that shows how far a measurement is."""
+"""Options of commands that measure, and the line that shows how far a measurement is."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,12 +13,32 @@ import typer
 from windtunnel.errors import BadInput
 
 if TYPE_CHECKING:
-    from windtunnel.measurement.processes import Stage
+    from windtunnel.measurement.processes import MeasurementStage
     from windtunnel.measurement.steady import Level
 
 _WIDTH = 78
 Quick = Annotated[bool, typer.Option("--quick", help="Two short processes: a first look.")]
 Rigorous = Annotated[bool, typer.Option("--rigorous", help="Five processes or more, each timed for longer.")]
+
+
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        min=0.01,
+        max=86400,
+        help="Longest steady timing in each process. Default: the level's own.",
+        show_default=False,
+    ),
+]
+StoreFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help="The store of measurements. Default: WINDTUNNEL_STORE, or a file of the user's.",
+        show_default=False,
+    ),
+]
 
 
 def level_of(quick: bool, rigorous: bool) -> Level:
@@ -28,7 +49,7 @@ def level_of(quick: bool, rigorous: bool) -> Level:
 
 
 @contextlib.contextmanager
-def show_stages(job: str) -> Iterator[Callable[[Stage], None]]:
+def show_stages(job: str) -> Iterator[Callable[[MeasurementStage], None]]:
     """Show stages on standard error: one updating line on a terminal, else a line for each finished process.
 
     It writes only when a child reports, which it does between samples, never during one.
@@ -42,7 +63,7 @@ def show_stages(job: str) -> Iterator[Callable[[Stage], None]]:
         _rewrite("")
 
 
-def _words(job: str, stage: Stage) -> str:
+def _words(job: str, stage: MeasurementStage) -> str:
     words = f"measuring {job}: process {stage.number} of {stage.wanted} {stage.phase}"
     if stage.samples:
         words += f", {stage.samples:,} samples"

@@ -55,15 +55,7 @@ def measure(
             "--processes", min=1, max=1000, help="Least number of fresh processes. Default: the level's own."
         ),
     ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            min=0.01,
-            max=86400,
-            help="Longest steady timing in each process. Default: the level's own.",
-        ),
-    ] = None,
+    seconds: levels.Seconds = None,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", min=1, help="Seconds after which a process is ended. Default: 600."),
@@ -71,12 +63,7 @@ def measure(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")
     ] = False,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a file of the user's."
-        ),
-    ] = None,
+    store: levels.StoreFile = None,
     timeline: Annotated[
         Path | None,
         typer.Option(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
     from windtunnel.study.rows import Row, Verdict
     from windtunnel.study.run.cells import Cell
-    from windtunnel.study.run.engine import Engine
+    from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.study import Study
 
@@ -30,12 +30,6 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="STUDY", help="A study of the catalogue, or the folder of your own.", show_default=False
-    ),
-]
-StoreFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a file of the user's."
     ),
 ]
 _FAILED_EXIT = 2
@@ -99,15 +93,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells with forecast time and memory; measure nothing.")
     ] = False,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            min=0.01,
-            max=86400,
-            help="Longest steady timing in each process. Default: the level's own.",
-        ),
-    ] = None,
+    seconds: levels.Seconds = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -116,7 +102,7 @@ def run(
             "ray://HOST:PORT or slurm.",
         ),
     ] = "local",
-    store: StoreFile = None,
+    store: levels.StoreFile = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Run even where a process on another host seems to run it.")
     ] = False,
@@ -137,7 +123,7 @@ def run(
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.run.surroundings import Here
 
-    chosen_study, worker = studies.find(study), _engine(engine)
+    whole_study, worker = studies.find(study), _engine(engine)
     local = isinstance(worker, Local)
     around = Here("local" if local else engine, shared=isinstance(worker, Local) and worker.share > 1)
     _refuse_wrong_words(quick, whole, rerun)
@@ -149,10 +135,10 @@ def run(
         rerun=bool(rerun),
         take_over=take_over,
     )
-    cells = runner.choose(chosen_study, order, around)
+    cells = runner.choose(whole_study, order, around)
     if not cells:
         raise BadInput(
-            f"Nothing of {chosen_study.name} is left to run.",
+            f"Nothing of {whole_study.name} is left to run.",
             hint="The figures of --only may have plots and published figures alone.",
         )
     with _opened(store) as opened:
@@ -167,20 +153,25 @@ def run(
                 lambda: "\n".join(study_text.dry_lines(cells, known, around, pace)),
             )
             return
-        with study_text.watching(chosen_study.name) as watch:
+        with study_text.watching(whole_study.name) as watch:
             following = runner.Following(step_seconds=known.step_seconds, watch=watch)
-            tally = runner.run(chosen_study, opened, worker, around, order, following)
-        words.show(
-            as_json,
-            lambda: {"study": chosen_study.name, "store": str(opened.path), **dataclasses.asdict(tally)},
-            lambda: study_text.ending(chosen_study, tally, opened.path),
-        )
+            tally = runner.run(whole_study, opened, worker, around, order, following)
+        _show_tally(whole_study, tally, opened.path, as_json)
+
+
+def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
+    """Show how the cells of a run stand; exit with an error where some failed."""
+    words.show(
+        as_json,
+        lambda: {"study": study.name, "store": str(path), **dataclasses.asdict(tally)},
+        lambda: study_text.ending(study, tally, path),
+    )
     if tally.failed:
         raise typer.Exit(_FAILED_EXIT)
 
 
 @app.command()
-def status(study: Name, store: StoreFile = None, as_json: words.Json = False) -> None:
+def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = False) -> None:
     """How far a study is, figure by figure, and what failed."""
     from windtunnel.study import study as studies
 
@@ -201,7 +192,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", help="The HTML file to write. Default: STUDY.html.")
     ] = None,
-    store: StoreFile = None,
+    store: levels.StoreFile = None,
     level: Annotated[
         str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")
     ] = None,
@@ -266,7 +257,7 @@ def compare(
 def export(
     study: Name,
     out: Annotated[Path, typer.Option("--out", help="FILE.csv, FILE.json or FILE.parquet.")],
-    store: StoreFile = None,
+    store: levels.StoreFile = None,
     level: Annotated[
         str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")
     ] = None,
@@ -305,7 +296,7 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _engine(text: str) -> Engine:
+def _engine(text: str) -> StudyEngine:
     from windtunnel.study.run.engine import Local
 
     if text == "local":

@@ -20,7 +20,7 @@ from windtunnel.measurement import breakdown, children, environment, frameworks
 from windtunnel.measurement.children import Hear, Launch
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.order import ChildOrder, JobOrder
-from windtunnel.measurement.processes import MeasureOptions, Plan, Processes
+from windtunnel.measurement.processes import MeasurementPlan, MeasureOptions, Processes
 from windtunnel.measurement.report import DISTURBED, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Protocol
 from windtunnel.measurement.store import Store
@@ -83,7 +83,9 @@ def measure_task(
     def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
         return frameworks.run_task(task, protocol, number=number)
 
-    plan = Plan(task=records.plain(task), facts=environment.describe(), protocol=protocol, child=child)
+    plan = MeasurementPlan(
+        task=records.plain(task), facts=environment.describe(), protocol=protocol, child=child
+    )
     processes = Processes(plan, store, options or MeasureOptions())
     whole = processes.run()
     processes.finish(whole.stopped_by)
@@ -110,7 +112,7 @@ class _MeasuredJob:
             raise StoreError(f"{error.message}\n{result}", hint=error.hint) from error
         return result
 
-    def plan(self) -> Plan:
+    def plan(self) -> MeasurementPlan:
         origin, code = self.workload.origin, ""
         if origin is not None and ".py:" in origin.job:
             code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
@@ -123,7 +125,7 @@ class _MeasuredJob:
             "threads": self.threads,
             "device_name": self.machine.device.model,
         }
-        return Plan(
+        return MeasurementPlan(
             task=task,
             facts=self.facts,
             protocol=self.protocol,

@@ -22,7 +22,7 @@ _PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class MeasurementStage:
     """How far a measurement is: process `number` of `wanted` is in a `phase`; `samples` are of all processes.
 
     `spread` is half the width of the interval relative to the median, once a process is done.
@@ -43,12 +43,12 @@ class MeasureOptions:
     """
 
     fresh: bool = False
-    progress: Callable[[Stage], None] = lambda stage: None
+    progress: Callable[[MeasurementStage], None] = lambda stage: None
     timeline: Callable[[dict[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
 
     The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
@@ -71,7 +71,7 @@ class Plan:
 class Processes:
     """One measurement from its first process to its last, in a store."""
 
-    def __init__(self, plan: Plan, store: Store, options: MeasureOptions) -> None:
+    def __init__(self, plan: MeasurementPlan, store: Store, options: MeasureOptions) -> None:
         self.plan, self.protocol, self.store, self.options = plan, plan.protocol, store, options
         self.cell = self._begin()
         self.reports = store.reports(self.cell)
@@ -169,7 +169,7 @@ class _Follower:
         self,
         reports: Sequence[ProcessReport],
         wanted: int,
-        progress: Callable[[Stage], None],
+        progress: Callable[[MeasurementStage], None],
         timeline: Callable[[dict[str, Any]], None] | None,
     ) -> None:
         self.number, self.wanted = len(reports) + 1, max(wanted, len(reports) + 1)
@@ -194,5 +194,7 @@ class _Follower:
 
     def _show(self, phase: str, spread: float | None = None) -> None:
         self.progress(
-            Stage(number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread)
+            MeasurementStage(
+                number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread
+            )
         )

@@ -83,12 +83,7 @@ def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
         start = (event.start_ns() - begin) / 1e9
         end = start + event.duration_ns() / 1e9
         if event.device_type() != device:
-            # The time of a driver's call belongs to the op around it, to which the raw event links.
-            if (
-                event.linked_correlation_id() == 0
-                and not event.is_async()
-                and not event.name().startswith(_OWN_EVENTS)
-            ):
+            if _is_hosts_own(event):
                 yield Event(
                     event.name(),
                     "host",
@@ -219,6 +214,12 @@ def _can_launch(event: Any, device: Any) -> bool:
         and not event.is_user_annotation()
         and not _DRIVER_CALL.match(event.name())
     )
+
+
+def _is_hosts_own(event: Any) -> bool:
+    """Not a driver's call, whose time belongs to the op around it, nor an event of the profiler itself."""
+    linked = event.linked_correlation_id() != 0
+    return not linked and not event.is_async() and not event.name().startswith(_OWN_EVENTS)
 
 
 def _crosses_link(name: str) -> bool:

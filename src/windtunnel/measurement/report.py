@@ -114,7 +114,7 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class CompiledStep:
     """Into how many graphs torch.compile cut a step, and how often it gave up tracing it."""
 
     graphs: int = 0
@@ -141,7 +141,7 @@ class ProcessReport:
     reference_loop: ReferenceLoop | None = None
     memory: PeakMemory | None = None
     profiled: Profiled | None = None
-    compiled: Compiled | None = None
+    compiled: CompiledStep | None = None
     compile_seconds: float | None = None
     losses: Losses | None = None
     stopped: str = ""

@@ -38,7 +38,7 @@ class Outcome:
     error: str = ""
 
 
-class Engine(Protocol):
+class StudyEngine(Protocol):
     """Carries out work. Never raises for a failed child: that is an outcome."""
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]: ...

@@ -27,7 +27,7 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol
 from windtunnel.measurement.store import DONE
-from windtunnel.study.run.engine import Engine, Local, Outcome, Work, carry_out
+from windtunnel.study.run.engine import Local, Outcome, StudyEngine, Work, carry_out
 
 NODE_DIED, NO_RESULT = "node died", "no result"
 _DOUBT_SECONDS = 30.0
@@ -35,7 +35,7 @@ _MOST_AT_ONCE = 64
 _NAMES = ("local", "ray", "slurm")
 
 
-def engine_for(text: str) -> Engine:
+def engine_for(text: str) -> StudyEngine:
     """`local` or `local:ahead=4,share=10`; `ray` or `ray://HOST:PORT`; `slurm` or
     `slurm:partition=gpu,jobs=4`."""
     name, _, rest = text.partition(":")

@@ -26,7 +26,7 @@ from windtunnel.measurement.store import DONE, WAITING, NewCell, Settled, Store,
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study.run.cells import Cell, Choice, cells_of
-from windtunnel.study.run.engine import Engine, Outcome, Work
+from windtunnel.study.run.engine import Outcome, StudyEngine, Work
 from windtunnel.study.run.progress import Pace, Standing
 from windtunnel.study.run.surroundings import APART, Surroundings
 from windtunnel.study.study import Study
@@ -89,7 +89,7 @@ class Following:
 def run(
     study: Study,
     store: Store,
-    engine: Engine,
+    engine: StudyEngine,
     surroundings: Surroundings,
     order: Order | None = None,
     following: Following | None = None,
@@ -157,7 +157,7 @@ class _Run:
         self.by_key = {cell.key: cell for cell in self.cells}
         self.ran = self.failed = 0
 
-    def measure(self, engine: Engine) -> Tally:
+    def measure(self, engine: StudyEngine) -> Tally:
         if self.order.rerun:
             self._forget_failures()
         self._set_apart()
@@ -181,7 +181,7 @@ class _Run:
             self._measure_again(engine, seed)
         return self.tally()
 
-    def _measure_again(self, engine: Engine, seed: int) -> None:
+    def _measure_again(self, engine: StudyEngine, seed: int) -> None:
         """Give cells with too few quiet processes another one, at another moment."""
         by_number = defaultdict[int, list[_Open]](list)
         for cell in self._disturbed():
@@ -194,7 +194,7 @@ class _Run:
             self._take(engine, cells, number, self._add_further)
 
     def _take(
-        self, engine: Engine, cells: Sequence[_Open], number: int, add: Callable[[Outcome], None]
+        self, engine: StudyEngine, cells: Sequence[_Open], number: int, add: Callable[[Outcome], None]
     ) -> None:
         # Closing ends what the engine has under way when an interrupt comes.
         with contextlib.closing(self._outcomes(engine, cells, number)) as outcomes:
@@ -288,7 +288,7 @@ class _Run:
                     cell.state, cell.loop_seconds = DONE, whole.loop_seconds
                     self.store.settle([Settled(cell=cell.id, summary=whole)])
 
-    def _outcomes(self, engine: Engine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
+    def _outcomes(self, engine: StudyEngine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
         """What the engine brings. If it breaks over a piece, name that piece and hand it the others again."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
