@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
+    from windtunnel.study.run.runner import Tally
     from windtunnel.study.study import Study
 
 app = typer.Typer(
