@@ -32,14 +32,15 @@ from windtunnel import records
 from windtunnel.accuracy import truth
 from windtunnel.accuracy.truth import Case, read_cases
 from windtunnel.machine import here
-from windtunnel.measurement import compilation, environment, job, sampler
+from windtunnel.measurement import compilation, job
+from windtunnel.measurement.report import ProcessReport, ReferenceLoop, Samples
+from windtunnel.measurement.sampler import Sampler
+from windtunnel.measurement.steady import Protocol
+from windtunnel.measurement.windows import keep_quiet
 
 LEAST_GROUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 LEAST_GROUPS = {"cuda": 5, "cpu": 7}
-FEWEST_GROUPS = 3  # for a step so slow that the usual number would take many times a row's time
-MOST_GROUPS = 60
 LEAST_WARM_STEPS = 5
-HOST_STEPS = 10
 PROFILED_STEPS = 3
 MOST_SHAPES = 150
 LEFT_OUT = ("ops", "shapes", "row_seconds", "detail")
@@ -177,22 +178,24 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
     begin = time.perf_counter()
     step, sync = build(case, device)
-    built, first = time.perf_counter(), None
+    built = time.perf_counter()
+    messages: list[dict[str, Any]] = []
+    sampler = Sampler(step, sync, LEAST_GROUP_SECONDS[device], messages.append, watches=device == "cpu")
+    first = sampler.first()
     if case.execution == "compiled":
-        first = time_steps(step, sync, 1)
         compilation.forget_peak(torch, device)
-    warm = warm_up(step, sync, 0.4 * seconds)
-    groups, steps = time_groups(step, sync, device, statistics.median(warm[-4:]), 0.6 * seconds)
+    sampler.warm_up(0.4 * seconds)
+    groups = steady_groups(sampler, device, 0.6 * seconds)
     low, middle, high = statistics.quantiles(groups, n=4)
     told = {
         "step_seconds": middle,
         "low_seconds": low,
         "high_seconds": high,
         "groups": len(groups),
-        "group_steps": steps,
-        "host_seconds": host_seconds(step, sync),
-        "first_seconds": first or warm[0],
-        "warm_steps": len(warm),
+        "group_steps": sampler.group,
+        "host_seconds": sampler.host_seconds(),
+        "first_seconds": first,
+        "warm_steps": sum(len(each["seconds"]) for each in messages if each["phase"] == "warm"),
         "build_seconds": built - begin,
         "pace": pace,
     }
@@ -205,52 +208,15 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
     return told | {"pace_after": interpreter_pace()}
 
 
-def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> list[float]:
-    """Steps until two halves of the last eight agree; a slow step has had enough after five."""
-    begin, seen = time.perf_counter(), list[float]()
-    while True:
-        seen.append(time_steps(step, sync, 1))
-        over = time.perf_counter() - begin > most
-        if len(seen) >= LEAST_WARM_STEPS and (
-            over or (len(seen) >= 9 and sampler.alike(seen[-8:-4], seen[-4:]))
-        ):
-            return seen
-
-
-def time_groups(
-    step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float
-) -> tuple[list[float], int]:
-    """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
-    steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
-    begin, groups, calm = time.perf_counter(), list[float](), environment.QuietMoments() if device == "cpu" else None
-    while True:
-        if calm is not None:
-            calm.wait()
-        groups.append(time_steps(step, sync, steps) / steps)
-        spent = time.perf_counter() - begin
-        enough = len(groups) >= LEAST_GROUPS[device] and (spent > most or len(groups) >= MOST_GROUPS)
-        if enough or (len(groups) >= FEWEST_GROUPS and spent > 4 * most):
-            return groups, steps
-
-
-def time_steps(step: Callable[[], Any], sync: Callable[[], None], steps: int) -> float:
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    sync()
-    return time.perf_counter() - start
-
-
-def host_seconds(step: Callable[[], Any], sync: Callable[[], None]) -> float:
-    """Until the call returns, the device still working; a full queue of launches makes the host wait, which is then in it."""
-    seen = []
-    for _ in range(HOST_STEPS):
-        sync()
-        start = time.perf_counter()
-        step()
-        seen.append(time.perf_counter() - start)
-    sync()
-    return statistics.median(seen)
+def steady_groups(sampler: Sampler, device: str, most: float) -> list[float]:
+    """Seconds of a step over groups of steps, those of quiet windows alone; slow steps get up to four times the time."""
+    least = LEAST_GROUPS[device] * sampler.group * sampler.one
+    sampler.steady(Protocol(seconds=max(most, min(least, 4 * most)), precision=1e-9))
+    report = ProcessReport(
+        samples={"steady": Samples(seconds=tuple(sampler.seconds))},
+        reference_loop=ReferenceLoop(readings=tuple(sampler.readings)),
+    )
+    return list(keep_quiet(report).steady)
 
 
 def interpreter_pace() -> float:

@@ -1,8 +1,7 @@
-"""The family of an op or kernel that the profiler names, so that measured seconds compare with predicted
-ones.
+"""Which family a name seen by the profiler belongs to, so that measured seconds stand beside predicted ones.
 
-The trace names ops as the program calls them; the profiler names what a library really ran. This needs
-PyTorch, so only the measuring child imports it.
+The trace names ops as they are asked for; the profiler names what a library really ran. Needs the framework, so it is used in
+the measuring child only.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from torch._C import DispatchKey
 from windtunnel.trace.family import ALLOCATING, family_of
 
 HOST = "host"  # ops that move no data: views, allocations, and wrappers whose work is done by ops below them
-# The range in which compiled code runs; on a CPU its kernels have no names of their own.
-COMPILED = "## Call CompiledFxGraph"
+COMPILED = "## Call CompiledFxGraph"  # the range in which compiled code runs; on a CPU its kernels have no names of their own
 _HOST_NAMES = {
     "item",
     "_local_scalar_dense",
@@ -67,7 +65,7 @@ _LIBRARY_OPS = (
     ("indexing", ("_index_put", "_unsafe_index", "masked_select", "nonzero", "_embedding_bag")),
     ("random", ("_cudnn_init_dropout", "_fused_dropout", "dropout")),
 )
-# Kernels without a known op (of a replayed graph), by a part of their names; the first that fits counts.
+# Kernels that no op is known to have launched (a replayed graph's), by what their names hold; the first that fits counts.
 _KERNELS = (
     ("attention", ("flash", "fmha", "sdpa", "attention")),
     ("recurrent", ("rnn", "lstm", "gru_", "persistent_")),
@@ -100,7 +98,7 @@ _KERNELS = (
 
 @functools.cache
 def family_of_op(name: str) -> str:
-    """The family of an op that the profiler names ("aten::mm"); `host` for one that only calls others."""
+    """The family of an op the profiler names ("aten::mm"); `host` for one that only asks others to work."""
     if name.startswith(COMPILED):
         return "streaming"
     bare = name.rpartition("::")[2]
@@ -116,8 +114,8 @@ def family_of_op(name: str) -> str:
 
 @functools.cache
 def family_of_kernel(kernel: str, op: str) -> str:
-    """The family of a kernel: that of the op which launched it, or by its own name."""
-    if kernel.startswith("triton_"):  # made by the compiler; fused ops are one family in forecasts too
+    """The family of a kernel: that of the op which launched it, else what its own name tells."""
+    if kernel.startswith("triton_"):  # a compiler's own; what it fused is one family in forecasts too
         return "matmul" if kernel.startswith("triton_tem") else "streaming"
     family = family_of_op(op) if op else "other"
     if family not in ("other", HOST):
