@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import signal
@@ -9,15 +10,20 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import windtunnel as wt
+from windtunnel import prediction
+from windtunnel.cli import app
 from windtunnel.errors import MeasurementFailed, StoreError, Unavailable
+from windtunnel.forecast import forecast
 from windtunnel.measurement import measure as module
 from windtunnel.measurement import store as stores
 from windtunnel.measurement import summary
@@ -415,3 +421,47 @@ def test_a_failed_measurement_frees_its_lock(store: Store) -> None:
     store.finish(Settled(cell=cell, state="crashed", error="it fell over"))
     assert not store._db.execute("SELECT * FROM lock").fetchall()
     assert [stored.state for stored in store.results()] == ["crashed"]
+
+
+def command(*words: str) -> Any:
+    return CliRunner().invoke(app, ["measure", "rnn", "n_steps=2", *words])
+
+
+SHORT = ("--processes", "1", "--seconds", "0.05", "--json")
+
+
+def test_the_command_traces_and_prices_a_step_once_even_with_a_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Counter[str]()
+    trace, price = prediction.trace, forecast.Pricer.price
+
+    def counted_trace(*args: Any) -> Any:
+        calls["trace"] += 1
+        return trace(*args)
+
+    def counted_price(*args: Any) -> Any:
+        calls["price"] += 1
+        return price(*args)
+
+    monkeypatch.setattr(prediction, "trace", counted_trace)
+    monkeypatch.setattr(forecast.Pricer, "price", counted_price)
+    path = tmp_path / "timeline.json"
+    done = command(*SHORT, "--timeline", str(path))
+    assert done.exit_code == 0, done.output
+    assert calls == {"trace": 1, "price": 1}
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if "name" in event["args"]}
+    assert {"forecast", "measured"} <= names
+
+
+def test_the_command_prints_data_on_standard_output_and_progress_on_standard_error() -> None:
+    done = command("--quick", *SHORT)
+    data = json.loads(done.stdout)
+    assert data["processes"] == 1 and data["disturbed"] in (True, False)
+    assert "measuring rnn: process 1 of 1 done" in done.stderr and "interval ±" in done.stderr
+
+
+def test_the_command_knows_one_level_at_a_time() -> None:
+    done = command("--quick", "--rigorous")
+    assert done.exit_code != 0 and "cannot go together" in str(done.exception)
