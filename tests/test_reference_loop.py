@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import random
 import time
 from collections import Counter, defaultdict
@@ -307,6 +308,20 @@ def test_impossible_readings_are_ignored(readings: Any) -> None:
     data = {"samples": {"steady": {"steps": 1, "seconds": [1.0, 2.0]}}}
     report = keep_quiet(ProcessReport.read({**data, "reference_loop": {"readings": readings}}))
     assert report.steady == (1.0, 2.0) and report.loop_seconds is None
+
+
+def test_a_summary_is_read_from_the_store_the_same() -> None:
+    ready = Ready(threads=2, cpus=(0, 1), device_name="a GPU", facts={"cuda": "12"})
+    whole = Summary(
+        medians=(1.0, 2.0),
+        median=1.5,
+        low=1.0,
+        high=2.0,
+        loop_seconds=(1e-4, 2e-4),
+        firsts=(None, 3.0),
+        ready=ready,
+    )
+    assert Summary.read(json.loads(json.dumps(whole.plain()))) == whole
 
 
 def test_a_report_arrives_from_another_machine_the_same() -> None:

@@ -1,1 +1,1 @@
-"""Clocks: child processes that run real steps, and the store their samples lie in."""
+"""Measures real training steps in child processes and stores every sample."""

@@ -103,16 +103,11 @@ class _Child:
                 self._measure()
         except WindtunnelError as error:
             self._fail("refused", error.message, error.hint)
-        except ImportError as error:
-            self._fail("not installed", _words(error), f"{sys.executable} lacks it, or a part is broken.")
         except Exception as error:
-            state = "out of memory" if _is_out_of_memory(error) else "raised"
-            state, hint = self.subject.explain(error, state) if self.subject is not None else (state, "")
-            self._fail(state, _words(error), hint)
+            self._fail_with(error)
 
     def _subjects(self) -> Iterator[Subject]:
-        """One after another, each with its libraries loaded, so that their memory is not counted as the
-        job's."""
+        """One after another. Libraries are loaded before, so that their memory is not counted as the job's."""
         if self.order.job is not None:
             from windtunnel.measurement.job import JobSubject
 
@@ -185,6 +180,14 @@ class _Child:
             losses = [built.number(call()) for _ in range(steps)]
             self.emit({"kind": "trace", "losses": losses, "ready": _facts(built)})
         self.emit({"kind": "done", "stopped": "losses", "linear": None})
+
+    def _fail_with(self, error: Exception) -> None:
+        if isinstance(error, ImportError) and self.order.tasks is not None:
+            self._fail("not installed", _words(error), f"{sys.executable} lacks it, or a part is broken.")
+            return
+        state = "out of memory" if _is_out_of_memory(error) else "raised"
+        state, hint = self.subject.explain(error, state) if self.subject is not None else (state, "")
+        self._fail(state, _words(error), hint)
 
     def _fail(self, state: str, error: str, hint: str) -> None:
         self.emit({"kind": "failed", "state": state, "error": error, "hint": hint})
