@@ -107,7 +107,7 @@ class _Child:
             self._fail_with(error)
 
     def _subjects(self) -> Iterator[Subject]:
-        """One after another. Libraries are loaded before, so that their memory is not counted as the job's."""
+        """One after another. Libraries are loaded first, so that their memory does not count."""
         if self.order.job is not None:
             from windtunnel.measurement.job import JobSubject
 

@@ -1,7 +1,7 @@
-"""Which family a name seen by the profiler belongs to, so that measured seconds stand beside predicted ones.
+"""The family of an op or kernel that the profiler names, so that measured seconds compare with predicted ones.
 
-The trace names ops as they are asked for; the profiler names what a library really ran. Needs the framework, so it is used in
-the measuring child only.
+The trace names ops as the program calls them; the profiler names what a library really ran. This needs PyTorch,
+so only the measuring child imports it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch._C import DispatchKey
 from windtunnel.trace.family import ALLOCATING, family_of
 
 HOST = "host"  # ops that move no data: views, allocations, and wrappers whose work is done by ops below them
-COMPILED = "## Call CompiledFxGraph"  # the range in which compiled code runs; on a CPU its kernels have no names of their own
+# The range in which compiled code runs; on a CPU its kernels have no names of their own.
+COMPILED = "## Call CompiledFxGraph"
 _HOST_NAMES = {
     "item",
     "_local_scalar_dense",
