@@ -1,7 +1,7 @@
-"""The family of an op or kernel that the profiler names, so that measured seconds compare with predicted ones.
+"""The family of an op or kernel that the profiler names, to compare measured with predicted seconds.
 
-The trace names ops as the program calls them; the profiler names what a library really ran. This needs PyTorch,
-so only the measuring child imports it.
+The trace names ops as the program calls them; the profiler names what a library really ran. This needs
+PyTorch, so only the measuring child imports it.
 """
 
 from __future__ import annotations
