@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel.forecast.forecast import Forecast, forecast
+from windtunnel.forecast.forecast import Forecast, forecast_step
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import Trace
@@ -40,7 +40,7 @@ def fly(
     recorded = _trace(
         job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, where.device.kind
     )
-    return forecast(recorded, where, strategy, profile_for(where))
+    return forecast_step(recorded, where, strategy, profile_for(where)).forecast
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from torch import nn
 
 import windtunnel as wt
 from windtunnel.errors import BadInput, DoesNotFit, RateMissing
-from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.memory import account
 from windtunnel.forecast.price import Pricer
-from windtunnel.forecast.schedule import Lanes, Task, place
 from windtunnel.machine.machine import Link
 from windtunnel.machine.profiles import profile_for
 from windtunnel.results import PARTS
@@ -246,10 +245,10 @@ def test_a_rate_nobody_sourced_is_named_when_it_is_needed(recorded: Callable[...
     machine = wt.Machine.named("k80")
     blind = dataclasses.replace(machine, device=dataclasses.replace(machine.device, memory_rate=None))
     with pytest.raises(RateMissing, match=r"device\.memory_rate of k80"):
-        forecast(recorded("rnn", "gpu"), blind, wt.Strategy(), profile_for(blind))
+        forecast_step(recorded("rnn", "gpu"), blind, wt.Strategy(), profile_for(blind))
     unlinked = dataclasses.replace(machine, link=None)
     with pytest.raises(RateMissing, match=r"link\.rate"):
-        forecast(recorded("rnn", "gpu"), unlinked, wt.Strategy(data="streamed"), profile_for(unlinked))
+        forecast_step(recorded("rnn", "gpu"), unlinked, wt.Strategy(data="streamed"), profile_for(unlinked))
 
 
 def test_a_precision_the_unit_does_not_state_is_cautioned() -> None:
@@ -263,37 +262,6 @@ def test_a_graph_needs_a_gpu_and_idle_units_are_told() -> None:
     with pytest.raises(BadInput, match="streamed"):
         fly("rnn", "h200", wt.Strategy(execution="graph", data="streamed"))
     assert any("one device of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
-
-
-def test_lanes_by_hand() -> None:
-    """Host issues three kernels at 10 us each; the device needs 25, 1 and 1. It ends at 10+25+1+1 = 37."""
-    tasks = []
-    for seconds in (25.0, 1.0, 1.0):
-        tasks.append(Task(lane="host", seconds=10.0, part="launch"))
-        tasks.append(Task(lane="device", seconds=seconds, part="compute", after=(len(tasks) - 1,)))
-    spans = place(tasks)
-    assert [(s.start, s.end) for s in spans if tasks[s.task].lane == "device"] == [
-        (10, 35),
-        (35, 36),
-        (36, 37),
-    ]
-    assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
-
-
-def test_a_task_waits_for_the_end_of_an_earlier_step_by_hand() -> None:
-    """A copy of 2 s may begin when the step before has ended; each step then computes for 3 s behind its copy: 5 s a step."""
-    step = [
-        Task(lane="copy", seconds=2.0, part="copy", back=1),
-        Task(lane="device", seconds=3.0, part="compute", after=(0,)),
-    ]
-    lanes = Lanes()
-    for _ in range(3):
-        lanes.place(step)
-    assert lanes.ends == [5.0, 10.0, 15.0]
-    ahead = Lanes()
-    for _ in range(4):  # two steps back instead: the copy hides behind the step before
-        ahead.place([step[0]._replace(back=2), step[1]])
-    assert ahead.ends == [5.0, 8.0, 11.0, 14.0]
 
 
 def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:

@@ -17,7 +17,7 @@ from windtunnel.calibration.drawer import Drawer
 from windtunnel.errors import BadInput
 from windtunnel.forecast import profile as profile_data
 from windtunnel.forecast.features import Piece, Roofline, pieces_of
-from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import least_seconds
 from windtunnel.fused import standin
@@ -171,7 +171,7 @@ def test_a_forecast_by_a_profile_that_knows_the_kind_is_finite_and_never_beats_p
             wt.Strategy(batch=32),
             "cpu",
         )
-        found = forecast(recorded, machine, wt.Strategy(batch=32), profile)
+        found = forecast_step(recorded, machine, wt.Strategy(batch=32), profile).forecast
         pieces = [_piece(op) for op in recorded.ops if op.family == "fused"]
         assert math.isfinite(found.step_seconds)
         assert found.step_seconds >= sum(least_seconds(piece, rooflines[2]) for piece in pieces)
@@ -201,7 +201,7 @@ def test_a_kind_nobody_probed_is_told_aloud() -> None:
         profile, kinds={name: kind for name, kind in profile.kinds.items() if not name.startswith("fused")}
     )
     recorded = trace(wt.Workload.named("rnn", variant="fused"), wt.Strategy(), "gpu")
-    found = forecast(recorded, wt.Machine.named("h200"), wt.Strategy(), bare)
+    found = forecast_step(recorded, wt.Machine.named("h200"), wt.Strategy(), bare).forecast
     assert any("fused forward was never probed" in caution for caution in found.cautions)
 
 

@@ -97,7 +97,7 @@ def test_imports_only_climb() -> None:
 
 
 def test_forecasts_are_arithmetic_without_framework_clock_or_file() -> None:
-    for path in (SOURCE / "forecast").glob("*.py"):
+    for path in (SOURCE / "forecast").rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         names = {
             alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names
@@ -155,7 +155,7 @@ def test_the_readme_is_short_and_its_example_prints_what_it_says() -> None:
 
 
 def test_only_units_spells_out_powers_of_ten_and_two_in_forecasts() -> None:
-    for path in (SOURCE / "forecast").glob("*.py"):
+    for path in (SOURCE / "forecast").rglob("*.py"):
         assert not re.search(r"\b1e9\b|2 ?\*\* ?30|1024", path.read_text()), path
 
 

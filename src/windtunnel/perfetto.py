@@ -12,10 +12,8 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import BadInput
+from windtunnel.forecast.schedule import Lane
 from windtunnel.forecast.timeline import Timeline
-from windtunnel.job.workload import Workload
-from windtunnel.machine.machine import Machine
-from windtunnel.strategy import Strategy
 
 # Lanes from top to bottom; a second thread or stream of one ("host 2") comes right after it.
 LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
@@ -45,23 +43,11 @@ def from_timeline(timeline: Timeline, name: str = "forecast") -> dict[str, Any]:
     for span in timeline.spans:
         task, step = timeline.tasks[span.task], numbers[span.task]
         if step >= first and span.end > span.start:
-            told = {
-                "part": task.part,
-                "step": step,
-                "steady": step == last,
-                **_known(module=getattr(task, "module", "")),
-            }
-            lanes.setdefault(_WORDS.get(task.lane, task.lane), []).append(
+            told = {"part": task.part, "step": step, "steady": step == last, **_known(module=task.module)}
+            lanes.setdefault(_title(task.lane), []).append(
                 _span(task.label or task.part, span.start - origin, span.end - span.start, told)
             )
     return _process(name, lanes)
-
-
-def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> dict[str, Any]:
-    """The timeline behind a job's forecast."""
-    from windtunnel.prediction import timeline
-
-    return from_timeline(timeline(workload, machine, strategy))
 
 
 def from_events(
@@ -99,12 +85,8 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _step_numbers(timeline: Timeline) -> list[int]:
-    """The step of each task: the host begins every step with a task of that name."""
-    numbers, step = [], -1
-    for task in timeline.tasks:
-        step += task.label == "step"
-        numbers.append(max(0, step))
-    return numbers
+    """The step of each task."""
+    return [index // timeline.tasks_per_step for index in range(len(timeline.tasks))]
 
 
 def _step_ends(timeline: Timeline, numbers: Sequence[int]) -> list[float]:
@@ -124,6 +106,12 @@ def _process(name: str, lanes: Mapping[str, Sequence[dict[str, Any]]]) -> dict[s
         ]
         events += [{**span, "tid": thread} for span in lanes[lane]]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _title(lane: Lane) -> str:
+    """How a lane is called in the file; those of further workers are numbered."""
+    kind = _WORDS.get(lane.kind, lane.kind)
+    return f"{kind} of worker {lane.worker}" if lane.worker else kind
 
 
 def _place(lane: str) -> tuple[int, str]:

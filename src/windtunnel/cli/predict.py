@@ -46,7 +46,7 @@ def predict(
     as_json: words.Json = False,
 ) -> None:
     from windtunnel import perfetto
-    from windtunnel.prediction import predict as predict_step
+    from windtunnel.prediction import predict_with_timeline
 
     strategy = words.make_strategy(
         batch,
@@ -63,7 +63,7 @@ def predict(
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), words.find_machine(on)
     machine = machine if host_factor is None else machine.with_host_factor(host_factor)
-    forecast = predict_step(workload, machine, strategy)
+    forecast, schedule = predict_with_timeline(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))
     if timeline:
-        perfetto.write(timeline, perfetto.of_forecast(workload, machine, strategy))
+        perfetto.write(timeline, perfetto.from_timeline(schedule))
