@@ -294,7 +294,8 @@ def one_op(family: str, *, flop: float, read: float, written: float, shape: tupl
 
 
 def test_a_large_streaming_op_reaches_most_of_the_memory_rate() -> None:
-    """An H200 adds two tensors of 1 GB: 3 GB at 4.8 TB/s are 625 us; a device-to-device copy reaches nine tenths of that rate."""
+    """An H200 adds two tensors of 1 GB: 3 GB at 4.8 TB/s are 625 us; a device-to-device copy reaches nine
+    tenths of that rate."""
     steps = one_op("streaming", flop=2.5e8, read=2e9, written=1e9, shape=(250_000_000, 0, 2))
     machine = wt.Machine.named("h200")
     price = Pricer(machine, wt.Strategy(), steps, profile_for(machine)).price(steps.ops)[0]
@@ -302,7 +303,8 @@ def test_a_large_streaming_op_reaches_most_of_the_memory_rate() -> None:
 
 
 def test_a_large_matrix_product_reaches_most_of_the_arithmetic_rate() -> None:
-    """4096 cubed on an H200 in fp32: 137.4 Gflop at 66.9 TFLOP/s are 2.05 ms; libraries reach about three quarters of that."""
+    """4096 cubed on an H200 in fp32: 137.4 Gflop at 66.9 TFLOP/s are 2.05 ms; libraries reach about three
+    quarters of that."""
     steps = one_op(
         "matmul",
         flop=2 * 4096**3,
@@ -331,7 +333,8 @@ def test_an_op_far_outside_of_what_was_probed_is_told() -> None:
 
 
 def test_the_peak_by_hand() -> None:
-    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in devices of 4 MB: weights 1, gradients 1; the batch is 0.1."""
+    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in devices of 4 MB: weights 1, gradients 1; the
+    batch is 0.1."""
     job = wt.Workload(
         name="layer",
         model=lambda: nn.Linear(1000, 1000, bias=False),

@@ -1,4 +1,5 @@
-"""The plan of the house, kept by tests: what may import what, what is public, and that the README tells the truth."""
+"""The plan of the house, kept by tests: what may import what, what is public, and that the README tells the
+truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Physical questions first: what any memory must keep to. Then PyTorch's caching allocator, case by case, worked by hand."""
+"""Physical questions first: what any memory must keep to. Then PyTorch's caching allocator, case by case,
+worked by hand."""
 
 from __future__ import annotations
 
@@ -285,7 +286,8 @@ def test_one_request_by_hand(asked: int, block: int, segment: int) -> None:
 
 
 def test_small_requests_share_small_segments() -> None:
-    # 1 MiB + 1 MiB fill the first 2 MiB; the third needs another segment, and so does not the fourth of 512 bytes.
+    # 1 MiB + 1 MiB fill the first 2 MiB; the third needs another segment, and so does not the fourth of 512
+    # bytes.
     pools = Pools()
     addresses = [pools.take(size).address for size in (MIB, MIB, MIB, 512)]
     assert addresses == [0, MIB, 2 * MIB, 3 * MIB]
@@ -293,7 +295,8 @@ def test_small_requests_share_small_segments() -> None:
 
 
 def test_a_large_rest_of_up_to_one_mebibyte_stays_with_its_block() -> None:
-    # 20 MiB: 9.5 are taken and 10.5 are left. 9.75 of these leave 0.75, which is too little to cut off: the block is 10.5.
+    # 20 MiB: 9.5 are taken and 10.5 are left. 9.75 of these leave 0.75, which is too little to cut off: the
+    # block is 10.5.
     pools = Pools()
     pools.take(9.5 * MIB)
     assert pools.take(9.75 * MIB).size == 10.5 * MIB
@@ -305,16 +308,19 @@ def test_the_smallest_block_that_fits_is_taken_and_of_equal_ones_the_lowest() ->
     blocks = [pools.take(size * MIB) for size in (16, 12, 14, 12)]  # segments at 0, 16, 28 and 42 MiB
     for block in blocks:
         pools.free(block)
-    # 12 fits all four: the two of 12 are the smallest, the lower lies at 16. Then the other, then 14, then 16 (whose rest of 4 is cut off).
+    # 12 fits all four: the two of 12 are the smallest, the lower lies at 16. Then the other, then 14, then 16
+    # (whose rest of 4 is cut off).
     assert [pools.take(12 * MIB).address // MIB for _ in range(4)] == [16, 42, 28, 0]
     assert pools.reserved == 54 * MIB
-    # What was cut off serves a request of 3: 12 MiB into the first segment. Another needs a new segment of 20, at 54.
+    # What was cut off serves a request of 3: 12 MiB into the first segment. Another needs a new segment of
+    # 20, at 54.
     assert [pools.take(3 * MIB).address // MIB for _ in range(2)] == [12, 54]
     assert pools.reserved == 74 * MIB
 
 
 def test_freed_neighbours_become_one_block() -> None:
-    # 20 MiB cut into 4, 4, 4 and a rest of 8. The middle one freed is 4 alone; with the first it is 8; with the third all is one again.
+    # 20 MiB cut into 4, 4, 4 and a rest of 8. The middle one freed is 4 alone; with the first it is 8; with
+    # the third all is one again.
     pools = Pools()
     first, middle, _ = (pools.take(4 * MIB) for _ in range(3))
     pools.free(middle)
@@ -325,7 +331,8 @@ def test_freed_neighbours_become_one_block() -> None:
     blocks = [again.take(4 * MIB) for _ in range(3)]
     for index in (1, 0, 2):
         again.free(blocks[index])
-    # 19 MiB would not fit any piece; the whole segment they do, with 1 MiB to spare, which stays with the block.
+    # 19 MiB would not fit any piece; the whole segment they do, with 1 MiB to spare, which stays with the
+    # block.
     assert again.take(19 * MIB).size == 20 * MIB and again.reserved == 20 * MIB
 
 
@@ -370,9 +377,10 @@ STEP = make(
 
 
 def test_a_step_by_hand() -> None:
-    # Segment A (20): weights 4, batch 2, inner 6, and 8 are left; outer has a segment B (12) of its own. The gradient of 4 goes to
-    # the 8. When inner and outer are gone, the state of 4 goes to the smallest hole, the last 4 of A, and not to the 6 of inner.
-    # In step 2 the old gradient goes; inner finds its 6, outer B and the new gradient the 4 again. Nothing more is reserved: 32.
+    # Segment A (20): weights 4, batch 2, inner 6, and 8 are left; outer has a segment B (12) of its own. The
+    # gradient of 4 goes to the 8. When inner and outer are gone, the state of 4 goes to the smallest hole,
+    # the last 4 of A, and not to the 6 of inner. In step 2 the old gradient goes; inner finds its 6, outer B
+    # and the new gradient the 4 again. Nothing more is reserved: 32.
     seen = account(STEP, H200, wt.Strategy(), [0.0] * 4)
     assert in_mib(seen.parts) == {"weights": 4, "data": 2, "optimiser": 4, "activations": 18, "gradients": 4}
     assert seen.peak_bytes == 32 * MIB == seen.reserved_bytes
@@ -380,9 +388,10 @@ def test_a_step_by_hand() -> None:
 
 
 def test_a_workspace_by_hand() -> None:
-    # The second op needs 2 MiB while it runs: alive are weights 4, batch 2, state 4, activations 18 and these 2, which is less than
-    # the 32 of backward. With 7 it is more. Where do 7 MiB lie? In step 1, 8 are left of A: they fit, and 1 too many is kept: 8.
-    # In step 2 the state fills 4 of those 8, so a new segment of 20 is needed: the block is 7.
+    # The second op needs 2 MiB while it runs: alive are weights 4, batch 2, state 4, activations 18 and these
+    # 2, which is less than the 32 of backward. With 7 it is more. Where do 7 MiB lie? In step 1, 8 are left
+    # of A: they fit, and 1 too many is kept: 8. In step 2 the state fills 4 of those 8, so a new segment of
+    # 20 is needed: the block is 7.
     two, seven = (account(STEP, H200, wt.Strategy(), [0.0, size * MIB, 0.0, 0.0]) for size in (2, 7))
     assert two.peak_bytes == 32 * MIB and "workspace" not in two.parts
     assert in_mib(seven.parts) == {"weights": 4, "data": 2, "optimiser": 4, "activations": 18, "workspace": 7}
@@ -390,17 +399,19 @@ def test_a_workspace_by_hand() -> None:
 
 
 def test_a_captured_step_by_hand() -> None:
-    # Weights and batch: segment A (20). Warm-up on its own stream, step 1: inner 6 and outer 12 in W (20), the gradient in X (20); then
-    # W is whole again, and the state goes to the 16 left of X. Step 2: inner goes to the last 12 of X, outer to W, the gradient to
-    # X again. Before the capture W is free and goes: A + X. The captured step finds none of that: inner and outer in G (20), the
-    # gradient in H (20). A + X + G + H = 80, more than the A + W + X = 60 before.
+    # Weights and batch: segment A (20). Warm-up on its own stream, step 1: inner 6 and outer 12 in W (20),
+    # the gradient in X (20); then W is whole again, and the state goes to the 16 left of X. Step 2: inner
+    # goes to the last 12 of X, outer to W, the gradient to X again. Before the capture W is free and goes: A
+    # + X. The captured step finds none of that: inner and outer in G (20), the gradient in H (20). A + X + G
+    # + H = 80, more than the A + W + X = 60 before.
     seen = account(STEP, H200, wt.Strategy(execution="graph"), [0.0] * 4)
     assert (seen.peak_bytes, seen.reserved_bytes) == (32 * MIB, 80 * MIB)
 
 
 def test_batches_fetched_ahead_by_hand() -> None:
-    # Two wait and one is trained on: 3 x 2 MiB on the copying stream, in a segment C (20) of their own.
-    # A (20): weights 4, inner 6, gradient 4, state 4 where inner was. B (12): outer. In step 2 inner goes behind the state.
+    # Two wait and one is trained on: 3 x 2 MiB on the copying stream, in a segment C (20) of their own. A
+    # (20): weights 4, inner 6, gradient 4, state 4 where inner was. B (12): outer. In step 2 inner goes
+    # behind the state.
     seen = account(STEP, H200, wt.Strategy(data="streamed", prefetch=2), [0.0] * 4)
     assert seen.parts["data"] == 6 * MIB
     assert (seen.peak_bytes, seen.reserved_bytes) == (36 * MIB, 52 * MIB)

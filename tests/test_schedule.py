@@ -1,4 +1,5 @@
-"""Tasks on lanes: order, waits by name, workers, contention, and the streamed step whose last op has no kernel."""
+"""Tasks on lanes: order, waits by name, workers, contention, and the streamed step whose last op has no
+kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ from windtunnel.forecast.contributors.copies import BatchCopy
 from windtunnel.forecast.contributors.ops import CapturedOps, CpuOps, GpuOps, StepCalls
 from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.schedule import COPY, DEVICE, HOST, Contention, Lane, StepBuilder, Task, Wait, place
+from windtunnel.forecast.schedule import (
+    COPY,
+    DEVICE,
+    HOST,
+    Contention,
+    Lane,
+    Step,
+    StepBuilder,
+    Task,
+    Wait,
+    place,
+)
 from windtunnel.forecast.timeline import lay_out
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
@@ -26,11 +38,12 @@ def ends_of(step: StepBuilder, steps: int) -> list[float]:
 
 
 def test_a_host_launches_ahead_of_its_device_by_hand() -> None:
-    """The host launches three kernels, 10 s each; the device needs 25, 1 and 1. The last ends at 10+25+1+1 = 37."""
+    """The host launches three kernels, 10 s each; the device needs 25, 1 and 1. The last ends at 10+25+1+1 =
+    37."""
     step = StepBuilder()
     for seconds in (25.0, 1.0, 1.0):
-        launch = step.add(HOST, 10.0, "launch")
-        step.add(DEVICE, seconds, "compute", after=(launch,))
+        launch = step.add(Task(HOST, 10.0, "launch"))
+        step.add(Task(DEVICE, seconds, "compute"), after=(launch,))
     spans = place(step.build()).spans
     assert [(s.start, s.end) for s in spans[1::2]] == [(10, 35), (35, 36), (36, 37)]
     assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
@@ -38,41 +51,43 @@ def test_a_host_launches_ahead_of_its_device_by_hand() -> None:
 
 @pytest.mark.parametrize(("steps_ago", "ends"), [(1, [5.0, 10.0, 15.0, 20.0]), (2, [5.0, 8.0, 11.0, 14.0])])
 def test_a_task_waits_for_a_named_task_of_an_earlier_step_by_hand(steps_ago: int, ends: list[float]) -> None:
-    """A copy of 2 s starts when the step before has computed, 3 s: 5 s a step. Two steps back, the copy is hidden: 3 s."""
+    """A copy of 2 s starts when the step before has computed, 3 s: 5 s a step. Two steps back, the copy is
+    hidden: 3 s."""
     step = StepBuilder()
-    batch = step.add(COPY, 2.0, "copy", after=(Wait("kernels", steps_ago),))
-    step.add(DEVICE, 3.0, "compute", after=(batch,), name="kernels")
+    batch = step.add(Task(COPY, 2.0, "copy"), after=(Wait("kernels", steps_ago),))
+    step.add(Task(DEVICE, 3.0, "compute"), after=(batch,), name="kernels")
     assert ends_of(step, 4) == ends
 
 
 def test_the_last_task_of_a_name_is_the_one_that_is_waited_for() -> None:
     step = StepBuilder()
-    step.add(DEVICE, 1.0, "compute", name="kernels")
-    step.add(Lane("device", 1), 4.0, "compute", name="kernels")  # another worker's name is another name
-    step.add(DEVICE, 1.0, "compute", name="kernels")
-    step.add(HOST, 1.0, "launch", after=(Wait("kernels"),))
+    step.add(Task(DEVICE, 1.0, "compute"), name="kernels")
+    step.add(Task(Lane("device", 1), 4.0, "compute"), name="kernels")  # another worker's name is another name
+    step.add(Task(DEVICE, 1.0, "compute"), name="kernels")
+    step.add(Task(HOST, 1.0, "launch"), after=(Wait("kernels"),))
     assert place(step.build()).spans[-1].start == 2.0
 
 
 @pytest.mark.parametrize("wait", [Wait("nobody"), Wait("later"), Wait("nobody", 1), Wait("first", worker=1)])
 def test_a_wait_for_no_earlier_task_is_an_error_of_the_contributor(wait: Wait) -> None:
     step = StepBuilder()
-    step.add(HOST, 1.0, "launch", name="first")
-    step.add(HOST, 1.0, "launch", after=(wait,))
-    step.add(HOST, 1.0, "launch", name="later")
+    step.add(Task(HOST, 1.0, "launch"), name="first")
+    step.add(Task(HOST, 1.0, "launch"), after=(wait,))
+    step.add(Task(HOST, 1.0, "launch"), name="later")
     with pytest.raises(ValueError, match=wait.name):
         step.build()
 
 
 def test_two_workers_meet_at_an_all_reduce_by_hand() -> None:
-    """Workers compute for 3 and 5 s, then reduce over one link for 2 s, and both update after it: 5 + 2 + 1 = 8 s a step."""
+    """Workers compute for 3 and 5 s, then reduce over one link for 2 s, and both update after it: 5 + 2 + 1 =
+    8 s a step."""
     step = StepBuilder()
     for worker, seconds in enumerate((3.0, 5.0)):
-        step.add(Lane("device", worker), seconds, "compute", name="gradients")
+        step.add(Task(Lane("device", worker), seconds, "compute"), name="gradients")
     both = [Wait("gradients", worker=worker) for worker in (0, 1)]
-    step.add(Lane("link"), 2.0, "communication", after=both, name="reduced")
+    step.add(Task(Lane("link"), 2.0, "communication"), after=both, name="reduced")
     for worker in (0, 1):
-        step.add(Lane("device", worker), 1.0, "update", after=(Wait("reduced"),))
+        step.add(Task(Lane("device", worker), 1.0, "update"), after=(Wait("reduced"),))
     timeline = lay_out(step.build())
     assert timeline.step_seconds == 8.0 and timeline.is_steady
     assert timeline.parts() == {"update": 1.0, "communication": 2.0, "compute": 5.0}
@@ -80,22 +95,24 @@ def test_two_workers_meet_at_an_all_reduce_by_hand() -> None:
 
 
 def test_a_kernel_slows_down_while_the_copy_engine_is_busy_by_hand() -> None:
-    """10 s of work at 1.5 times the time while a copy of 3 s runs: 2 s are done in it, 8 are left: it ends at 11."""
+    """10 s of work at 1.5 times the time while a copy of 3 s runs: 2 s are done in it, 8 are left: it ends at
+    11."""
     step = StepBuilder()
-    step.add(COPY, 3.0, "copy")
-    step.add(DEVICE, 10.0, "compute", contention=(Contention(COPY, 1.5),))
+    step.add(Task(COPY, 3.0, "copy"))
+    step.add(Task(DEVICE, 10.0, "compute", contention=(Contention(COPY, 1.5),)))
     assert [span.end for span in place(step.build()).spans] == [3.0, 11.0]
 
 
 def test_two_tasks_slow_each_other_down_by_hand() -> None:
-    """Both take twice as long while they overlap. The short one, 2 s of work, ends at 4; the long one has 4 s left: 8."""
+    """Both take twice as long while they overlap. The short one, 2 s of work, ends at 4; the long one has 4 s
+    left: 8."""
     step = StepBuilder()
-    step.add(COPY, 2.0, "copy", contention=(Contention(DEVICE, 2.0),))
-    step.add(DEVICE, 6.0, "compute", contention=(Contention(COPY, 2.0),))
+    step.add(Task(COPY, 2.0, "copy", contention=(Contention(DEVICE, 2.0),)))
+    step.add(Task(DEVICE, 6.0, "compute", contention=(Contention(COPY, 2.0),)))
     assert [span.end for span in place(step.build()).spans] == [4.0, 8.0]
 
 
-def random_step(seed: int, slowdown: float | None) -> tuple[Task, ...]:
+def random_step(seed: int, slowdown: float | None) -> Step:
     rng, step = random.Random(seed), StepBuilder()
     lanes = (HOST, DEVICE, COPY, Lane("device", 1))
     for position in range(rng.randint(2, 30)):
@@ -105,7 +122,7 @@ def random_step(seed: int, slowdown: float | None) -> tuple[Task, ...]:
         other = rng.choice(lanes)
         contention = () if slowdown is None else (Contention(other, slowdown),)
         seconds = rng.choice((0.0, 1.0, 2.5, rng.random()))
-        step.add(rng.choice(lanes), seconds, "compute", after=after, contention=contention)
+        step.add(Task(rng.choice(lanes), seconds, "compute", contention=contention), after=after)
     step.name(rng.randrange(position), "mark")
     return step.build()
 
@@ -130,11 +147,12 @@ def test_contention_never_shortens_a_run_and_lanes_stay_in_order(seed: int) -> N
 
 
 def test_steps_of_alternating_length_are_averaged_over_their_period_by_hand() -> None:
-    """Three tasks of 1 s in a row on three lanes; the first waits for the last of two steps ago: two steps in 3 s, 1.5 s a step."""
+    """Three tasks of 1 s in a row on three lanes; the first waits for the last of two steps ago: two steps in
+    3 s, 1.5 s a step."""
     step = StepBuilder()
-    first = step.add(HOST, 1.0, "launch", after=(Wait("last", steps_ago=2),))
-    second = step.add(COPY, 1.0, "copy", after=(first,))
-    step.add(DEVICE, 1.0, "compute", after=(second,), name="last")
+    first = step.add(Task(HOST, 1.0, "launch"), after=(Wait("last", steps_ago=2),))
+    second = step.add(Task(COPY, 1.0, "copy"), after=(first,))
+    step.add(Task(DEVICE, 1.0, "compute"), after=(second,), name="last")
     timeline = lay_out(step.build())
     assert timeline.is_steady and timeline.period_steps == 2 and timeline.step_seconds == 1.5
     assert timeline.parts() == {"compute": 0.5, "copy": 0.5, "launch": 0.5}
@@ -146,12 +164,13 @@ def add_ring(step: StepBuilder, tasks: int, seconds: float, steps_ago: int) -> N
     name = f"end of {tasks}"
     after: tuple[int | Wait, ...] = (Wait(name, steps_ago),)
     for worker in range(tasks):
-        after = (step.add(Lane(name, worker), seconds, "compute", after=after),)
+        after = (step.add(Task(Lane(name, worker), seconds, "compute"), after=after),)
     step.name(*(position for position in after if isinstance(position, int)), name)
 
 
 def test_a_pattern_counts_only_if_it_holds_for_as_many_steps_as_tasks_wait() -> None:
-    """Nine tasks of 1 s, six steps under way at a time: 9 s for six steps. The first five steps seem to take 1 s each."""
+    """Nine tasks of 1 s, six steps under way at a time: 9 s for six steps. The first five steps seem to take
+    1 s each."""
     step = StepBuilder()
     add_ring(step, tasks=9, seconds=1.0, steps_ago=6)
     timeline = lay_out(step.build())
@@ -159,10 +178,11 @@ def test_a_pattern_counts_only_if_it_holds_for_as_many_steps_as_tasks_wait() -> 
 
 
 def test_a_step_that_does_not_become_steady_says_so() -> None:
-    """Rings of four and of five steps repeat together only after 20 steps, which is longer than any pattern looked for."""
+    """Rings of four and of five steps repeat together only after 20 steps, which is longer than any pattern
+    looked for."""
     step = StepBuilder()
     add_ring(step, tasks=5, seconds=1.2, steps_ago=4)
-    step.add(HOST, 1.4, "launch", after=(Wait("end of 5"),))
+    step.add(Task(HOST, 1.4, "launch"), after=(Wait("end of 5"),))
     add_ring(step, tasks=8, seconds=7.5 / 8, steps_ago=5)
     assert not lay_out(step.build()).is_steady
 
@@ -184,7 +204,8 @@ PRICES = (Price(1.0, 4.0), Price(1.0, 2.0), Price(1.0, 0.0))
         ((StepCalls(seconds=0.5, is_device=True), CpuOps(ops=OPS, prices=PRICES)), 9.5),
         ((StepCalls(seconds=0.5), GpuOps(ops=OPS, prices=PRICES)), 6.0),
         ((StepCalls(seconds=0.0), CapturedOps(ops=OPS, prices=PRICES, launch_seconds=0.1)), 6.0),
-        # The host waits for a copy of 2 s that starts when the kernels of the step before have ended: 2 + 1 + 4 + 2.
+        # The host waits for a copy of 2 s that starts when the kernels of the step before have ended: 2 + 1 +
+        # 4 + 2.
         ((StepCalls(seconds=0.5), BatchCopy(seconds=2.0), GpuOps(ops=OPS, prices=PRICES)), 9.0),
         ((StepCalls(seconds=0.5), BatchCopy(seconds=2.0, prefetch=1), GpuOps(ops=OPS, prices=PRICES)), 6.0),
         ((StepCalls(seconds=0.5), BatchCopy(seconds=8.0, prefetch=2), GpuOps(ops=OPS, prices=PRICES)), 8.0),

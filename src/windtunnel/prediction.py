@@ -1,4 +1,4 @@
-"""Predict a job's step: record its trace, then forecast it. Only here do the recorder and the arithmetic meet."""
+"""Predict a step: record its trace, then forecast it. The recorder and the arithmetic meet only here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def predict_with_timeline(
 
 
 def forecast_trace(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
-    """Forecast a step that was traced before. Another machine of the same kind of device needs no new trace."""
+    """Forecast a recorded step. Machines with the same kind of device can share a trace."""
     return _forecast(recorded, workload, machine, strategy).forecast
 
 
@@ -59,8 +59,8 @@ def _forecast(recorded: Trace, workload: Workload, machine: Machine, strategy: S
 def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
     """The largest batch whose step fits, to about 1 %; 0 if none does.
 
-    It is a multiple of `accumulate`. Memory grows nearly in proportion to the batch, so a line through two batches gives the first
-    guess; a search around it follows.
+    It is a multiple of `accumulate`. Memory grows nearly in proportion to the batch, so a line through two
+    batches gives the first guess; a search around it follows.
     """
     capacity, profile = machine.device.memory_bytes or float("inf"), profile_for(machine)
     limit = MOST_BATCH // strategy.accumulate

@@ -23,9 +23,10 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on one device at the fullest moment of a step; the parts sum to `peak_bytes`.
+    """Bytes on one device at the peak of a step; the parts sum to `peak_bytes`.
 
-    `reserved_bytes` is what the allocator takes for that, `context_bytes` what the framework's own context needs beside it.
+    `reserved_bytes` is what the allocator has taken from the driver, `context_bytes` what the driver and the
+    framework's kernels need in addition.
     """
 
     peak_bytes: float
@@ -40,13 +41,13 @@ class Memory:
 
     @property
     def fits(self) -> bool | None:
-        """None where the device's memory is not known."""
+        """None if the device's memory size is not known."""
         return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Seconds of one steady training step with an interval, its parts, its memory, what bounds it, and cautions."""
+    """One steady training step: seconds with an interval and parts, memory, bottleneck and cautions."""
 
     job: str
     machine: str
@@ -94,13 +95,14 @@ class Result:
         return f"{self.job} on {self.machine}: batch {self.batch}, {how}"
 
     def _own_lines(self) -> list[str]:
-        """What only a forecast or only a measurement can tell."""
+        """Lines that only a forecast, or only a measurement, has."""
         return []
 
     def _time_lines(self) -> list[str]:
-        span = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
+        interval = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
+        rate = f"{units.digits(self.examples_per_second)} examples/s"
         lines = [
-            f"  step     {units.show(self.step_seconds, 's')}  ({span}), {units.digits(self.examples_per_second)} examples/s",
+            f"  step     {units.show(self.step_seconds, 's')}  ({interval}), {rate}",
             f"  bound by {self.bound_by}: {BOUNDS[self.bound_by]}",
             "  parts    " + _shares(self.parts, self.step_seconds, "s"),
         ]
@@ -112,15 +114,15 @@ class Result:
 
     def _memory_lines(self) -> list[str]:
         memory = self.memory
-        workspace = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
-        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{workspace}"]
+        capacity = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
+        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{capacity}"]
         return lines + (
             ["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else []
         )
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
-    """Parts from large to small; the ones that round to nothing are left out."""
+    """Parts from large to small, without those below 0.05 %."""
     ordered = sorted(parts.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{name} {units.show(value, unit)} ({value / whole:.0%})"

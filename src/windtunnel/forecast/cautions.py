@@ -25,8 +25,8 @@ def _about_probes(machine: Machine, profile: Profile) -> list[str]:
     cautions = []
     if not machine.profile:
         cautions.append(
-            f"{machine.name} was not probed: its ops are priced by its specified rates and the efficiencies of "
-            f"{profile.model}, and the interval is wide"
+            f"{machine.name} was not probed: its ops are priced by its specified rates and the efficiencies "
+            f"of {profile.model}, and the interval is wide"
         )
     if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
         cautions.append("host speed is a guess; probe the real host: windtunnel machine probe --host")
@@ -35,12 +35,13 @@ def _about_probes(machine: Machine, profile: Profile) -> list[str]:
 
 def _about_ops(pricer: Pricer, step_seconds: float) -> list[str]:
     unknown = [
-        f"{name} belongs to no known family and is priced by its bytes: {seconds / step_seconds:.1%} of the step"
+        f"{name} belongs to no known family and is priced by its bytes: "
+        f"{seconds / step_seconds:.1%} of the step"
         for name, seconds in _largest_first(pricer.assumed)
     ]
     outside = [
-        f"{name} is larger or smaller than anything that was probed: {seconds / step_seconds:.1%} of the step, "
-        "bounded by the device's rates"
+        f"{name} is larger or smaller than anything that was probed: {seconds / step_seconds:.1%} of the "
+        "step, bounded by the device's rates"
         for name, seconds in _largest_first(pricer.outside)
         if seconds > _MIN_SHARE * step_seconds
     ]

@@ -1,11 +1,12 @@
 """Place tasks on lanes. Overlap and contention happen here and nowhere else.
 
-A lane does one task at a time, in the order in which the tasks were added. A task also waits for the tasks it names, of its own step
-or of an earlier one. Each span remembers which task it waited for last, so that the critical path can be followed back.
+A lane does one task at a time, in the order in which the tasks were added. A task also waits for the tasks it
+names, of its own step or of an earlier one. Each span remembers which task it waited for last, so that the
+critical path can be followed back.
 
 >>> step = StepBuilder()
->>> launch = step.add(HOST, 1.0, "launch")
->>> kernel = step.add(DEVICE, 3.0, "compute", after=(launch,))
+>>> launch = step.add(Task(HOST, 1.0, "launch"))
+>>> kernel = step.add(Task(DEVICE, 3.0, "compute"), after=(launch,))
 >>> [(span.start, span.end) for span in place(step.build()).spans]
 [(0.0, 1.0), (1.0, 4.0)]
 """
@@ -46,20 +47,31 @@ class Contention(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Work on a lane.
-
-    `after` has positions of earlier tasks of the same step, `earlier` pairs of a position and how many steps ago: all of them must
-    have ended before this task starts. A step that does not exist, because the run has only begun, is not waited for.
-    """
+    """Work on a lane. `part` is what its time counts as, `module` the module of the network it belongs to."""
 
     lane: Lane
     seconds: float
     part: str
     label: str = ""
-    after: tuple[int, ...] = ()
-    earlier: tuple[tuple[int, int], ...] = ()
-    contention: tuple[Contention, ...] = ()
     module: str = ""
+    contention: tuple[Contention, ...] = ()
+
+
+class Step(NamedTuple):
+    """The tasks of one step and what each must wait for.
+
+    `after` has positions of earlier tasks of the step, `earlier` pairs of a position and how many steps ago.
+    At the beginning of a run, a wait for a step that does not exist is over.
+    """
+
+    tasks: tuple[Task, ...]
+    after: tuple[tuple[int, ...], ...]
+    earlier: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def reach(self) -> int:
+        """How many steps back the furthest wait goes."""
+        return max((steps_ago for waits in self.earlier for _, steps_ago in waits), default=0)
 
 
 class Span(NamedTuple):
@@ -72,58 +84,55 @@ class Span(NamedTuple):
 
 
 class StepBuilder:
-    """Collects the tasks of one step. Contributors add to it in turn; names connect what they add."""
+    """Collects the tasks of one step. Contributors add to it one after another; names connect what they
+    add."""
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
+        self._after: list[Sequence[int | Wait]] = []
         self._names: dict[tuple[str, int], int] = {}
-        self._waits: list[tuple[int, tuple[Wait, ...]]] = []
 
-    def add(
-        self,
-        lane: Lane,
-        seconds: float,
-        part: str,
-        label: str = "",
-        *,
-        after: Sequence[int | Wait] = (),
-        name: str = "",
-        contention: tuple[Contention, ...] = (),
-        module: str = "",
-    ) -> int:
-        """Add a task behind the others of its lane; its position in the step, which later tasks can wait for."""
+    def add(self, task: Task, after: Sequence[int | Wait] = (), name: str = "") -> int:
+        """Add a task behind the others of its lane. The result is its position, which later tasks can wait
+        for."""
         position = len(self._tasks)
-        positions = tuple(wait for wait in after if not isinstance(wait, Wait))
-        if len(positions) < len(after):
-            self._waits.append((position, tuple(wait for wait in after if isinstance(wait, Wait))))
-        self._tasks.append(Task(lane, seconds, part, label, positions, (), contention, module))
+        self._tasks.append(task)
+        self._after.append(after)
         if name:
-            self.name(position, name, lane.worker)
+            self.name(position, name, task.lane.worker)
         return position
 
     def name(self, position: int, name: str, worker: int = 0) -> None:
-        """Let other tasks wait for the task at this position by name; the last task that gets a name keeps it."""
+        """Let other tasks wait for the task at this position by name. A name given again moves to the new
+        task."""
         self._names[name, worker] = position
 
     def has(self, name: str, worker: int = 0) -> bool:
         """Whether a task of this name has been added."""
         return (name, worker) in self._names
 
-    def build(self) -> tuple[Task, ...]:
-        """All tasks, with every name turned into a position."""
-        tasks = list(self._tasks)
-        for position, waits in self._waits:
-            after, earlier = list(tasks[position].after), []
-            for wait in waits:
-                target = self._names.get((wait.name, wait.worker))
-                if target is None or (not wait.steps_ago and target >= position):
-                    raise ValueError(f"Task {position} waits for {wait}, which no earlier task is called.")
-                if wait.steps_ago:
-                    earlier.append((target, wait.steps_ago))
-                else:
-                    after.append(target)
-            tasks[position] = tasks[position]._replace(after=tuple(after), earlier=tuple(earlier))
-        return tuple(tasks)
+    def build(self) -> Step:
+        """The step, with every name turned into a position."""
+        resolved = [self._resolve(position, waits) for position, waits in enumerate(self._after)]
+        after, earlier = zip(*resolved, strict=True) if resolved else ((), ())
+        return Step(tuple(self._tasks), after, earlier)
+
+    def _resolve(
+        self, position: int, waits: Sequence[int | Wait]
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        after, earlier = [], []
+        for wait in waits:
+            if not isinstance(wait, Wait):
+                after.append(wait)
+                continue
+            target = self._names.get((wait.name, wait.worker))
+            if target is None or (not wait.steps_ago and target >= position):
+                raise ValueError(f"Task {position} waits for {wait}, but no earlier task has this name.")
+            if wait.steps_ago:
+                earlier.append((target, wait.steps_ago))
+            else:
+                after.append(target)
+        return tuple(after), tuple(earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,26 +144,26 @@ class Schedule:
     step_ends: tuple[float, ...]
 
 
-def place(step: Sequence[Task], steps: int = 1) -> Schedule:
-    """The earliest spans of so many equal steps that keep lanes in order and every task behind what it waits for."""
+def place(step: Step, steps: int = 1) -> Schedule:
+    """Place so many equal steps: each task as early as its lane and its waits allow."""
     return scheduler_of(step).run(steps)
 
 
-def scheduler_of(step: Sequence[Task]) -> Scheduler:
-    """What places this step as often as it is asked to."""
-    return _Contended(step) if any(task.contention for task in step) else _Uncontended(step)
+def scheduler_of(step: Step) -> Scheduler:
+    """The scheduler that this step needs."""
+    return _Contended(step) if any(task.contention for task in step.tasks) else _Uncontended(step)
 
 
 class Scheduler(Protocol):
     def run(self, steps: int) -> Schedule:
-        """So many steps from the beginning of the run."""
+        """Place so many steps, from the beginning of the run."""
 
 
 class _Uncontended:
-    """Tasks keep their seconds, so each can be placed as soon as those before it are: one pass over the list."""
+    """Tasks keep their seconds, so one pass over the list places each behind those it waits for."""
 
-    def __init__(self, step: Sequence[Task]) -> None:
-        self._step = tuple(step)
+    def __init__(self, step: Step) -> None:
+        self._step = step
         self._spans: list[Span] = []
         self._ends: list[float] = []
         self._last: dict[Lane, tuple[float, int]] = {}
@@ -163,12 +172,12 @@ class _Uncontended:
         while len(self._ends) < steps:
             self._place_step(len(self._ends))
             self._ends.append(max(end for end, _ in self._last.values()))
-        return Schedule(tasks=self._step * steps, spans=tuple(self._spans), step_ends=tuple(self._ends))
+        return Schedule(tasks=self._step.tasks * steps, spans=tuple(self._spans), step_ends=tuple(self._ends))
 
     def _place_step(self, number: int) -> None:
-        step, spans, last = self._step, self._spans, self._last
-        first = number * len(step)
-        for index, (lane, seconds, _, _, after, earlier, _, _) in enumerate(step, start=first):
+        spans, last, size = self._spans, self._last, len(self._step.tasks)
+        index = first = number * size
+        for (lane, seconds, *_), after, earlier in zip(*self._step, strict=True):
             start, cause = last.get(lane, (0.0, -1))
             for position in after:
                 end = spans[first + position][2]
@@ -176,23 +185,25 @@ class _Uncontended:
                     start, cause = end, first + position
             for position, steps_ago in earlier:
                 if number >= steps_ago:
-                    other = first - steps_ago * len(step) + position
+                    other = first - steps_ago * size + position
                     end = spans[other][2]
                     if end > start:
                         start, cause = end, other
             end = start + seconds
             spans.append(Span(index, start, end, cause))
             last[lane] = end, index
+            index += 1
 
 
 class _Contended:
     """Tasks slow each other down while they overlap, so time advances from event to event over all lanes."""
 
-    def __init__(self, step: Sequence[Task]) -> None:
-        self._step = tuple(step)
+    def __init__(self, step: Step) -> None:
+        self._step = step
 
     def run(self, steps: int) -> Schedule:
-        self._tasks = self._step * steps
+        size = len(self._step.tasks)
+        self._tasks = self._step.tasks * steps
         self._queues: dict[Lane, list[int]] = defaultdict(list)
         for index in reversed(range(len(self._tasks))):  # the next task of a lane is the last of its list
             self._queues[self._tasks[index].lane].append(index)
@@ -205,7 +216,7 @@ class _Contended:
             self._finish(now)
         spans = tuple(self._done[index] for index in range(len(self._tasks)))
         last_ends = itertools.accumulate((span.end for span in spans), max)
-        ends = tuple(itertools.islice(last_ends, len(self._step) - 1, None, len(self._step)))
+        ends = tuple(itertools.islice(last_ends, size - 1, None, size))
         return Schedule(tasks=self._tasks, spans=spans, step_ends=ends)
 
     def _start_ready(self, now: float) -> bool:
@@ -222,11 +233,14 @@ class _Contended:
         return started
 
     def _waits(self, index: int) -> list[int]:
-        number, position = divmod(index, len(self._step))
-        task = self._tasks[index]
+        size = len(self._step.tasks)
+        number, position = divmod(index, size)
         first = index - position
-        earlier = [first - ago * len(self._step) + target for target, ago in task.earlier if number >= ago]
-        return [*(first + target for target in task.after), *earlier]
+        waits = [first + target for target in self._step.after[position]]
+        for target, steps_ago in self._step.earlier[position]:
+            if number >= steps_ago:
+                waits.append(first - steps_ago * size + target)
+        return waits
 
     def _cause(self, index: int) -> int:
         """The task that ended last among those it waited for and the one before it on its lane."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast.schedule import Lane, Span, Task, scheduler_of
+from windtunnel.forecast.schedule import Lane, Span, Step, Task, scheduler_of
 
 _MIN_STEPS = 3
 _MAX_PERIOD = 4
@@ -15,10 +15,11 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Several equal steps in a row. The steady period, from `begin` to `end`, is the last step, or the last few (`period_steps`) where
-    the lengths of steps repeat in a pattern.
+    """Several equal steps in a row. The steady period, from `begin` to `end`, is the last step, or the last
+    few (`period_steps`) where the lengths of steps repeat in a pattern.
 
-    `is_steady` is False if no pattern was found: then the lengths of steps still change, and the last one stands for all.
+    `is_steady` is False if no pattern was found: then the lengths of steps still change, and the last one
+    stands for all.
     """
 
     tasks: tuple[Task, ...]
@@ -47,7 +48,8 @@ class Timeline:
         return parts
 
     def critical_path(self) -> dict[tuple[str, str], float]:
-        """Seconds of a steady step by part and kind of lane, followed back from its end. "waiting" belongs to no lane."""
+        """Seconds of a steady step by part and kind of lane, followed back from its end. "waiting" belongs to
+        no lane."""
         path: dict[tuple[str, str], float] = {}
         for part, lane, seconds in self._followed_back():
             if seconds > 0:
@@ -71,9 +73,9 @@ class Timeline:
         return sum(task.seconds for task in self.step if task.lane in lanes)
 
 
-def lay_out(step: Sequence[Task]) -> Timeline:
+def lay_out(step: Step) -> Timeline:
     """Repeat the step until its length no longer changes, or changes in a pattern of a few steps."""
-    reach = max((steps_ago for task in step for _, steps_ago in task.earlier), default=0)
+    reach = step.reach
     scheduler, steps = scheduler_of(step), max(_MIN_STEPS, reach + 2)
     last = 2 * steps + 3 * max(_MAX_PERIOD, reach)
     schedule = scheduler.run(steps)
@@ -85,7 +87,7 @@ def lay_out(step: Sequence[Task]) -> Timeline:
         spans=schedule.spans,
         begin=schedule.step_ends[-1 - (period or 1)],
         end=schedule.step_ends[-1],
-        tasks_per_step=len(step),
+        tasks_per_step=len(step.tasks),
         period_steps=period or 1,
         is_steady=period > 0,
     )

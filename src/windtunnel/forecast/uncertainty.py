@@ -29,7 +29,8 @@ class Spreads:
 
 
 def spreads_of(machine: Machine, profile: Profile) -> Spreads:
-    """The profile's own spreads where this machine was probed, wider ones where the profile is another machine's."""
+    """The profile's own spreads where this machine was probed, wider ones where the profile is another
+    machine's."""
     device = profile.device_spread if machine.profile else max(_BORROWED_SPREAD, profile.device_spread)
     is_host_probed = machine.host_factor is not None
     host = profile.host_spread if is_host_probed else max(_BORROWED_HOST_SPREAD, profile.host_spread)
@@ -39,7 +40,8 @@ def spreads_of(machine: Machine, profile: Profile) -> Spreads:
 def interval_of(timeline: Timeline, machine: Machine, spreads: Spreads) -> tuple[float, float]:
     """The step if all lanes were as fast, or as slow, as their spreads allow.
 
-    The critical path with every lane scaled by its spread, and at least what each processor needs for its own work.
+    The critical path with every lane scaled by its spread, and at least what each processor needs for its own
+    work.
     """
     path = timeline.critical_path()
     if machine.device.kind == "cpu":

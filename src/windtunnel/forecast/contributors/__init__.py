@@ -2,13 +2,14 @@
 
 A contributor adds tasks with `StepBuilder.add` and names the ones that others wait for:
 
-| name      | task                              | added by                                                    |
-|-----------|-----------------------------------|-------------------------------------------------------------|
-| `begin`   | the host's calls of a step        | `StepCalls`                                                 |
-| `batch`   | the copy of the batch             | `BatchCopy`                                                 |
-| `kernels` | the last kernel of the step       | `CpuOps`, `GpuOps`, `CapturedOps` (`begin` if there is none) |
+| name      | task                        | added by                                                     |
+|-----------|-----------------------------|--------------------------------------------------------------|
+| `begin`   | the host's calls of a step  | `StepCalls`                                                  |
+| `batch`   | the copy of the batch       | `BatchCopy`                                                  |
+| `kernels` | the last kernel of the step | `CpuOps`, `GpuOps`, `CapturedOps` (`begin` if there is none) |
 
-To add a lane (a loader, a network link, a pipeline stage): write a contributor in a file of its own and add it to `contributors_of`.
+To add a lane (a loader, a network link, a pipeline stage): write a contributor in a file of its own and add
+it to `contributors_of`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from windtunnel.forecast.contributors.copies import BatchCopy, copy_seconds
 from windtunnel.forecast.contributors.ops import CapturedOps, CpuOps, GpuOps, StepCalls
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.profile import Profile
-from windtunnel.forecast.schedule import StepBuilder, Task
+from windtunnel.forecast.schedule import Step, StepBuilder
 from windtunnel.machine.machine import LaunchCosts, Machine
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
@@ -34,7 +35,8 @@ class Contributor(Protocol):
 def contributors_of(
     trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, profile: Profile
 ) -> list[Contributor]:
-    """Who takes part in a step of this strategy on this machine, in the order in which they add their tasks."""
+    """Who takes part in a step of this strategy on this machine, in the order in which they add their
+    tasks."""
     costs = machine.launch_costs
     assert costs is not None
     if machine.device.kind == "cpu":
@@ -50,8 +52,8 @@ def contributors_of(
     return [calls, BatchCopy(seconds=seconds, prefetch=strategy.prefetch), ops]
 
 
-def build_step(contributors: Sequence[Contributor]) -> tuple[Task, ...]:
-    """The tasks of one step."""
+def build_step(contributors: Sequence[Contributor]) -> Step:
+    """One step with the tasks of all of them."""
     step = StepBuilder()
     for contributor in contributors:
         contributor.add_to(step)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.schedule import Lane, StepBuilder, Wait
+from windtunnel.forecast.schedule import Lane, StepBuilder, Task, Wait
 from windtunnel.trace import Op
 
 
@@ -23,14 +23,15 @@ class StepCalls:
 
     def add_to(self, step: StepBuilder) -> None:
         after = (Wait("kernels", steps_ago=1, worker=self.worker),) if self.is_device else ()
-        host = Lane("host", self.worker)
-        begin = step.add(host, self.seconds, "launch", "step", after=after, name="begin")
+        task = Task(Lane("host", self.worker), self.seconds, "launch", "step")
+        begin = step.add(task, after=after, name="begin")
         step.name(begin, "kernels", self.worker)  # until a kernel follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuOps:
-    """A CPU computes an op before it launches the next one. Host and device are one processor with two lanes."""
+    """A CPU computes an op before it launches the next one. Host and device are one processor with two
+    lanes."""
 
     ops: Sequence[Op]
     prices: Sequence[Price]
@@ -40,11 +41,10 @@ class CpuOps:
         host, device = Lane("host", self.worker), Lane("device", self.worker)
         kernel: tuple[int, ...] = ()
         for op, price in zip(self.ops, self.prices, strict=True):
-            launch = step.add(host, price.host_seconds, "launch", op.name, after=kernel, module=op.module)
-            kernel = (launch,)
+            kernel = (step.add(_launch(host, op, price), after=kernel),)
             if price.device_seconds:
-                seconds, part = price.device_seconds, _part_of(op)
-                kernel = (step.add(device, seconds, part, op.name, after=kernel, module=op.module),)
+                task = Task(device, price.device_seconds, _part_of(op), op.name, op.module)
+                kernel = (step.add(task, after=kernel),)
         for last in kernel:
             step.name(last, "kernels", self.worker)
 
@@ -62,12 +62,9 @@ class GpuOps:
         batch = _batch(step, self.worker)
         kernel = None
         for op, price in zip(self.ops, self.prices, strict=True):
-            launch = step.add(host, price.host_seconds, "launch", op.name, module=op.module)
+            launch = step.add(_launch(host, op, price))
             if price.device_seconds:
-                seconds = price.device_seconds + price.gap_seconds
-                kernel = step.add(
-                    device, seconds, _part_of(op), op.name, after=(launch, *batch), module=op.module
-                )
+                kernel = step.add(_kernel(device, op, price), after=(launch, *batch))
                 batch = ()
         if kernel is not None:
             step.name(kernel, "kernels", self.worker)
@@ -83,13 +80,12 @@ class CapturedOps:
     worker: int = 0
 
     def add_to(self, step: StepBuilder) -> None:
-        last = step.add(Lane("host", self.worker), self.launch_seconds, "launch", "graph")
+        last = step.add(Task(Lane("host", self.worker), self.launch_seconds, "launch", "graph"))
         device = Lane("device", self.worker)
         after: tuple[int | Wait, ...] = (last, *_batch(step, self.worker))
         for op, price in zip(self.ops, self.prices, strict=True):
             if price.device_seconds:
-                seconds = price.device_seconds + price.gap_seconds
-                last = step.add(device, seconds, _part_of(op), op.name, after=after, module=op.module)
+                last = step.add(_kernel(device, op, price), after=after)
                 after = ()
         step.name(last, "kernels", self.worker)
 
@@ -97,6 +93,15 @@ class CapturedOps:
 def _batch(step: StepBuilder, worker: int) -> tuple[Wait, ...]:
     """What the first kernel waits for when its batch is copied in this step."""
     return (Wait("batch", worker=worker),) if step.has("batch", worker) else ()
+
+
+def _launch(host: Lane, op: Op, price: Price) -> Task:
+    return Task(host, price.host_seconds, "launch", op.name, op.module)
+
+
+def _kernel(device: Lane, op: Op, price: Price) -> Task:
+    """The kernels of one op with the pauses before them."""
+    return Task(device, price.device_seconds + price.gap_seconds, _part_of(op), op.name, op.module)
 
 
 def _part_of(op: Op) -> str:
