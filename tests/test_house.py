@@ -129,7 +129,8 @@ def test_measurements_know_nothing_of_forecasts() -> None:
     ],
 )
 def test_no_framework_is_imported_uninvited(words: str) -> None:
-    code = f"{words}; import sys; print([m for m in ('torch', 'numpy', 'jax', 'tensorflow', 'sklearn') if m in sys.modules])"
+    frameworks = ("torch", "numpy", "jax", "tensorflow", "sklearn")
+    code = f"{words}; import sys; print([m for m in {frameworks} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
