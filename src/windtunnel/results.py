@@ -9,6 +9,8 @@ from typing import Any
 
 from windtunnel import records, units
 
+_WIDTH = 110
+_NO_BREAK = "\0"
 PARTS = ("compute", "launch", "feed", "copy", "communication", "update", "waiting")
 BOUNDS = {
     "compute": "the device's arithmetic and memory traffic",
@@ -104,7 +106,7 @@ class Result:
         lines = [
             f"  step     {units.show(self.step_seconds, 's')}  ({interval}), {rate}",
             f"  bound by {self.bound_by}: {BOUNDS[self.bound_by]}",
-            "  parts    " + _shares(self.parts, self.step_seconds, "s"),
+            *_wrapped("parts", _shares(self.parts, self.step_seconds, "s")),
         ]
         if self.epoch_seconds is not None:
             lines.insert(
@@ -116,23 +118,24 @@ class Result:
         memory = self.memory
         capacity = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
         lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{capacity}"]
-        return lines + (
-            ["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else []
-        )
+        return lines + (_wrapped("", _shares(memory.parts, memory.peak_bytes, "B")) if memory.parts else [])
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
-    """Parts from large to small, without those below 0.05 %."""
+    """Parts from large to small, without those below 0.05 %; lines never break inside of a part."""
     ordered = sorted(parts.items(), key=lambda item: -item[1])
-    return ", ".join(
+    shares = [
         f"{name} {units.show(value, unit)} ({value / whole:.0%})"
         for name, value in ordered
         if value > 0.0005 * whole
-    )
+    ]
+    return ", ".join(share.replace(" ", _NO_BREAK) for share in shares)
 
 
 def _caution_lines(cautions: tuple[str, ...]) -> list[str]:
-    lines = []
-    for caution in cautions:
-        lines += textwrap.wrap(caution, 110, initial_indent="  caution  ", subsequent_indent="           ")
-    return lines
+    return [line for caution in cautions for line in _wrapped("caution", caution)]
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
