@@ -140,7 +140,7 @@ def test_a_folder_of_another_network_is_refused_until_fresh_is_asked_for(windtun
         (("train", "ffn", "--until", "soon"), "is no target"),
         (("train", "ffn", "--data", "nowhere.csv"), "nowhere.csv"),
         (("train", "ffn", "--data", "."), "0 class folders"),
-        (("train", "ffn", "--device", "abacus"), "cpu or cuda"),
+        (("train", "ffn", "--on", "abacus"), "--on cpu or --on cuda"),
         (("train", "ffn", "--epochs", "0"), "--epochs"),
         (("train", "rnn", "n_steps=2"), "at least 4 timesteps"),
         (("train", "rnn", "--data", "digits"), "perceptual decisions"),
@@ -154,5 +154,5 @@ def test_what_cannot_be_done_ends_with_code_2_a_reason_and_no_output(windtunnel,
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_unavailable(windtunnel):
-    code, _, err = windtunnel("train", "ffn", "--device", "cuda")
+    code, _, err = windtunnel("train", "ffn", "--on", "cuda")
     assert code == 2 and err.startswith("Unavailable: ")

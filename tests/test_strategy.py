@@ -221,15 +221,15 @@ def test_a_job_that_cannot_be_run_so_is_refused_before_it_runs(
 
 
 def test_only_choices_that_were_made_are_told() -> None:
-    assert wt.Strategy().told() == {
+    assert wt.Strategy().fields() == {
         "precision": "fp32",
         "execution": "eager",
         "data": "resident",
         "prefetch": 0,
     }
     chosen = wt.Strategy(accumulate=2, recompute="blocks", optimizer="adamw", execution="compiled")
-    assert chosen.told() == {
-        **wt.Strategy().told(),
+    assert chosen.fields() == {
+        **wt.Strategy().fields(),
         "execution": "compiled",
         "accumulate": 2,
         "recompute": "blocks",
@@ -247,9 +247,8 @@ def test_a_strategy_survives_saving(tmp_path: Path) -> None:
 
 
 def test_words_make_a_strategy() -> None:
-    usual = (8, "fp32", None, "eager", "resident", 0)
-    assert words.make_strategy(*usual) == wt.Strategy(batch=8)
-    assert words.make_strategy(*usual, accumulate=2, recompute="blocks", optimizer="sgd") == wt.Strategy(
+    assert words.make_strategy(batch=8, threads=None, optimizer=None) == wt.Strategy(batch=8)
+    assert words.make_strategy(batch=8, accumulate=2, recompute="blocks", optimizer="sgd") == wt.Strategy(
         batch=8, accumulate=2, recompute="blocks", optimizer="sgd"
     )
 

@@ -112,7 +112,7 @@ def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
 
 def _told(strategy: Strategy, machine: Machine) -> dict[str, object]:
     """The strategy as it will be run, with the machine's defaults filled in and what plays no part left out."""
-    told = strategy.told()
+    told = strategy.fields()
     told.pop("batch", None)
     if machine.device.kind == "cpu":
         told["threads"] = threads_of(machine, strategy)
