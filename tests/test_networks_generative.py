@@ -387,7 +387,7 @@ def test_low_initial_weights_as_the_guide_advises(name: str) -> None:
         ("vae", {"rate": "nan"}, "rate"),
         ("dbn", {"layers": "128,-3"}, "layers"),
         ("dbn", {"labels": -1}, "labels"),
-        ("gan", {"haze": -0.1}, "haze"),
+        ("gan", {"instance_noise": -0.1}, "instance_noise"),
         ("gan", {"batch": 1}, "batch"),
         ("dcn", {"widths": "8,8,8,8"}, "widths has 4 layers"),
         ("dcn", {"widths": ""}, "widths"),

@@ -189,7 +189,7 @@ def test_asking_for_more_trees_than_there_are_is_refused_and_does_not_hang() -> 
 
 
 def test_a_forest_gives_each_tree_the_scores_it_has_when_alone() -> None:
-    model = recursive.Recursive(recursive.Settings())
+    model = recursive.RecursiveNetwork(recursive.Settings())
     grown = [3, ("+", 1, 2), ("*", ("-", 4, 0), ("+", 2, ("*", 3, 3))), ("-", 2, ("+", 1, 1))]
     together = model(recursive.plant(grown, trees.OPERATORS))
     alone = torch.cat([model(recursive.plant([tree], trees.OPERATORS)) for tree in grown])
@@ -197,7 +197,7 @@ def test_a_forest_gives_each_tree_the_scores_it_has_when_alone() -> None:
 
 
 def test_the_order_of_the_parts_matters_to_a_recursive_network() -> None:
-    model = recursive.Recursive(recursive.Settings())
+    model = recursive.RecursiveNetwork(recursive.Settings())
     scores = model(recursive.plant([("-", 1, 2), ("-", 2, 1)], trees.OPERATORS))
     assert not torch.allclose(scores[0], scores[1])
 

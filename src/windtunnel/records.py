@@ -21,7 +21,13 @@ from windtunnel.errors import BadInput, BadRecord, nearest
 
 R = TypeVar("R")
 # Keys of files and settings that had another name in earlier versions.
-RENAMED = {"unit": "device", "units": "devices", "issue": "launch_costs", "way": "variant"}
+RENAMED = {
+    "unit": "device",
+    "units": "devices",
+    "issue": "launch_costs",
+    "way": "variant",
+    "haze": "instance_noise",
+}
 
 
 def read(cls: type[R], data: Mapping[str, Any], where: str) -> R:

@@ -1,4 +1,7 @@
-"""The Vision Transformer, ViT-B/16 (Dosovitskiy et al. 2021): 86,567,656 parameters for 1000 classes at 224x224."""
+"""The Vision Transformer, ViT-B/16 (Dosovitskiy et al. 2021): a transformer encoder over patches of an image.
+
+86,567,656 parameters for 1000 classes at 224x224 pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ DATA = "images"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The image is cut into squares of `patch` pixels, which become the words of a sentence."""
+    """`size`: side of the images in pixels; `patch`: side of the patches, which are the tokens of the sequence;
+    `width`: numbers for each token; `heads`: attention heads."""
 
     classes: int = 1000
     channels: int = 3
@@ -40,7 +44,10 @@ class Settings:
 
 
 class VisionTransformer(nn.Module):
-    """Patches through one linear map, a class token in front, learned positions, blocks; the class token's state is classified."""
+    """A linear map of each patch, a class token in front, learned positions, transformer blocks.
+
+    A linear layer classifies the image from the final state of the class token.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -64,9 +71,9 @@ class VisionTransformer(nn.Module):
         small_weights(self)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        words = self.patches(pictures).flatten(2).transpose(1, 2)
-        sentence = torch.cat([self.token.expand(len(words), -1, -1), words], dim=1)
-        states = self.blocks(self.dropout(sentence + self.positions))
+        patches = self.patches(pictures).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(patches), -1, -1), patches], dim=1)
+        states = self.blocks(self.dropout(tokens + self.positions))
         scores: Tensor = self.head(self.norm(states[:, 0]))
         return scores
 
