@@ -85,7 +85,7 @@ def convert(value: object, hint: Any, where: str) -> Any:
 
 
 def plain(record: object) -> Any:
-    """Convert a record to dicts, lists and scalars. Fields that are None are left out; `read` restores them."""
+    """Convert a record to dicts, lists and scalars. Fields that are None are left out."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         pairs = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
         return {name: plain(value) for name, value in pairs if value is not None}

@@ -15,7 +15,7 @@ from windtunnel.cli import crossover, frameworks, machine, measure, network, pre
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
-Fly your training run before you build it: predict or measure the time, memory and bottleneck of a training step.
+Fly your training run before you build it: predict or measure a training step's time, memory and bottleneck.
 
 [bold]Examples[/bold]
 

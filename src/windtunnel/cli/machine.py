@@ -61,8 +61,8 @@ def show_here(as_json: words.Json = False) -> None:
 PROBE_HELP = """
 Measure this machine with synthetic ops and small synthetic networks. Later forecasts for it use the results.
 
-It takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds. Stop other work on the
-machine first.
+It takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds.
+Stop other work on the machine first.
 
 [bold]Examples[/bold]
 
@@ -146,7 +146,7 @@ def _probe_lines(path: Path, result: Found) -> list[str]:
     borrowed = len(result.profile.kinds) - len(result.learned)
     lines = [
         f"{len(result.rows):,} ops timed; written to {path}",
-        f"{len(result.learned)} kinds of op fitted; {borrowed} kinds with too few timings taken from the reference",
+        f"{len(result.learned)} kinds of op fitted; {borrowed} with too few timings taken from the reference",
     ]
     for name in result.learned:
         kind = result.profile.kinds[name]

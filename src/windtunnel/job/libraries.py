@@ -94,7 +94,7 @@ def _torchvision(name: str, settings: Mapping[str, Any], where: str) -> Workload
     options = records.read(LibraryImageSettings, settings, where)
     if options.channels != 3:
         raise BadRecord(
-            f"{where}: channels must be 3, not {options.channels}: torchvision's networks take colour images only."
+            f"{where}: channels must be 3, not {options.channels}: torchvision's networks take colour images."
         )
     default = int(getattr(models.get_model_weights(name).DEFAULT.transforms(), "crop_size", [224])[0])
     image = options.image or default
@@ -239,7 +239,7 @@ def _configuration(library: Any, name: str, settings: Mapping[str, Any], where: 
 
 
 def _default_task(library: Any, name: str, config: Any, where: str) -> str:
-    """Translation for encoder-decoders, else the first of masked, causal and classify that the library has."""
+    """Translation for encoder-decoders; else the first of masked, causal and classify that exists."""
     both = getattr(config, "is_encoder_decoder", False)
     order = ("translate",) if both else ("masked", "causal", "classify")
     for task in order:
@@ -296,8 +296,9 @@ def _import_torchvision() -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     declared = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    for operator in ("nms", "qnms"):
+        schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        declared.define(schema)  # type: ignore[no-untyped-call]
     _DECLARATIONS.append(declared)
     return importlib.import_module("torchvision")
 

@@ -51,7 +51,7 @@ class Trainer:
             _recompute_blocks(workload, model)
 
     def step(self, batch: Any) -> Any:
-        """Clear the gradients, run forward and backward for each micro-batch, then update the weights once."""
+        """Clear gradients, run forward and backward for each micro-batch, then update the weights once."""
         if self.workload.step is not None:
             with self._precision():
                 return self.workload.step(self.model, batch, self.optimizer)
@@ -107,7 +107,7 @@ class Trainer:
         return loss
 
     def _split(self, batch: Any) -> list[Any]:
-        """Split the batch into micro-batches, along the first dimension whose length is the batch in every tensor."""
+        """Split the batch into micro-batches, along the first dimension that is as long as the batch."""
         tensors = [
             leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()
         ]
@@ -138,7 +138,7 @@ class Trainer:
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The repeated blocks of a network.
 
-    They are the members with parameters of each outermost ModuleList or Sequential that has at least two such.
+    They are the members with parameters of each outermost ModuleList or Sequential with at least two such.
     """
     return list(dict.fromkeys(_find_blocks(model)))  # a block that occurs twice is one block
 
@@ -162,7 +162,7 @@ def _recompute_blocks(workload: Workload, model: torch.nn.Module) -> None:
     if not blocks:
         raise BadJob(
             f"recompute=blocks: {workload.name} has no blocks.",
-            hint="Blocks are the members of an nn.ModuleList or nn.Sequential with at least two that have parameters.",
+            hint="Blocks are the members of nn.ModuleList or nn.Sequential; at least two need parameters.",
         )
     for block in blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)

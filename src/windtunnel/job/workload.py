@@ -66,7 +66,7 @@ class Workload:
         if (self.loss is None) == (self.step is None):
             raise BadRecord(
                 f"workload {self.name}: define either loss or step.",
-                hint="loss(model, batch) returns one loss; step(model, batch, optimizer) trains on one batch.",
+                hint="loss(model, batch) returns a loss; step(model, batch, optimizer) trains on one batch.",
             )
         if self.optimizer is not None and self.optimizers is not None:
             raise BadRecord(f"workload {self.name}: define optimizer or optimizers, not both.")

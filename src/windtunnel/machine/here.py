@@ -1,4 +1,4 @@
-"""Describe this machine: ask the operating system and PyTorch, time its memory and Python. Needs no root rights."""
+"""Describe this machine: ask the operating system and PyTorch, time memory and Python. Needs no root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from windtunnel.machine.machine import Device, DeviceKind, LaunchCosts, Machine,
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
 REFERENCE_HOST = "reference host"
-# fp32 flop of one core in one cycle, by its widest vector instructions: lanes x 2 (multiply and add) x vector units.
+# fp32 flop of one core in one cycle, by its widest vector instructions:
+# lanes x 2 (multiply and add) x vector units.
 _FLOP_PER_CYCLE = (
     ("avx512f", 64, "AVX-512, two units of 16 lanes"),
     ("fma", 32, "AVX2, two units of 8 lanes"),
@@ -267,7 +268,7 @@ def _caches() -> dict[int, float]:
 
 
 def _copy_rate(cores: int) -> float:
-    """Bytes per second that `cores` cores move together; the best of four copies, each far larger than the caches."""
+    """Bytes per second that `cores` cores copy together; the best of four copies larger than the caches."""
     import numpy
 
     pairs = [

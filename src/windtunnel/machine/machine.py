@@ -163,7 +163,7 @@ class Machine:
 
     @staticmethod
     def named(name: str) -> Machine:
-        """A machine of the catalogue: `h200`, `8xh200` (one node of eight) or `4x8xh200` (four such nodes)."""
+        """A machine of the catalogue: `h200`, `8xh200` (a node of eight) or `4x8xh200` (four such nodes)."""
         if name in names():
             return _from_catalog(name)
         match = _COUNTED.match(name)
@@ -220,7 +220,7 @@ class Machine:
     def with_host_factor(self, factor: float) -> Machine:
         """This machine with a host that launches work `factor` times as slowly.
 
-        On a CPU machine the host also computes, so its flop rates fall by the same factor; its memory rate stays.
+        On a CPU machine the host also computes, so its flop rates fall by this factor; its memory rate stays.
         """
         _require_positive(self.name, "host_factor", factor)
         slower = dataclasses.replace(
@@ -236,7 +236,7 @@ class Machine:
         return dataclasses.replace(slower, host=device, device=device)
 
     def source_of(self, path: str) -> str:
-        """Where the figure at `path` ("device.memory_rate") comes from. A table's source covers its figures."""
+        """The source of the figure at `path` ("device.memory_rate"), or of the table that it is in."""
         while path:
             if path in self.sources:
                 return self.sources[path]

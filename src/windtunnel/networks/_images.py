@@ -1,4 +1,4 @@
-"""Shared by networks that learn from images: sizes from the data set, mini-batches, a training step, tests."""
+"""Shared by networks that learn from images: sizes from the data, mini-batches, a training step, tests."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def examine_classifier(model: torch.nn.Module, data: Dataset) -> dict[str, float
 
 
 def fixed_noise(*shape: int) -> Tensor:
-    """Normal noise, the same at every call: tests are repeatable and do not change the training's random numbers."""
+    """Normal noise, the same at every call: tests are repeatable and do not change the training."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 

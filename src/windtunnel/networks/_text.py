@@ -64,7 +64,7 @@ def steps_of(characters: int, length: int, batch: int) -> int:
 
 
 def clipped_step(loss: Callable[[Any, Any], Tensor], clip_norm: float) -> Callable[[Any, Any, Any], Tensor]:
-    """The usual training step with gradients clipped to a norm, since a rare passage can have a huge gradient."""
+    """The usual training step, with gradients clipped: a rare passage can have a huge gradient."""
 
     def step(model: Any, batch: Any, optimizer: Any) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -85,6 +85,6 @@ def write_passage(alphabet: str, ids: list[int], folder: Path) -> list[Path]:
 
 
 def choose(scores: Tensor, generator: torch.Generator, temperature: float = 0.7) -> Tensor:
-    """Sample the next character of each row from its scores; a temperature below 1 favours likely characters."""
+    """Sample each row's next character from its scores; a temperature below 1 favours likely characters."""
     probabilities = torch.softmax(scores.float().cpu() / temperature, dim=-1)
     return torch.multinomial(probabilities, 1, generator=generator)

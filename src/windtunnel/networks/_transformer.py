@@ -71,7 +71,7 @@ def chosen_or_published(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: each position attends to all, or with `causal` to itself and earlier ones."""
+    """Multi-head self-attention: a position attends to all; with `causal`, to itself and earlier ones."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     code = activation(W1 x + b1),    output = sigmoid(W2 code + b2),    loss = mean (output - x)^2
 
-The code is linear by default. The output is not: the sigmoid keeps it between 0 and 1, like a pixel. The network
-therefore restores held-out images better than principal components, the best linear code.
+The code is linear by default. The output is not: the sigmoid keeps it between 0 and 1, like a pixel. The
+network therefore restores held-out images better than principal components, the best linear code.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def caution(settings: Settings) -> tuple[str, ...]:
     if settings.hidden < settings.inputs:
         return ()
     return (
-        f"{settings.hidden} hidden nodes for {settings.inputs} inputs compress nothing: an auto-encoder needs "
-        "fewer hidden nodes than inputs; with more than the optimum it loses accuracy or needs more epochs "
-        "(Wuensche 2018, sections II and III.B).",
+        f"{settings.hidden} hidden nodes for {settings.inputs} inputs compress nothing. An auto-encoder "
+        "needs fewer hidden nodes than inputs; with more than the optimum it loses accuracy or needs more "
+        "epochs (Wuensche 2018, sections II and III.B).",
     )
 
 

@@ -1,11 +1,11 @@
 """BERT (Devlin et al. 2019): a transformer encoder that learns to understand text.
 
-Each position attends to all others. Pretraining has two tasks: fill in masked tokens, and tell whether the second
-passage follows the first in the text. The loss is the sum of both cross-entropies.
+Each position attends to all others. Pretraining has two tasks: fill in masked tokens, and tell whether the
+second passage follows the first in the text. The loss is the sum of both cross-entropies.
 
-Parameters of the encoder with its pooler: base 109,482,240; large 335,141,888. Pretraining adds two heads: masked
-tokens (a linear layer and a bias; the weights are those of the token embedding) and next passage (two classes).
-With them base has 110,106,428.
+Parameters of the encoder with its pooler: base 109,482,240; large 335,141,888. Pretraining adds two heads:
+masked tokens (a linear layer and a bias; the weights are those of the token embedding) and next passage
+(two classes). With them base has 110,106,428.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ LESSON_BATCH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`size`: tiny (for a first try), base or large; `layers`, `width` and `heads` change it; `context`: number of
-    positions; `length`: tokens in a sequence, by default 128 in forecasts (as in 90% of BERT's own training) and
-    64 characters in training."""
+    """`size`: tiny (for a first try), base or large; `layers`, `width` and `heads` change it; `context`:
+    number of positions; `length`: tokens in a sequence, by default 128 in forecasts (as in 90% of BERT's
+    own training) and 64 characters in training."""
 
     size: str = "base"
     layers: int | None = None
@@ -101,7 +101,7 @@ class PassagePairs(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """The published network: embeddings, blocks, and a pooler, a linear layer over the first token's state."""
+    """The published network: embeddings, blocks, and a pooler: a linear layer over the first state."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -245,8 +245,8 @@ def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Gen
     maskable = torch.cat([torch.arange(1, first + 1), torch.arange(first + 2, length - 1)])
     places = maskable[torch.rand(n, len(maskable), generator=generator).topk(_masked_count(length)).indices]
     words = tokens.gather(1, places)
-    # Of ten chosen tokens, eight are masked, one is replaced at random and one stays (section 3.1). The network
-    # can therefore not rely on any token that it sees.
+    # Of ten chosen tokens, eight are masked, one is replaced at random and one stays (section 3.1).
+    # The network can therefore not rely on any token that it sees.
     choice = draw(10, *words.shape)
     replaced = torch.where(choice < 8, mask, torch.where(choice == 8, draw(letters, *words.shape), words))
     return PassagePairs(tokens.scatter(1, places, replaced), kinds, places, words, follows)

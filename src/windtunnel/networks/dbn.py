@@ -1,8 +1,8 @@
 """Deep belief network: classifies images when few of them have labels (Hinton, Osindero and Teh 2006).
 
-It is a stack of restricted Boltzmann machines. Each is pretrained without labels, on the outputs of the one below.
-Then the whole network is tuned with labels, by back-propagation at a low learning rate. This needs far fewer
-labels than training from random weights.
+It is a stack of restricted Boltzmann machines. Each is pretrained without labels, on the outputs of the one
+below. Then the whole network is tuned with labels, by back-propagation at a low learning rate. This needs
+far fewer labels than training from random weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Settings:
 
 
 class DBN(nn.Module):
-    """The machines, each used from visible to hidden units only, and a linear layer that scores the classes."""
+    """The machines, used from visible to hidden units only, and a linear layer that scores the classes."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class DBN(nn.Module):
         return scores
 
     def upward_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters that tuning changes: all except the visible biases, which the network does not use."""
+        """The parameters that tuning changes: all except the visible biases, which are not used."""
         return (parameter for name, parameter in self.named_parameters() if not name.endswith("visible_bias"))
 
 
@@ -170,7 +170,7 @@ def _balanced(labels: Tensor, count: int) -> Tensor:
 
 
 def _machine(visible: int, hidden: int) -> RBM:
-    """A machine with the initial weights of an ordinary layer, so that pretrain=false is a fair comparison."""
+    """A machine with the initial weights of an ordinary layer: a fair start for pretrain=false."""
     machine = RBM(visible, hidden)
     nn.init.xavier_uniform_(machine.weight)
     return machine

@@ -1,7 +1,7 @@
 """Deep convolutional network: classifies images.
 
-Each layer is a 3x3 convolution, batch normalisation, ReLU and a 2x2 max pooling that halves the image. A linear
-layer turns the last feature maps into a score for each class.
+Each layer is a 3x3 convolution, batch normalisation, ReLU and a 2x2 max pooling that halves the image. A
+linear layer turns the last feature maps into a score for each class.
 """
 
 from __future__ import annotations

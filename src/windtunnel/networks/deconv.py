@@ -45,7 +45,7 @@ class Settings:
         )
         if self.code >= self.size:
             raise BadRecord(
-                f"job deconv: code must be smaller than the image; {self.code} is not below the size {self.size}."
+                f"job deconv: code must be below the size of the image, {self.size}, not {self.code}."
             )
         weights.bound_of(self.init, "deconv")
 

@@ -139,7 +139,7 @@ def _model(settings: Settings) -> nn.Module:
 
 
 def _optimizers(settings: Settings, model: GAN) -> dict[str, Any]:
-    """Adam without momentum (beta1 = 0), since the other network's update changes the gradient at every step."""
+    """Adam without momentum (beta1 = 0): the other network's update changes the gradient at every step."""
     parts = {"generator": model.generator, "discriminator": model.discriminator}
     return {
         name: torch.optim.Adam(part.parameters(), lr=settings.rate, betas=(0.0, 0.99))
@@ -169,7 +169,7 @@ def _step(model: GAN, batch: tuple[Tensor], optimizers: dict[str, Any]) -> Tenso
 def _examine(model: GAN, held_out: Tensor) -> dict[str, float]:
     """Compare generated with held-out images, X and Y, by their mean distances.
 
-    distance  energy distance (Székely and Rizzo 2013), 2 E|X-Y| - E|X-X'| - E|Y-Y'|; 0 for equal distributions
+    distance  energy distance (Székely and Rizzo 2013), 2 E|X-Y| - E|X-X'| - E|Y-Y'|; 0 if both agree
     spread    E|X-X'| / E|Y-Y'|; far below 1 if the generator makes only a few kinds of image
     """
     (real,) = images.on_device_of(model, held_out.flatten(1))

@@ -81,7 +81,7 @@ class Inception(nn.Module):
 
 
 def network(settings: Settings) -> nn.Module:
-    """First convolutions, nine inception modules with poolings between, one linear layer; any image size works."""
+    """Convolutions, nine inception modules with poolings between, one linear layer; for any image size."""
     wide = settings.width
     layers: list[nn.Module] = [
         _convolution(settings.channels, wide, 7, 2),

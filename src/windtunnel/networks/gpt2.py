@@ -46,8 +46,8 @@ LESSON_BATCH = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`size`: tiny (for a first try), small, medium, large or xl; `layers`, `width` and `heads` change it;
-    `context`: number of positions; `length`: tokens in a sequence, by default the whole context in forecasts and
-    128 characters in training."""
+    `context`: number of positions; `length`: tokens in a sequence, by default the whole context in
+    forecasts and 128 characters in training."""
 
     size: str = "small"
     layers: int | None = None
@@ -76,7 +76,7 @@ class Settings:
 
 
 class GPT2(nn.Module):
-    """Token and position embeddings, blocks, a final normalisation; the token embedding also scores the output."""
+    """Embeddings of tokens and positions, blocks, a final normalisation; token embeddings score tokens."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

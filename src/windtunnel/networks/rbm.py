@@ -4,8 +4,9 @@ Visible units v (the inputs) and hidden units h are on with probability
 
     p(h|v) = sigmoid(W v + c),    p(v|h) = sigmoid(W^T h + b)
 
-Contrastive divergence (Hinton 2002) trains it: sample h from the data v0, then v from h, k times; this gives vk.
-The update raises the probability of the data and lowers that of the samples, p0 = p(h|v0), pk = p(h|vk):
+Contrastive divergence (Hinton 2002) trains it: sample h from the data v0, then v from h, k times; this
+gives vk. The update raises the probability of the data and lowers that of the samples. With p0 = p(h|v0)
+and pk = p(h|vk):
 
     change of W ~ p0 v0^T - pk vk^T,    change of b ~ v0 - vk,    change of c ~ p0 - pk
 
@@ -86,7 +87,7 @@ class RBM(nn.Module):
         return -visible @ self.visible_bias - hidden
 
     def contrast(self, data: Tensor, k: int, binary: bool) -> Tensor:
-        """Set the gradients by k rounds of contrastive divergence; return the error of the first reconstruction."""
+        """Set the gradients by k rounds of contrastive divergence; return the first round's error."""
         with torch.no_grad():
             data_hidden = self.hidden(data)
             visible, hidden = data, data_hidden
@@ -118,7 +119,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Train by contrastive divergence; test the reconstruction, and the free energy of images against noise."""
+    """Train by contrastive divergence; test the reconstruction and the free energy of held-out images."""
     settings = images.fitted(settings, data, "rbm")
     train, held_out = data.train["images"], data.held_out["images"]
     learn = Stage(

@@ -5,8 +5,8 @@ weights at every node:
 
     state(node) = norm(W2 relu(W1 [operator, state(left), state(right)] + b1) + b2)
 
-All nodes of the same height, in all trees of the batch, are computed together. A step therefore needs only as many
-calls as the highest tree has levels.
+All nodes of the same height, in all trees of the batch, are computed together. A step therefore needs only
+as many calls as the highest tree has levels.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ MOST_DEPTH = 20  # a complete tree of this depth has about a million leaves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`width`: numbers in the state of a node; `hidden`: nodes of the hidden layer; `leaves`, `operators`: how many
-    different ones there are; `depth`: of the complete trees in forecasts (training uses the data set's own trees)."""
+    """`width`: numbers in the state of a tree node; `hidden`: nodes of the hidden layer; `leaves`,
+    `operators`: number of different ones; `depth`: of the complete trees in forecasts (training uses the
+    trees of the data set)."""
 
     width: int = 32
     hidden: int = 256

@@ -62,7 +62,7 @@ class Settings:
 
 
 class UNet(nn.Module):
-    """Four halvings, four doublings; each level on the way up also gets the output of its level on the way down."""
+    """Four halvings, four doublings; each level going up also gets the output of its level going down."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Variational auto-encoder that knows the class: generates new images of a chosen class.
 
-The encoder maps an image x and its class y to a normal distribution of codes, q(z|x,y) = N(mu, sigma^2). The decoder
-maps a sampled code z and the class back to an image. Training maximises a lower bound of log p(x|y), the log-likelihood
-of the images (Kingma and Welling 2014):
+The encoder maps an image x and its class y to a normal distribution of codes, q(z|x,y) = N(mu, sigma^2).
+The decoder maps a sampled code z and the class back to an image. Training maximises a lower bound of
+log p(x|y), the log-likelihood of the images (Kingma and Welling 2014):
 
     bound = E[log p(x|z,y)] - KL(q(z|x,y) || N(0, 1))
 
@@ -86,10 +86,10 @@ class VAE(nn.Module):
         return image
 
     def forward(self, inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The two terms of the bound, in nats per image: log-likelihood of the image, divergence of the codes.
+        """The two terms of the bound, in nats per image: log-likelihood of the image, KL divergence.
 
-        Pixels are normal around the decoded image, with one learned deviation. (Grey pixels as bits, the usual
-        choice, would hide most differences between images: all images of a class would look alike.)
+        Pixels are normal around the decoded image, with one learned deviation. (Grey pixels as bits, the
+        usual choice, would hide most differences between images: all images of a class would look alike.)
         """
         mean, log_variance = self.encode(inputs, labels)
         # Sample as mean + noise x deviation, so that gradients reach mean and deviation.

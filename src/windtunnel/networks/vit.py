@@ -21,8 +21,8 @@ DATA = "images"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`size`: side of the images in pixels; `patch`: side of the patches, which are the tokens of the sequence;
-    `width`: numbers for each token; `heads`: attention heads."""
+    """`size`: side of the images in pixels; `patch`: side of the patches, which are the tokens of the
+    sequence; `width`: numbers for each token; `heads`: attention heads."""
 
     classes: int = 1000
     channels: int = 3
