@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from windtunnel import records
 from windtunnel.errors import BadInput
@@ -22,10 +22,17 @@ LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
 _LANE_NAMES = {"copy": "copy engine"}
 _SHOWN_STEPS = 2  # the steady step and the one before it, with which it overlaps
 
-Event = dict[str, Any]  # one entry of the file, as its format defines it
+Event = dict[str, object]  # one entry of the file, as its format defines it
 
 
-def from_timeline(timeline: Timeline, name: str = "forecast") -> dict[str, Any]:
+class TraceFile(TypedDict):
+    """The file: its events, and the unit in which viewers show times."""
+
+    traceEvents: list[Event]
+    displayTimeUnit: str
+
+
+def from_timeline(timeline: Timeline, name: str = "forecast") -> TraceFile:
     """The last steps of a forecast's schedule as one process; the steady step is marked."""
     numbers = _step_numbers(timeline)
     last = max(numbers, default=0)
@@ -54,16 +61,14 @@ def _step_events(timeline: Timeline, numbers: Sequence[int], first: int, origin:
     return [*events, steady]
 
 
-def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> dict[str, Any]:
+def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> TraceFile:
     """The timeline of a job's forecast."""
     from windtunnel.prediction import timeline
 
     return from_timeline(timeline(workload, machine, strategy))
 
 
-def from_events(
-    events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0
-) -> dict[str, Any]:
+def from_events(events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0) -> TraceFile:
     """A profiler's events as one process; `left_out` is the number of events above the profiler's limit."""
     lanes: dict[str, list[Event]] = {}
     for event in events:
@@ -74,7 +79,7 @@ def from_events(
     return _process(f"{name} ({left_out:,} later events left out)" if left_out else name, lanes)
 
 
-def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
+def together(*timelines: TraceFile) -> TraceFile:
     """Several timelines in one file, each as its own process."""
     events = [
         {**event, "pid": number}
@@ -84,7 +89,7 @@ def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
+def write(path: Path, data: TraceFile) -> None:
     """Write the file atomically."""
     try:
         records.write_whole(path, json.dumps(data))
@@ -111,7 +116,7 @@ def _step_ends(timeline: Timeline, numbers: Sequence[int]) -> list[float]:
     return ends
 
 
-def _process(name: str, lanes: Mapping[str, Sequence[Event]]) -> dict[str, Any]:
+def _process(name: str, lanes: Mapping[str, Sequence[Event]]) -> TraceFile:
     """One process with a thread for each lane, named and in order."""
     events: list[Event] = [_label("process_name", 0, name=name)]
     for thread, lane in enumerate(sorted(lanes, key=_order), start=1):

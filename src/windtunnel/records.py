@@ -30,7 +30,7 @@ RENAMED = {
 }
 
 
-def read(cls: type[R], data: Mapping[str, Any], where: str) -> R:
+def read(cls: type[R], data: Mapping[str, object], where: str) -> R:
     """Build a record of `cls` from plain data. `where` names the input in error messages."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def write_whole(path: Path, body: str | bytes) -> Path:
     return path
 
 
-def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+def to_toml(data: Mapping[str, object], prefix: str = "") -> str:
     """Format plain data as TOML: scalars, lists and nested tables."""
     lines = [f"{_toml_key(k)} = {_toml_value(v)}" for k, v in data.items() if not isinstance(v, Mapping)]
     text = "\n".join(lines) + ("\n" if lines else "")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records
 from windtunnel.errors import BadRecord
@@ -100,6 +100,6 @@ class Strategy:
         records.save(Path(path), self)
 
     @staticmethod
-    def read(data: Mapping[str, Any], where: str = "strategy") -> Strategy:
+    def read(data: Mapping[str, object], where: str = "strategy") -> Strategy:
         """Build a strategy from plain data; an unknown key is an error."""
         return records.read(Strategy, data, where)

@@ -166,13 +166,13 @@ def train_network(
     words.show(as_json, lambda: facts, lambda: _course(f"{name} on {identity['data']}", course, until, path))
 
 
-def _settings(job: list[str]) -> dict[str, Any]:
+def _settings(job: list[str]) -> dict[str, object]:
     """The settings on the command line, after the job has checked them."""
     origin = words.find_job(job).origin
     return dict(origin.settings) if origin else {}
 
 
-def _cautions(network: networks.NetworkEntry, settings: Any) -> list[str]:
+def _cautions(network: networks.NetworkEntry, settings: object) -> list[str]:
     caution = getattr(network.module, "caution", None)
     return list(caution(settings)) if caution else []
 
@@ -304,5 +304,5 @@ def _wrapped(key: str, text: str) -> list[str]:
     )
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -106,9 +106,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, in seconds and b
 def find_job(words: Sequence[str]) -> Workload:
     """The job that the words of a command line name: a name, then settings."""
     name, *rest = words
-    settings: dict[str, Any] = dict(records.parse_settings(rest))
+    settings = records.parse_settings(rest)
     if ".py" in name:  # a user's function converts nothing, so it receives numbers as numbers
-        settings = {key: units.literal(value) for key, value in settings.items()}
+        return Workload.named(name, **{key: units.literal(value) for key, value in settings.items()})
     return Workload.named(name, **settings)
 
 
@@ -148,6 +148,6 @@ def refuse_unwritable(path: Path, option: str) -> None:
         ) from error
 
 
-def show(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:
+def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
     """Print a result on standard output, as JSON or as text."""
     print(json.dumps(data(), indent=1) if as_json else text())

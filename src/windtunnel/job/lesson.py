@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from windtunnel.job.workload import Batch, Model, Optimizers
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,10 +45,10 @@ class Stage:
     name: str
     epochs: int
     steps: int
-    batches: Callable[[torch.Generator], Iterator[Any]]
-    optimizers: Callable[[Any], Any]
-    step: Callable[[Any, Any, Any], torch.Tensor]
-    epoch: Callable[[Any, torch.Generator, Any], torch.Tensor | None] | None = None
+    batches: Callable[[torch.Generator], Iterator[Batch]]
+    optimizers: Callable[[Model], Optimizers]
+    step: Callable[[Model, Batch, Optimizers], torch.Tensor]
+    epoch: Callable[[Model, torch.Generator, Optimizers], torch.Tensor | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,8 @@ class Lesson:
 
     model: Callable[[], torch.nn.Module]
     stages: tuple[Stage, ...]
-    examine: Callable[[Any], dict[str, float]]
+    examine: Callable[[Model], dict[str, float]]
     metric: str
     better: Literal["higher", "lower"]
-    draw: Callable[[Any, Path], list[Path]] | None = None
+    draw: Callable[[Model, Path], list[Path]] | None = None
     cautions: tuple[str, ...] = ()

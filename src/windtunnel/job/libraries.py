@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel import records, units
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName, nearest
-from windtunnel.job.workload import Origin, Workload
+from windtunnel.job.workload import Model, Origin, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ def is_address(name: str) -> bool:
     return name.partition(":")[0] in LIBRARIES and ":" in name
 
 
-def workload(address: str, settings: Mapping[str, Any]) -> Workload:
+def workload(address: str, settings: Mapping[str, object]) -> Workload:
     """Build a library's network as a job."""
     library, _, name = address.partition(":")
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
@@ -87,7 +87,7 @@ def workload(address: str, settings: Mapping[str, Any]) -> Workload:
     return dataclasses.replace(job, name=address, origin=Origin(job=address, settings=dict(settings)))
 
 
-def _torchvision(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _torchvision(name: str, settings: Mapping[str, object], where: str) -> Workload:
     models = _load("torchvision").models
     known = models.list_models(module=models)
     _require_known(name, known, where)
@@ -98,7 +98,7 @@ def _torchvision(name: str, settings: Mapping[str, Any], where: str) -> Workload
         )
     default = int(getattr(models.get_model_weights(name).DEFAULT.transforms(), "crop_size", [224])[0])
     image = options.image or default
-    size: dict[str, Any] = {}  # only these networks depend on the size of the image
+    size: dict[str, object] = {}  # only these networks depend on the size of the image
     if name.startswith("vit_"):
         size = {"image_size": image}
     elif name.startswith("maxvit"):
@@ -108,7 +108,7 @@ def _torchvision(name: str, settings: Mapping[str, Any], where: str) -> Workload
     )
 
 
-def _timm(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _timm(name: str, settings: Mapping[str, object], where: str) -> Workload:
     timm = _load("timm")
     _require_known(name, timm.list_models(), where)
     options = records.read(LibraryImageSettings, settings, where)
@@ -116,7 +116,7 @@ def _timm(name: str, settings: Mapping[str, Any], where: str) -> Workload:
     image = options.image or default
 
     def model() -> torch.nn.Module:
-        arguments: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "pretrained": False,
             "num_classes": options.classes,
             "in_chans": options.channels,
@@ -131,10 +131,10 @@ def _timm(name: str, settings: Mapping[str, Any], where: str) -> Workload:
     return _image_job(model, options, image)
 
 
-def _image_job(model: Callable[[], Any], settings: LibraryImageSettings, image: int) -> Workload:
+def _image_job(model: Callable[[], torch.nn.Module], settings: LibraryImageSettings, image: int) -> Workload:
     import torch
 
-    def batch(n: int) -> tuple[Any, Any]:
+    def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand(n, settings.channels, image, image), torch.randint(0, settings.classes, (n,))
 
     def build() -> torch.nn.Module:
@@ -153,7 +153,7 @@ def _image_job(model: Callable[[], Any], settings: LibraryImageSettings, image: 
     )
 
 
-def _image_loss(model: Any, batch: tuple[Any, Any]) -> torch.Tensor:
+def _image_loss(model: Model, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Cross-entropy, plus that of auxiliary classifiers for networks that have them."""
     from torch.nn.functional import cross_entropy
 
@@ -167,13 +167,13 @@ def _image_loss(model: Any, batch: tuple[Any, Any]) -> torch.Tensor:
     )
 
 
-def _momentum(params: Iterable[Any], rate: float) -> torch.optim.Optimizer:
+def _momentum(params: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.Optimizer:
     import torch
 
     return torch.optim.SGD(params, lr=rate, momentum=0.9)
 
 
-def _transformers(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _transformers(name: str, settings: Mapping[str, object], where: str) -> Workload:
     import torch
 
     library = _load("transformers")
@@ -196,7 +196,7 @@ def _transformers(name: str, settings: Mapping[str, Any], where: str) -> Workloa
         )
     builder = getattr(library, _TASKS[task][0])
 
-    def loss(model: Any, batch: Any) -> torch.Tensor:
+    def loss(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         value: torch.Tensor = model(**batch).loss
         return value
 
@@ -210,12 +210,12 @@ def _transformers(name: str, settings: Mapping[str, Any], where: str) -> Workloa
     )
 
 
-def _configuration(library: Any, name: str, settings: Mapping[str, Any], where: str) -> Any:
+def _configuration(library: Any, name: str, settings: Mapping[str, object], where: str) -> Any:
     """The library's configuration, changed by the settings. Each value gets the type of its default."""
     default = library.AutoConfig.for_model(name)
     fields = {**default.to_dict(), **{key: getattr(default, key, None) for key in default.attribute_map}}
     # The key-value cache serves text generation only.
-    changes: dict[str, Any] = {"use_cache": False} if "use_cache" in fields else {}
+    changes: dict[str, object] = {"use_cache": False} if "use_cache" in fields else {}
     for key, value in settings.items():
         field = _ALIASES.get(key, key)
         if field not in fields:
@@ -251,7 +251,7 @@ def _default_task(library: Any, name: str, config: Any, where: str) -> str:
     )
 
 
-def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, Any]:
+def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, torch.Tensor]:
     """Random sequences, with the labels that the library's own loss needs."""
     import torch
 
@@ -303,7 +303,7 @@ def _import_torchvision() -> Any:
     return importlib.import_module("torchvision")
 
 
-_DECLARATIONS: list[Any] = []  # an operator stays declared as long as its Library object exists
+_DECLARATIONS: list[object] = []  # an operator stays declared as long as its Library object exists
 
 
 def _require_known(name: str, known: Iterable[str], where: str) -> None:
@@ -316,7 +316,7 @@ def _require_known(name: str, known: Iterable[str], where: str) -> None:
         )
 
 
-def _require_positive(settings: Any) -> None:
+def _require_positive(settings: LibraryImageSettings | LibraryTextSettings) -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, int | float) and not 0 < value < float("inf"):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from windtunnel.errors import BadJob
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Batch, Optimizers, Workload
 from windtunnel.machine.machine import torch_device
 from windtunnel.strategy import Strategy
 
@@ -50,7 +49,7 @@ class Trainer:
         if strategy.recompute == "blocks":
             _recompute_blocks(workload, model)
 
-    def step(self, batch: Any) -> Any:
+    def step(self, batch: Batch) -> torch.Tensor:
         """Clear gradients, run forward and backward for each micro-batch, then update the weights once."""
         if self.workload.step is not None:
             with self._precision():
@@ -71,18 +70,18 @@ class Trainer:
             optimizer.step()
         self.model.zero_grad(set_to_none=True)
 
-    def all_optimizers(self) -> list[Any]:
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimisers of the job, in whatever structure the job keeps them."""
         return [
             leaf for leaf in pytree.tree_leaves(self.optimizer) if isinstance(leaf, torch.optim.Optimizer)
         ]
 
-    def _backward(self, batch: Any) -> torch.Tensor:
+    def _backward(self, batch: Batch) -> torch.Tensor:
         loss = self._loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    def _accumulate(self, batch: Any) -> torch.Tensor:
+    def _accumulate(self, batch: Batch) -> torch.Tensor:
         """Add up the gradients of all micro-batches.
 
         Each loss is divided by their number: for a loss that is a mean over examples, the sum of gradients
@@ -95,7 +94,7 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
         return total
 
-    def _loss(self, batch: Any) -> torch.Tensor:
+    def _loss(self, batch: Batch) -> torch.Tensor:
         assert self.workload.loss is not None
         with self._precision():
             loss = self.workload.loss(self.model, batch)
@@ -106,7 +105,7 @@ class Trainer:
             )
         return loss
 
-    def _split(self, batch: Any) -> list[Any]:
+    def _split(self, batch: Batch) -> list[Batch]:
         """Split the batch into micro-batches, along the first dimension that is as long as the batch."""
         tensors = [
             leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()
@@ -121,14 +120,14 @@ class Trainer:
                 hint="Leave accumulate out, or let batch(n) return tensors whose first dimension is n.",
             )
 
-        def part(start: int) -> Any:
+        def part(start: int) -> Batch:
             return pytree.tree_map_only(
                 torch.Tensor, lambda t: t.narrow(along, start, self.micro_batch) if t.dim() else t, batch
             )
 
         return [part(start) for start in range(0, self.batch, self.micro_batch)]
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
         dtype = _AUTOCAST.get(self.strategy.precision)
         if dtype is None:
             return contextlib.nullcontext()
@@ -168,7 +167,9 @@ def _recompute_blocks(workload: Workload, model: torch.nn.Module) -> None:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def _make_optimizer(workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str) -> Any:
+def _make_optimizer(
+    workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str
+) -> Optimizers:
     own = _own_optimizer(workload, model)
     if strategy.optimizer is None:
         return own
@@ -184,13 +185,13 @@ def _make_optimizer(workload: Workload, model: torch.nn.Module, strategy: Strate
     return _OPTIMIZERS[strategy.optimizer](groups, lr=_RATE, **({"capturable": True} if capturable else {}))
 
 
-def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Any:
+def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Optimizers:
     if workload.optimizers is not None:
         return workload.optimizers(model)
     return workload.optimizer(model.parameters()) if workload.optimizer is not None else None
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return (
         f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
     )

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,13 @@ from windtunnel.errors import BadJob, BadRecord
 if TYPE_CHECKING:
     import torch
 
-Step = Callable[[Any, Any, Any], Any]
+# What a job's functions pass to each other. Each job has its own types.
+Model = Any  # its nn.Module class
+Batch = Any  # any structure of tensors
+Optimizers = Any  # one optimiser, or any structure of several
+
+Loss = Callable[[Model, Batch], "torch.Tensor"]
+Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +36,7 @@ class Origin:
     """The job's name and settings, from which any process can build it again."""
 
     job: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +57,10 @@ class Workload:
 
     name: str
     model: Callable[[], torch.nn.Module]
-    batch: Callable[[int], Any]
-    loss: Callable[[Any, Any], torch.Tensor] | None = None
-    optimizer: Callable[[Iterable[Any]], Any] | None = None
-    optimizers: Callable[[Any], Any] | None = None
+    batch: Callable[[int], Batch]
+    loss: Loss | None = None
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizers] | None = None
+    optimizers: Callable[[Model], Optimizers] | None = None
     step: Step | None = None
     examples: int | None = None
     default_batch: int = 1
@@ -90,7 +97,7 @@ class Workload:
                 )
 
     @staticmethod
-    def named(name: str, **settings: Any) -> Workload:
+    def named(name: str, **settings: object) -> Workload:
         """The job of this name, with settings.
 
         `rnn` (a built-in network), `torchvision:resnet34` (a library's network), `path/to/file.py:function`
@@ -118,7 +125,7 @@ class Workload:
         records.save(Path(path), self.origin)
 
 
-def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
+def load_file(address: str, settings: Mapping[str, object]) -> Workload:
     """Call `function` of `path/to/file.py:function` and return its workload."""
     path_text, _, function = address.rpartition(":")
     if not path_text or not function:
@@ -148,7 +155,7 @@ def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
     return dataclasses.replace(workload, origin=Origin(job=f"{path}:{function}", settings=dict(settings)))
 
 
-def _import_file(path: Path, shown: str) -> Any:
+def _import_file(path: Path, name: str) -> types.ModuleType:
     """Import a user's file like a script: it can import modules in its own folder."""
     spec = importlib.util.spec_from_file_location(f"windtunnel_job_{path.stem}", path)
     assert spec is not None and spec.loader is not None
@@ -159,7 +166,7 @@ def _import_file(path: Path, shown: str) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise BadJob(
-            f"{shown} does not import: {type(error).__name__}: {error}", hint=place_of(error)
+            f"{name} does not import: {type(error).__name__}: {error}", hint=place_of(error)
         ) from error
     finally:
         sys.path.remove(str(path.parent))

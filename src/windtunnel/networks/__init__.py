@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class NetworkEntry:
     source: str
 
     @property
-    def module(self) -> Any:
+    def module(self) -> types.ModuleType:
         """The network's file, imported on first use."""
         return importlib.import_module(f"windtunnel.networks.{self.name}")
 
@@ -213,7 +214,7 @@ def named(name: str) -> NetworkEntry:
     return _BY_NAME[name]
 
 
-def workload(name: str, settings: Mapping[str, Any]) -> Workload:
+def workload(name: str, settings: Mapping[str, object]) -> Workload:
     """Build the named network with these settings as a job. Its origin lets any process build it again."""
     entry = named(name)
     job: Workload = entry.module.build(records.read(entry.settings, settings, f"job {name}"))

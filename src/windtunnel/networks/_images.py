@@ -6,33 +6,39 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset
+from windtunnel.job.lesson import Dataset, Stage
+from windtunnel.job.workload import Batch, Loss, Model, Optimizers
 
 S = TypeVar("S")
 Batches = Callable[[torch.Generator], Iterator[tuple[Tensor, ...]]]
 
 
-def require_positive(settings: Any, names: tuple[str, ...], job: str) -> None:
+def require_positive(settings: object, names: tuple[str, ...], job: str) -> None:
     """Raise an error that names the first of these settings that is not above 0."""
     for name in names:
         if not 0 < getattr(settings, name) < float("inf"):
             raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
-def fitted(settings: S, data: Dataset, job: str) -> S:
-    """The settings with the data set's image size, channels and classes, if the network has such settings."""
+def require_images(data: Dataset, job: str) -> None:
+    """Raise an error unless the data set has images."""
     if "images" not in data.train:
         raise BadRecord(
             f"job {job}: learns from images, but the data set {data.name} has none.",
             hint="Use --data digits, --data images, or a folder with one subfolder of images for each class.",
         )
+
+
+def fitted(settings: S, data: Dataset, job: str) -> S:
+    """The settings with the data set's image size, channels and classes, if the network has such settings."""
+    require_images(data, job)
     known = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
     return dataclasses.replace(
         settings, **{name: data.facts[name] for name in ("size", "channels", "classes") if name in known}
@@ -81,10 +87,35 @@ def shuffled(batch: int, *columns: Tensor) -> Batches:
     return batches
 
 
-def descend(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any, Any], Tensor]:
+class _Schedule(Protocol):
+    @property
+    def batch(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+
+
+def stage(
+    settings: _Schedule,
+    columns: tuple[Tensor, ...],
+    optimizers: Callable[[Model], Optimizers],
+    step: Callable[[Model, Batch, Optimizers], Tensor],
+    name: str = "learn",
+) -> Stage:
+    """A stage over shuffled batches of `columns` (images, or images and labels)."""
+    return Stage(
+        name=name,
+        epochs=settings.epochs,
+        steps=steps_of(len(columns[0]), settings.batch),
+        batches=shuffled(settings.batch, *columns),
+        optimizers=optimizers,
+        step=step,
+    )
+
+
+def descend(loss: Loss) -> Callable[[Model, Batch, torch.optim.Optimizer], Tensor]:
     """The usual training step: forward, backward, update, with one loss and one optimiser."""
 
-    def step(model: Any, batch: Any, optimizer: Any) -> Tensor:
+    def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         value = loss(model, batch)
         value.backward()  # type: ignore[no-untyped-call]
@@ -94,7 +125,7 @@ def descend(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any, Any], Ten
     return step
 
 
-def classification_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def classification_loss(model: Model, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Cross-entropy between the network's scores and the labels."""
     inputs, labels = batch
     return functional.cross_entropy(model(inputs), labels)

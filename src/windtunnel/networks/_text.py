@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset
+from windtunnel.job.workload import Batch, Loss, Model
 
 BITS = 1 / math.log(2)  # converts a loss from nats to bits
 
@@ -63,10 +63,10 @@ def steps_of(characters: int, length: int, batch: int) -> int:
     return max(1, (characters - length) // (length * batch))
 
 
-def clipped_step(loss: Callable[[Any, Any], Tensor], clip_norm: float) -> Callable[[Any, Any, Any], Tensor]:
+def clipped_step(loss: Loss, clip_norm: float) -> Callable[[Model, Batch, torch.optim.Optimizer], Tensor]:
     """The usual training step, with gradients clipped: a rare passage can have a huge gradient."""
 
-    def step(model: Any, batch: Any, optimizer: Any) -> Tensor:
+    def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         value = loss(model, batch)
         value.backward()  # type: ignore[no-untyped-call]

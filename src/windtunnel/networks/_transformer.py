@@ -42,15 +42,27 @@ class Shape:
     epsilon: float = 1e-5
 
 
-def check_shape(job: str, layers: int, width: int, heads: int, dropout: float) -> None:
+def check_shape(job: str, shape: Shape) -> None:
     """Raise an error that names the setting for which no stack of blocks exists."""
-    for name, value in (("layers", layers), ("width", width), ("heads", heads)):
-        if value < 1:
-            raise BadRecord(f"job {job}: {name} must be above 0, not {value}.")
-    if width % heads:
-        raise BadRecord(f"job {job}: heads must divide width; {heads} heads do not divide {width}.")
-    if not 0 <= dropout < 1:
-        raise BadRecord(f"job {job}: dropout must be from 0 to below 1, not {dropout}.")
+    for name in ("layers", "width", "heads"):
+        if getattr(shape, name) < 1:
+            raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(shape, name)}.")
+    if shape.width % shape.heads:
+        raise BadRecord(
+            f"job {job}: heads must divide width; {shape.heads} heads do not divide {shape.width}."
+        )
+    if not 0 <= shape.dropout < 1:
+        raise BadRecord(f"job {job}: dropout must be from 0 to below 1, not {shape.dropout}.")
+
+
+def caution_if_large(job: str, shape: Shape) -> tuple[str, ...]:
+    """Warn that a large transformer is too large for a small text."""
+    if shape.width < 512:
+        return ()
+    return (
+        f"{job} of width {shape.width} trains slowly on a small text and memorises it; "
+        "size=tiny trains in minutes on a CPU.",
+    )
 
 
 def check_size(job: str, size: str, sizes: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ from windtunnel.networks import _images, _text, weights
 from windtunnel.networks._transformer import (
     Shape,
     adamw,
+    caution_if_large,
     check_shape,
     check_size,
     chosen_or_published,
@@ -62,8 +63,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_size("bert", self.size, SIZES)
-        shape = self.shape
-        check_shape("bert", shape.layers, shape.width, shape.heads, self.dropout)
+        check_shape("bert", self.shape)
         _images.require_positive(self, ("context", "vocabulary", "rate"), "bert")
         if self.context < LEAST_LENGTH:
             raise BadRecord(f"job bert: context must be at least {LEAST_LENGTH}, not {self.context}.")
@@ -202,13 +202,8 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """Warn that a large transformer is too large for the built-in text."""
-    if settings.shape.width < 512:
-        return ()
-    return (
-        f"bert of width {settings.shape.width} trains slowly on a small text and memorises it; "
-        "size=tiny trains in minutes on a CPU.",
-    )
+    """Warn that a large transformer is too large for a small text."""
+    return caution_if_large("bert", settings.shape)
 
 
 def _masked_count(length: int) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -66,13 +66,14 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train with cross-entropy and Adam; test the accuracy on held-out images."""
     settings = images.fitted(settings, data, "dcn")
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(data.train["images"]), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"], data.train["labels"]),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(images.classification_loss),
+    learn = images.stage(
+        settings,
+        (
+            data.train["images"],
+            data.train["labels"],
+        ),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(images.classification_loss),
     )
     return Lesson(
         model=lambda: _model(settings),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -91,13 +91,11 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train with squared error and Adam; compare with simple enlarging on held-out images."""
     settings = images.fitted(settings, data, "deconv")
     train, held_out = data.train["images"], data.held_out["images"]
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(train), settings.batch),
-        batches=images.shuffled(settings.batch, train),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
+    learn = images.stage(
+        settings,
+        (train,),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(_loss),
     )
     return Lesson(
         model=lambda: _model(settings),

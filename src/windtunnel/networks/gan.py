@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -116,13 +116,8 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train both networks; test how far generated images are from held-out ones; draw a sheet of images."""
     settings = images.fitted(settings, data, "gan")
-    play = Stage(
-        name="play",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(data.train["images"]), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"]),
-        optimizers=lambda model: _optimizers(settings, model),
-        step=_step,
+    play = images.stage(
+        settings, (data.train["images"],), lambda model: _optimizers(settings, model), _step, name="play"
     )
     return Lesson(
         model=lambda: _model(settings),

@@ -23,6 +23,7 @@ from windtunnel.networks._transformer import (
     Shape,
     TransformerBlock,
     adamw,
+    caution_if_large,
     check_shape,
     check_size,
     chosen_or_published,
@@ -62,8 +63,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_size("gpt2", self.size, SIZES)
-        shape = self.shape
-        check_shape("gpt2", shape.layers, shape.width, shape.heads, self.dropout)
+        check_shape("gpt2", self.shape)
         _images.require_positive(self, ("context", "vocabulary", "rate"), "gpt2")
         _text.check_length("gpt2", self.length, self.context)
         weights.bound_of(self.init, "gpt2")
@@ -152,13 +152,8 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """Warn that a large transformer is too large for the built-in text."""
-    if settings.shape.width < 512:
-        return ()
-    return (
-        f"gpt2 of width {settings.shape.width} trains slowly on a small text and memorises it; "
-        "size=tiny trains in minutes on a CPU.",
-    )
+    """Warn that a large transformer is too large for a small text."""
+    return caution_if_large("gpt2", settings.shape)
 
 
 def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -122,14 +122,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train by contrastive divergence; test the reconstruction and the free energy of held-out images."""
     settings = images.fitted(settings, data, "rbm")
     train, held_out = data.train["images"], data.held_out["images"]
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(train), settings.batch),
-        batches=images.shuffled(settings.batch, train),
-        optimizers=lambda model: _optimizer(settings, model),
-        step=_step(settings),
-    )
+    learn = images.stage(settings, (train,), lambda model: _optimizer(settings, model), _step(settings))
     return Lesson(
         model=lambda: _model(settings),
         stages=(learn,),

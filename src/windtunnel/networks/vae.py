@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -127,13 +127,14 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Maximise the bound; test it on held-out images; draw ten images of every class."""
     settings = images.fitted(settings, data, "vae")
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(data.train["images"]), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"], data.train["labels"]),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
+    learn = images.stage(
+        settings,
+        (
+            data.train["images"],
+            data.train["labels"],
+        ),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(_loss),
     )
     return Lesson(
         model=lambda: _model(settings),

@@ -36,11 +36,18 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        check_shape("vit", self.layers, self.width, self.heads, self.dropout)
+        check_shape("vit", self.shape)
         _images.require_positive(self, ("patch",), "vit")
         _photographs.check(self, "vit", self.patch)
         if self.size % self.patch:
             raise BadRecord(f"job vit: patch must divide size; {self.patch} does not divide {self.size}.")
+
+    @property
+    def shape(self) -> Shape:
+        """Layers, width and heads, and the variant of the blocks."""
+        return Shape(
+            layers=self.layers, width=self.width, heads=self.heads, dropout=self.dropout, epsilon=1e-6
+        )
 
 
 class VisionTransformer(nn.Module):
@@ -51,13 +58,6 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        shape = Shape(
-            layers=settings.layers,
-            width=settings.width,
-            heads=settings.heads,
-            dropout=settings.dropout,
-            epsilon=1e-6,
-        )
         patches = (settings.size // settings.patch) ** 2
         self.patches = nn.Conv2d(settings.channels, settings.width, settings.patch, settings.patch)
         self.token = nn.Parameter(torch.zeros(1, 1, settings.width))
@@ -65,8 +65,8 @@ class VisionTransformer(nn.Module):
             torch.empty(1, patches + 1, settings.width).normal_(0.0, INITIAL_SPREAD)
         )
         self.dropout = nn.Dropout(settings.dropout)
-        self.blocks = stack(shape)
-        self.norm = nn.LayerNorm(settings.width, eps=shape.epsilon)
+        self.blocks = stack(settings.shape)
+        self.norm = nn.LayerNorm(settings.width, eps=settings.shape.epsilon)
         self.head = nn.Linear(settings.width, settings.classes)
         small_weights(self)
 
