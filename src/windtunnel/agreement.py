@@ -55,7 +55,7 @@ class ShareRange:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= 1:
             raise BadRecord(
-                f"least and most must be from 0 to 1, least first, not {self.least} and {self.most}."
+                f"least and most must be from 0 to 1 and in this order, not {self.least} and {self.most}."
             )
 
     def __str__(self) -> str:
