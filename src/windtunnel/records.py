@@ -81,7 +81,7 @@ def convert(value: object, hint: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise BadRecord(f"{where} must be a table, not {value!r}.")
         return read(hint, value, where)
-    return value if hint is Any else _convert_scalar(value, hint, where)
+    return value if hint in (Any, object) else _convert_scalar(value, hint, where)
 
 
 def plain(record: object) -> Any:
