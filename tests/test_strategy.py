@@ -51,6 +51,7 @@ def gradients(steps: Trainer) -> list[torch.Tensor]:
 def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, batch: int) -> None:
     """In a batch of rnn, the first dimension is time."""
     network = wt.Workload.named(name)
+    torch.manual_seed(0)  # with 1 of 200 seeds, rounding exceeds the tolerance
     examples = network.batch(batch)
     whole, pieces = (trainer(network, batch=batch, accumulate=n) for n in (1, 2))
     for _ in range(3):
