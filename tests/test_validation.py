@@ -15,7 +15,7 @@ import windtunnel as wt
 from windtunnel.accuracy import truth, validation
 from windtunnel.accuracy.truth import Case, Row, Table, Tolerances
 from windtunnel.accuracy.validation import Pair, judge
-from windtunnel.agreement import Span, Tolerance, agree, error_of, quantile, slowdowns
+from windtunnel.agreement import ShareRange, Tolerance, agree, error_of, exceeded, quantile
 from windtunnel.errors import BadInput, BadRecord
 
 HEADER = {"date": "2026-01-02T03:04:05+00:00", "gpu": "a GPU", "torch": "2", "machine": "h200"}
@@ -75,12 +75,12 @@ def test_errors_are_summed_up_as_worked_by_hand() -> None:
     ],
 )
 def test_each_tolerance_can_be_exceeded_by_itself(asked: Tolerance, over: tuple[str, ...]) -> None:
-    assert slowdowns(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
+    assert exceeded(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
 
 
 def test_a_span_of_shares_must_be_in_order() -> None:
     with pytest.raises(BadRecord, match="order"):
-        Span(least=0.9, most=0.7)
+        ShareRange(least=0.9, most=0.7)
 
 
 def test_lists_in_a_case_file_stand_for_every_combination(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_tolerance_without_any_row_is_not_met() -> None:
             machine="h200",
             header={},
             rows=(),
-            tolerances=Tolerances(device=Tolerance(median=1.0), inside=Span()),
+            tolerances=Tolerances(device=Tolerance(median=1.0), inside=ShareRange()),
         ),
         "h200",
         [],

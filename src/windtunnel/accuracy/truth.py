@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from windtunnel import records
-from windtunnel.agreement import Span, Tolerance
+from windtunnel.agreement import ShareRange, Tolerance
 from windtunnel.errors import BadInput, BadRecord
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import CATALOG
@@ -123,7 +123,7 @@ class Tolerances:
     device_bound: Tolerance | None = None
     host_bound: Tolerance | None = None
     memory: Tolerance | None = None
-    inside: Span | None = None
+    inside: ShareRange | None = None
     refused: int | None = None
 
 

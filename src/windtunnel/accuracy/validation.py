@@ -8,7 +8,7 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.accuracy.truth import QUANTITIES, Quantity, Row, Table
-from windtunnel.agreement import Agreement, Span, Tolerance, agree, error_of, slowdowns
+from windtunnel.agreement import Agreement, ShareRange, Tolerance, agree, error_of, exceeded
 from windtunnel.errors import BadInput, Unavailable, WindtunnelError
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
@@ -81,7 +81,7 @@ class Share:
     name: str
     count: int
     rows: int
-    asked: Span | None = None
+    asked: ShareRange | None = None
 
     @property
     def over(self) -> tuple[str, ...]:
@@ -225,11 +225,11 @@ def _judgement(
         )
     found = agree(errors)
     return Judgement(
-        section=section, name=name, found=found, asked=asked, over=slowdowns(found, asked) if asked else ()
+        section=section, name=name, found=found, asked=asked, over=exceeded(found, asked) if asked else ()
     )
 
 
-def _share(section: str, name: str, pairs: Sequence[Pair], asked: Span | None) -> Share | None:
+def _share(section: str, name: str, pairs: Sequence[Pair], asked: ShareRange | None) -> Share | None:
     known = [pair.inside for pair in pairs if pair.inside is not None]
     return (
         Share(section=section, name=name, count=sum(known), rows=len(known), asked=asked)

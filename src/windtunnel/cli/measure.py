@@ -76,19 +76,19 @@ def measure(
     from windtunnel.measurement.store import Store
 
     strategy = words.make_strategy(
-        batch,
-        precision,
-        threads,
-        execution,
-        data,
-        prefetch,
+        batch=batch,
+        precision=precision,
+        threads=threads,
+        execution=execution,
+        data=data,
+        prefetch=prefetch,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload, machine = words.find_job(job), words.find_machine(on)
+    workload, machine = words.find_job(job), Machine.find(on)
     protocol = Protocol(
         processes=processes,
         most_processes=max(processes, min(2 * processes, processes + 2)),

@@ -102,7 +102,7 @@ def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
 
 def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
     """The strategy as it will be run: the machine's defaults filled in, fields without effect left out."""
-    fields = strategy.told()
+    fields = strategy.fields()
     fields.pop("batch", None)
     if machine.device.kind == "cpu":
         fields["threads"] = threads_of(machine, strategy)

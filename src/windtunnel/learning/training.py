@@ -155,7 +155,7 @@ def check_device(device: str) -> None:
         raise BadInput(f"A network can be trained on cpu or cuda, not on {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable(
-            "There is no CUDA GPU that PyTorch can use on this machine.", hint="Use --device cpu"
+            "PyTorch finds no CUDA GPU on this machine.", hint="Use --on cpu."
         )
 
 
@@ -409,7 +409,7 @@ def _picture_size(chosen: Any, given: Mapping[str, Any], source: str) -> int | N
     return size if "size" in given else None if source in data.NAMES else max(size, SMALLEST_PHOTOGRAPH)
 
 
-def _teach(network: networks.Network, settings: Any, dataset: Dataset) -> Lesson:
+def _teach(network: networks.NetworkEntry, settings: Any, dataset: Dataset) -> Lesson:
     """The network's own lesson; data that lacks what the network must know is the user's to mend."""
     try:
         lesson: Lesson = network.module.teach(settings, dataset)
