@@ -1,4 +1,4 @@
-"""What a study has to show: one row for every cell, measured, forecast or published, and a verdict for every claim. Plain data."""
+"""What a study shows: one row for each cell (measured, forecast or published) and one verdict for each claim. Plain data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Origin = Literal["measured", "forecast", "published"]
+Ruling = Literal["holds", "does not hold", "can't tell"]
+# A cell without a time that did not fail: this machine cannot run it, or the authors printed nothing.
+NOT_RUNNABLE = ("not installed", "no gpu here", "unsupported", "not available")
+NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One cell. `label` is framework:variant; `case` names the line of a figure it belongs to; `settings` has the job's settings, the
-    swept ones among them. `state` is "done", "waiting", or how it failed by name; a failed row has no seconds, never a zero.
+class StudyRow:
+    """One cell of a study.
 
-    Seconds are of one step; `groups` has the steady samples of each process that counts, at the pace the row is given at.
+    `label` is framework:variant. `case` names the line of the figure. `settings` are the job's, the swept ones included.
+    `state` is "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero.
+    Seconds are of one step. `groups` holds the steady samples of each process that counts.
     """
 
     study: str
@@ -47,19 +52,32 @@ class Row:
         return None if self.step_seconds is None else self.step_seconds / self.batch
 
     @property
+    def failed(self) -> bool:
+        return self.state not in NOT_FAILED
+
+    @property
     def disturbed(self) -> bool:
-        """Whether neighbours slowed every process of it: its pace is then reckoned from the machine's pulse, and its interval wider."""
+        """Whether other load slowed every process. The time is then estimated by the reference loop, its interval wider."""
         return bool(self.environment.get("disturbed"))
 
+    @property
+    def slowdown(self) -> float | None:
+        """How many times slower the reference loop ran beside this cell than on the quiet machine."""
+        value = self.environment.get("slowed")
+        return None if value is None else float(value)
 
-Ruling = Literal["holds", "does not hold", "can't tell"]
+    @property
+    def reference_seconds(self) -> float | None:
+        """What the reference loop took on the quiet machine."""
+        value = self.environment.get("pulse")
+        return None if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of one claim here: the effect that was found with its interval, in what it is counted, and why it was ruled so.
+class ClaimVerdict:
+    """The verdict on one claim: the effect with its interval, what `counted` says it counts, and the reason.
 
-    `parts` are the verdicts framework by framework; each says in `where` whose it is.
+    `parts` are the verdicts for each framework and device; their `where` names it.
     """
 
     claim: str
@@ -74,4 +92,4 @@ class Verdict:
     reason: str = ""
     rows: int = 0
     where: str = ""
-    parts: tuple[Verdict, ...] = ()
+    parts: tuple[ClaimVerdict, ...] = ()
