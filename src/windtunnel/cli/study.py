@@ -237,7 +237,7 @@ def report(
         as_json,
         lambda: {"study": found.name, "report": str(path), "verdicts": records.plain(verdicts)},
         lambda: (
-            f"{pages.Report(study=found, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
+            f"{pages.StudyReport(study=found, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
         ),
     )
 
