@@ -1,7 +1,8 @@
 """A study in a notebook: its rows as a report, as a dataframe, as charts and as one offline page.
 
-Every `# %%` starts a cell in editors that support notebooks. As a script it prints study_notebook.txt. It shows the published
-rows; after `windtunnel study run brandfonbrener-2017`, `results` adds the rows measured here.
+Every `# %%` starts a cell in editors that support notebooks. As a script it prints study_notebook.txt. It
+shows the published rows; after `windtunnel study run brandfonbrener-2017`, `results` adds the rows measured
+here.
 """
 
 # %% The study and the rows its author printed. With a store of your own: rows = results.results(paper)
@@ -16,7 +17,7 @@ paper = study.find("brandfonbrener-2017")
 report = StudyReport(study=paper, rows=tuple(results.published(paper)))
 print(f"{paper.title}: {len(report.rows)} published rows")
 
-# %% A report shows itself as the last line of a cell; print(report) gives all of it as text. One figure of it:
+# %% A report shows itself as the last line of a cell; print(report) gives it as text. One figure of it:
 cluster = next(sheet for sheet in report.sheets() if sheet.name == "figure-09")
 print("\n".join(text.figure_lines(cluster)))
 

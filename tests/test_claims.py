@@ -105,9 +105,9 @@ def on_paper(name: str) -> dict[str, ClaimVerdict]:
 # Claims that the authors' own figures contradict. All others with figures must hold.
 CONTRADICTED = {
     "linear in timesteps",  # the laptop's lines are bent: 6.8, 6.6, 7.8, 8.6 s
-    "slope a little below 1",  # only the unshared code comes near 1; a start of some seconds flattens the rest
+    "slope a little below 1",  # only the unshared code comes near 1; a fixed start time flattens the rest
     "older GPU at slope 1",  # 16.5 -> 22.5 s for twice the timesteps
-    "laptop fastest on small networks",  # at 10 timesteps the K80 with unshared data took 4.3 s, the laptop 6.8 s or more
+    "laptop fastest on small networks",  # at 10 timesteps the K80 took 4.3 s (unshared), the laptop 6.8 s
     "threads beyond the physical cores hurt",  # Tensorflow went from 2.648 s on 4 threads to 1.938 s on 8
     "threads help a small network too",  # Princeton: 31 s on one thread, 42 s on two
 }
@@ -133,7 +133,8 @@ def test_effects_on_the_papers_figures_are_those_worked_by_hand() -> None:
     assert verdicts["first cell not slow on the laptop"].effect == pytest.approx(6.8 / 7.6)
     assert verdicts["laptop up to 3 times as fast on small networks"].effect == pytest.approx(32.6 / 8.6)
     assert verdicts["laptop slow from 1,000 on"].effect == pytest.approx(134.8 / 18.6)
-    # log(14.0 / 11.3) = 0.2143 and log(18.4 / 18.6) = -0.0108: the crossing lies 0.952 of the way from log 500 to log 1000.
+    # log(14.0 / 11.3) = 0.2143 and log(18.4 / 18.6) = -0.0108: the crossing lies at 0.952 between
+    # log 500 and log 1000.
     assert verdicts["GPU overtakes the laptop between 500 and 1,000"].effect == pytest.approx(
         500 * 2**0.952, rel=1e-3
     )

@@ -1,4 +1,4 @@
-"""Charts of a study. Each is one plain Vega-Lite description for notebooks, pages and picture files, drawn only on demand."""
+"""Charts of a study: plain Vega-Lite descriptions for notebooks, pages and picture files, drawn on demand."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def require_converter() -> None:
 
 
 def against(sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed, title: str = "") -> Chart:
-    """Time against one axis. Published lines are dashed, forecasts dotted; failures are glyphs along the top."""
+    """Time against one axis: published lines dashed, forecasts dotted, failures as glyphs along the top."""
     marks, shared = _marks(sheet, axis, lines, fixed), _marks(sheet, axis, sheet.shown, fixed)
     least = 1.0 if sheet.logarithmic else 15.0
     x = _quantity("x", axis, _scale(shared.xs, least), _ticks(shared.xs))
@@ -163,7 +163,7 @@ def heat(
 
 
 def samples(sheet: Sheet, line: FigureLine, cell: AxisValues) -> Chart:
-    """The processes of one cell side by side: steady steps as points, each median as a bar, the result as a dashed line."""
+    """The processes of one cell: steady steps as points, medians as bars, the result as a dashed line."""
     row = line.rows[cell]
     groups = [group for group in row.groups if group]
     result = row.step_seconds if row.step_seconds is not None else statistics.median(groups[0])
@@ -193,7 +193,7 @@ def samples(sheet: Sheet, line: FigureLine, cell: AxisValues) -> Chart:
 
 
 def inline(svg: str, name: str, title: str, description: str) -> str:
-    """A drawn chart inside a page: in the page's text colour, with unique ids and a description for screen readers."""
+    """A drawn chart inside a page: in the page's text colour, with unique ids and a description in words."""
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     width, height = size.groups() if size else ("360", "300")
     body = svg[svg.index(">") + 1 :]
@@ -213,7 +213,7 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """A point for each time and a glyph for each cell without one; `xs` and `ys` are all numbers on the axes."""
+    """Points for times, glyphs for cells without one; `xs` and `ys` are all numbers on the axes."""
 
     points: list[VegaLite]
     failures: list[VegaLite]
@@ -313,7 +313,7 @@ def _colour_bar(title: str) -> VegaLite:
 
 
 def _scale(values: Iterable[object], least: float) -> VegaLite:
-    """Logarithmic where the largest value is more than `least` times the smallest, so that small ones stay visible."""
+    """Logarithmic where the largest value is over `least` times the smallest: small ones stay visible."""
     above = [value for value in values if isinstance(value, (int, float)) and value > 0]
     if above and max(above) / min(above) > least:
         return {"type": "log", "nice": False, "domain": [min(above) / 1.15, max(above) * 1.15]}
@@ -350,7 +350,7 @@ def _is_light(value: float, domain: tuple[float, float]) -> bool:
 
 
 def _thinned(group: Sequence[float]) -> list[float]:
-    """A large group by even ranks, with its smallest and largest: the distribution stays, the page stays small."""
+    """A large group by even ranks, ends included: the distribution stays, the page stays small."""
     ordered = sorted(group)
     if len(ordered) <= _MOST_SAMPLES:
         return ordered

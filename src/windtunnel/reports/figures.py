@@ -24,7 +24,7 @@ _LONG = 60  # a table with more cells is folded
 
 
 class Album:
-    """Collects the charts of a page up to a limit and draws them all at the end. `missing`: why none can be drawn."""
+    """Collects the charts of a page, up to a limit, and draws them at the end. `missing`: why it cannot."""
 
     def __init__(self) -> None:
         self._charts: list[tuple[charts.Chart, str, str]] = []
@@ -119,7 +119,7 @@ def _chart_grid(heading: str, words: str, drawn: Sequence[Markup]) -> Markup:
 
 
 def _panels(sheet: Sheet) -> list[tuple[str, list[FigureLine]]]:
-    """One panel where its lines have enough colours, else panels of published and of current lines on the same axes."""
+    """One panel where there are enough colours, else panels of published and of current lines."""
     if len(sheet.shown) <= MOST_LINES:
         return [("Published and here", sheet.shown)]
     return [
@@ -155,8 +155,8 @@ def summary(sheet: Sheet) -> Markup:
         ends = f"{ratio_words(min(ratios))} to {ratio_words(max(ratios))}" if ratios else "nothing published"
         rows.append([line.name, line.origin, str(len(line.rows)), str(len(line.failed)), middle, ends])
     caption = (
-        "Summary. A ratio is the time here over the published time of the same cell, on the same kind of device"
-        f" where there is one; below 1{TIMES} is faster here."
+        "Summary. A ratio is the time here over the published time of the same cell, on the same kind of"
+        f" device where there is one; below 1{TIMES} is faster here."
     )
     return table(caption, columns, rows)
 
@@ -252,9 +252,9 @@ def _interval(row: StudyRow) -> str:
     if row.low_seconds is None or row.high_seconds is None:
         return ""
     words = f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} per step"
-    if row.slowdown is not None and row.slowdown > _SLOWED:
-        words += f"; corrected for other load, which slowed the machine {row.slowdown:.2f} times"
-    return f"{words}; no process was undisturbed" if row.disturbed else words
+    if row.corrected is not None and row.corrected > _SLOWED:
+        words += f"; corrected for other programs, which slowed the machine {row.corrected:.2f} times"
+    return f"{words}; other programs disturbed every process" if row.disturbed else words
 
 
 def _maps(sheet: Sheet, album: Album) -> Markup:
@@ -295,11 +295,11 @@ def _samples(sheet: Sheet, album: Album) -> Markup:
         title = f"{sheet.heading}: samples of {line.title}, {sheet.words(place)}"
         drawn.append(album.add(functools.partial(charts.samples, sheet, line, place), title, words))
     words = (
-        "Each point is one timed step (large sets are thinned by even ranks), each bar the median of a process,"
-        " the dashed line the result. "
+        "Each point is one timed step (large sets are thinned by even ranks), each bar the median of a"
+        " process, the dashed line the result. "
     )
-    if any(line.rows[place].slowdown is not None for line, place in chosen):
-        words += "Times are corrected for other load by the reference loop of each process. "
+    if any(line.rows[place].corrected is not None for line, place in chosen):
+        words += "Times are corrected for the slowdown by other programs. "
     words += "Shown: the first cell, the last cell and the cell with the widest interval."
     return _chart_grid("Samples", words, drawn)
 

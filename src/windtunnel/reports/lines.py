@@ -1,4 +1,4 @@
-"""The rows of a study in order for reading: a figure has lines, a line has one row for each cell. No arithmetic but ratios."""
+"""The rows of a study in order for reading: a figure has lines, a line has one row for each cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windtunnel.study import selection
 from windtunnel.study.rows import NOT_RUNNABLE, Origin, StudyRow
 
 if TYPE_CHECKING:
-    from windtunnel.study.study import Figure, Line, Plot, Quoted
+    from windtunnel.study.study import Figure, Plot, Quoted
 
 AxisValues = tuple[object, ...]  # a cell's value on each axis of its figure
 ORIGINS: tuple[Origin, ...] = ("published", "measured", "forecast")
@@ -31,7 +31,10 @@ _NAMED_FIELDS: dict[str, Callable[[object], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureLine:
-    """All rows that differ only in the figure's axes. `not_runnable`: this machine can run none of them, all for one reason."""
+    """All rows that differ only in the figure's axes.
+
+    `not_runnable`: this machine can run none of them, all for one reason.
+    """
 
     name: str
     origin: Origin
@@ -106,8 +109,10 @@ class Sheet:
         return [self.in_unit(seconds) for cell in line.rows if (seconds := line.seconds(cell)) is not None]
 
     def published_seconds(self, line: FigureLine, cell: AxisValues) -> float | None:
-        """The published seconds per example to compare this cell with: those of the same case, else of the same
-        kind of device, else the only ones. None where several remain."""
+        """The published seconds per example to compare this cell with.
+
+        Those of the same case, else of the same kind of device, else the only ones. None if several remain.
+        """
         others = [other for other in self.published if other.seconds(cell) is not None]
         device = line.rows[cell].device
         for candidates in (
@@ -167,9 +172,17 @@ def plotted(
     rows: Iterable[StudyRow],
     figures: Mapping[str, Figure],
 ) -> Sheet:
-    """A plot of the paper made from the rows of other figures. Each of its lines names a figure, a case and fixed settings."""
+    """A plot of the paper from rows of other figures; each line names a figure, a case and fixed settings."""
     rows = list(rows)
-    lines = lines_of([row for line in plot.lines for row in rows if _belongs(row, line)], (plot.x,))
+    chosen = [
+        row
+        for line in plot.lines
+        for row in rows
+        if (row.figure, row.case) == (line.figure, line.case)
+        and (row.origin == "published" or line.label in ("", row.label))
+        and _has(row, line.fixed)
+    ]
+    lines = lines_of(chosen, (plot.x,))
     first = figures.get(plot.lines[0].figure, figure) if plot.lines else figure
     return dataclasses.replace(
         sheet(figure, ()),
@@ -187,15 +200,9 @@ def _cells(lines: Sequence[FigureLine]) -> tuple[AxisValues, ...]:
     return tuple(sorted(cells, key=lambda cell: [in_order(value) for value in cell]))
 
 
-def _belongs(row: StudyRow, line: Line) -> bool:
-    """Whether a row is part of a plot's line."""
-    if row.figure != line.figure or row.case != line.case:
-        return False
-    if line.label and row.label != line.label and row.origin != "published":
-        return False
-    return all(
-        axis_value(row, name) == value for axis, value in line.fixed.items() for name in axis.split(",")
-    )
+def _has(row: StudyRow, fixed: Mapping[str, object]) -> bool:
+    """Whether a row has these settings; an axis "n_in,n_out" names two."""
+    return all(axis_value(row, name) == value for axis, value in fixed.items() for name in axis.split(","))
 
 
 def lines_of(rows: Sequence[StudyRow], axes: Sequence[str]) -> list[FigureLine]:
@@ -251,7 +258,7 @@ def in_order(value: object) -> tuple[bool, float, str]:
 
 
 def names(firsts: Sequence[StudyRow], axes: Sequence[str] = ()) -> list[str]:
-    """The shortest unique names for lines of one origin, given a row of each: the label, then only what is needed."""
+    """The shortest unique names for lines, given a row of each: the label, then only what is needed."""
     answer: dict[int, str] = {}
     for origin in ORIGINS:
         some = [(place, row) for place, row in enumerate(firsts) if row.origin == origin]
@@ -276,7 +283,7 @@ def _unique_names(rows: Sequence[StudyRow], axes: Sequence[str]) -> list[str]:
 
 
 def _is_always_stated(name: str, rows: Sequence[StudyRow], column: Sequence[str]) -> bool:
-    """Forecast and published lines always state the device's name; measured ones state CPU or GPU where there are both."""
+    """Forecast and published lines state the device's name; measured ones CPU or GPU, if there are both."""
     if not rows or rows[0].origin == "measured":
         return name == "device" and len(set(column)) > 1
     return name == "device_name"
@@ -313,7 +320,7 @@ def _identity(row: StudyRow, axes: Sequence[str]) -> tuple[object, ...]:
 
 
 def _following(rows: Sequence[StudyRow], axes: Sequence[str]) -> tuple[str, ...]:
-    """Settings that only follow the axes (n_out where n_in = n_out is swept): they do not distinguish lines."""
+    """Settings that only follow the axes (n_out where n_in = n_out is swept) do not distinguish lines."""
     seen: dict[str, dict[AxisValues, set[object]]] = {}
     for row in rows:
         cell = _cell_of(row, axes)

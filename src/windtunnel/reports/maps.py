@@ -1,4 +1,4 @@
-"""Small heat maps as HTML tables: every value is readable, by a screen reader too, and they need little space in a page.
+"""Small heat maps as HTML tables: every value is readable, by a screen reader too, and the page stays small.
 
 A larger grid is drawn as a chart.
 """

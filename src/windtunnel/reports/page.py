@@ -31,7 +31,7 @@ def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
 
 
 def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
-    """An HTML element. `class_` and `aria_label` become class and aria-label; attributes that are None are left out."""
+    """An HTML element. `class_` and `aria_label` become class and aria-label; None omits an attribute."""
     words = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
         for name, value in attributes.items()
@@ -55,7 +55,7 @@ def table(
     heads: int = 1,
     tall: bool = False,
 ) -> Markup:
-    """A table in a box that scrolls and that the keyboard reaches. The first `heads` cells of each row are its names.
+    """A table in a box that scrolls and that the keyboard reaches. The first `heads` cells of a row name it.
 
     A piece that already is a whole cell (`cell`) is not wrapped again.
     """

@@ -6,7 +6,7 @@ import functools
 import zlib
 
 INK = "#1f2328"  # a chart inside a page takes the page's text colour instead
-# Seven colours that people with any colour vision can distinguish, each at least 3:1 against white and the dark page.
+# Seven colours that are distinct with any colour vision, at least 3:1 against white and the dark page.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#8B4FA8", "#7A7A7A")
 MOST_LINES = len(COLOURS)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
@@ -41,7 +41,7 @@ def colour_of(label: str) -> str:
 
 @functools.cache
 def known_colours() -> dict[str, str]:
-    """The labels of the catalogue in a fixed order: those of its frameworks, then those that only papers have."""
+    """The labels of the catalogue in a fixed order: its frameworks', then those that only papers have."""
     from windtunnel.measurement import frameworks
     from windtunnel.study import study as studies
 

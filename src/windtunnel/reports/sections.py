@@ -15,9 +15,9 @@ _MOST_VALUES = 8  # a fact with more values is shown by a few examples
 _RULINGS = {"holds": ("holds", "✓"), "does not hold": ("does", "✗"), "can't tell": ("open", "?")}
 # What the facts of an environment are called on the page, where their keys do not say it.
 _FACT_NAMES = {
-    "disturbed": "disturbed by other load",
-    "pulse": "reference loop, seconds",
-    "slowed": "slowdown by other load",
+    "disturbed": "disturbed by other programs",
+    "reference_loop_seconds": "reference loop, seconds",
+    "slowed": "corrected slowdown by other programs",
     "stopped_by": "stopped by",
 }
 

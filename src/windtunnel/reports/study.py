@@ -1,4 +1,4 @@
-"""A study's report: one HTML file that opens from disk without a network, text for a terminal, and a notebook's view."""
+"""A study's report: one HTML file that needs no network, text for a terminal, a view for a notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
-    """A study with its rows and verdicts. Prints as text, shows itself in a notebook, saves as one HTML file."""
+    """A study's rows and verdicts. Prints as text, shows itself in a notebook, saves as one HTML file."""
 
     study: Study
     rows: tuple[StudyRow, ...] = ()
@@ -102,7 +102,7 @@ def _figure_parts(
 
 
 def _figures(study: Study, rows: Sequence[StudyRow]) -> list[Figure]:
-    """Figures by number: figure-2 before figure-10. Rows of a figure that the study does not have are shown too."""
+    """Figures by number: figure-2 before figure-10. Rows of an unknown figure get a figure too."""
     from windtunnel.study.study import Figure
 
     names = {figure.name for figure in study.figures}

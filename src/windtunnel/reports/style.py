@@ -1,4 +1,4 @@
-"""The style of the one-file pages: light and dark, narrow and wide, screen and paper. It loads no font or file."""
+"""The style of the one-file pages: light and dark, narrow and wide, screen and paper. It loads nothing."""
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1f2328;--soft:#57606a;--page:#fff;--box:#f6f8fa;--rule:#d0d7de;

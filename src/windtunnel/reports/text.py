@@ -1,4 +1,4 @@
-"""A study's report for a terminal: the claims, then each figure as the paper prints its tables, one grid for each line."""
+"""A study's report for a terminal: the claims, then each figure as the paper prints its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windtunnel.study.study import Study
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-MARK = "~"  # of a cell that other load disturbed throughout
+MARK = "~"  # of a cell that other programs disturbed throughout
 _WIDTH = 110
 _MOST_CELLS = 200  # a line with more cells is only summed up
 
@@ -145,8 +145,8 @@ def counted(rows: Sequence[StudyRow]) -> str:
     if not disturbed:
         return words
     return (
-        f"{words} Other load disturbed {disturbed:,} of them throughout ({MARK}): the reference loop corrects"
-        " their times, and their intervals are wider."
+        f"{words} Other programs disturbed {disturbed:,} of them throughout ({MARK}): their times may be"
+        " too long, so their intervals reach lower."
     )
 
 

@@ -1,7 +1,7 @@
-"""A paper's findings as checks: each is an effect with an interval, compared with the band in which the claim is right.
+"""A paper's findings as checks: an effect with its interval against the band that the claim allows.
 
-Data in, verdicts out. A claim is judged for each framework and device apart (`per`). As a whole it holds where it fails in
-no part and holds in more parts than stay undecided.
+Data in, verdicts out. A claim is judged for each framework and device apart (`per`). As a whole it holds
+where it fails in no part and holds in more parts than stay undecided.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SWEPT = ("slope", "linear", "crossover", "doubling")
 class Claim:
     """One finding. The effect of its `kind` must lie between `least` and `most`.
 
-    ratio, difference   seconds of `first` over (or minus) those of `second`, cell by cell; `take` chooses which counts.
-                        `times` states a difference for so many examples.
+    ratio, difference   seconds of `first` over (or minus) those of `second`, cell by cell; `take` chooses
+                        which cell counts, `times` states a difference for so many examples.
     slope               of log(seconds) over log(`over`); where both sides are given, of first over second.
-    linear              the share of the variance of seconds that a straight line over `over` explains (R squared).
+    linear              the share of the variance that a straight line over `over` explains (R squared).
     crossover           the value of `over` from which `second` is faster.
     slowest, fastest    the share of cells in which `first` is slower (faster) than every `second`.
     cold                the first step over a steady one.
@@ -53,10 +53,10 @@ class Claim:
     oversubscribed      seconds with more threads than cores over seconds with as many threads as cores.
     doubling            the share by which seconds shrink when `over` doubles.
 
-    `select` filters rows by fields and settings; `pairs` are labels of first and second. Cells match on everything that
-    neither `first` and `second` filter nor `free` names. Where several rows match one cell, the fastest counts. `apart`
-    names a field in which both sides must differ. `cores` is the physical cores of the authors' machine; `printed` is the
-    authors' own statement.
+    `select` filters rows by fields and settings; `pairs` are labels of first and second. Cells match on
+    everything that neither `first` and `second` filter nor `free` names. Where several rows match one cell,
+    the fastest counts. `apart` names a field in which both sides must differ. `cores` are the physical cores
+    of the authors' machine; `printed` is the authors' own statement.
     """
 
     name: str
@@ -165,7 +165,7 @@ def _judge_part(claim: Claim, part: Effect) -> ClaimVerdict:
 
 
 def _rule(claim: Claim, low: float, high: float) -> Ruling:
-    """An interval inside the band holds, one outside does not; one that crosses an edge leaves it undecided."""
+    """Inside the band it holds, outside it does not; an interval across an edge leaves it undecided."""
     least = -math.inf if claim.least is None else claim.least
     most = math.inf if claim.most is None else claim.most
     if least <= low and high <= most:

@@ -1,4 +1,4 @@
-"""What a study shows: one row for each cell (measured, forecast or published) and one verdict for each claim. Plain data."""
+"""What a study shows: a row for each cell (measured, forecast or published), a verdict for each claim."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 class StudyRow:
     """One cell of a study.
 
-    `label` is framework:variant. `case` names the line of the figure. `settings` are the job's, the swept ones included.
+    `label` is framework:variant. `case` names the line of the figure. `settings` are those of the job.
     `state` is "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero.
     Seconds are of one step. `groups` holds the steady samples of each process that counts.
     """
@@ -57,19 +57,22 @@ class StudyRow:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other load slowed every process. The time is then estimated by the reference loop, its interval wider."""
+        """Whether other programs slowed every process: the time may be too long."""
         return bool(self.environment.get("disturbed"))
 
     @property
-    def slowdown(self) -> float | None:
-        """How many times slower the reference loop ran beside this cell than on the quiet machine."""
+    def corrected(self) -> float | None:
+        """The slowdown by other programs that windtunnel 0.1 took out of a time.
+
+        Later versions correct none.
+        """
         value = self.environment.get("slowed")
         return None if value is None else float(value)
 
     @property
     def reference_seconds(self) -> float | None:
         """What the reference loop took on the quiet machine."""
-        value = self.environment.get("pulse")
+        value = self.environment.get("reference_loop_seconds")
         return None if value is None else float(value)
 
 

@@ -21,7 +21,7 @@ REACH = 0.5  # an interval that reaches this far from 1 decides nothing
 # Many cells are compared at once: a verdict needs the 99 % interval, while the 95 % interval is shown.
 _STRICT = 1.3
 # These differ from run to run by themselves.
-_VARYING = {"load", "others", "ready", "stopped_by", "slowed", "pulse", "disturbed"}
+_VARYING = {"load", "others", "ready", "stopped_by", "slowed", "reference_loop_seconds", "disturbed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,10 @@ class Comparison:
 
 
 def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], margin: float = MARGIN) -> Comparison:
-    """The second run against the first, cell by cell. Rows of two machines match where all but the device's name is equal."""
+    """The second run against the first, cell by cell.
+
+    Rows of two machines match by all but the device's name.
+    """
     before, after = _by_cell(first), _by_cell(second)
     both = [key for key in before if key in after]
     return Comparison(
@@ -141,14 +144,13 @@ def _cautions(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[st
             for rows in (first, second)
         )
         if one and other and one != other and max(len(one), len(other)) <= 8:
-            cautions.append(
-                f"{name} was {', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second"
-            )
+            values = f"{', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second"
+            cautions.append(f"{name} was {values}")
     return (*cautions, *_speed_caution(first, second))
 
 
 def _speed_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
-    """Each run is corrected to its own quietest moments. If one run had none, its times are too long."""
+    """Each run uses its own quietest processes. If it had none, its times are too long."""
     one, other = (
         [row.reference_seconds for row in rows if row.reference_seconds is not None]
         for rows in (first, second)
@@ -159,8 +161,8 @@ def _speed_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tup
     if max(ratio, 1 / ratio) < 1 + MARGIN:
         return ()
     return (
-        f"at its quietest, the machine ran the reference loop {ratio:.2f} times as slowly in the second run as in"
-        " the first; other load may explain as large a difference",
+        f"at its quietest, the machine took {ratio:.2f} times as long for the reference loop in the second"
+        " run as in the first; other programs may explain as large a difference",
     )
 
 

@@ -1,7 +1,7 @@
-"""From rows to the size of an effect with its interval, for each kind of claim. Arithmetic on logarithms of seconds.
+"""From rows to the size of an effect with its interval, for each kind of claim, in logarithms of seconds.
 
-Each number is computed once from the rows as measured and once from each resampling of them, by the same function along the
-last axis: index 0 is the measured value, the rest are the draws.
+Each number is computed once from the rows as measured and once from each resampling of them, by one function
+along the last axis: index 0 is the measured value, the rest are the draws.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ def _seconds(row: StudyRow) -> float:
 
 
 def _effect(cells: Sequence[DrawnCell], values: Floats, note: str, *, ratio: bool = False) -> Effect:
-    """`values`: the measured number first, then the draws. A ratio's interval is computed in logarithms: it stays above 0."""
+    """`values`: the measured number, then the draws.
+
+    A ratio's interval is taken in logarithms: it stays above 0.
+    """
     freedom = sum(cell.freedom for cell in cells)
     if ratio:
         low, high = (math.exp(end) for end in span(math.log(values[0]), numpy.log(values[1:]), freedom))
@@ -250,7 +253,10 @@ def _ratio(claim: Claim, cells: list[DrawnCell]) -> Effect:
 
 
 def _difference(claim: Claim, cells: list[DrawnCell]) -> Effect:
-    """Seconds of first minus those of second, for `times` examples. The noise of second alone is small and left out."""
+    """Seconds of first minus those of second, for `times` examples.
+
+    Noise of second alone is small, left out.
+    """
     seconds = numpy.array([_seconds(cell.rows[1]) / cell.rows[1].batch for cell in cells])[:, None]
     matrix = claim.times * seconds * (numpy.exp(numpy.stack([cell.logs for cell in cells])) - 1.0)
     return _effect(cells, _take(claim, matrix), _range(matrix[:, 0], "cell"))
@@ -263,7 +269,7 @@ def _cold(cell: DrawnCell) -> DrawnCell:
 
 
 def _lines(cells: Sequence[DrawnCell], least: int) -> list[list[DrawnCell]]:
-    """Cells that share everything but the swept setting, ordered by it; lines with fewer than `least` points are left out."""
+    """Lines of at least `least` points: cells that share all but the swept setting, in its order."""
     groups = _grouped(cells, lambda cell: repr(cell.line))
     lines = (sorted(group, key=lambda cell: cell.x) for group in groups)
     return [line for line in lines if len({cell.x for cell in line}) >= least]
@@ -316,7 +322,10 @@ def _doubling(cells: list[DrawnCell]) -> Effect | None:
 
 
 def _threads(claim: Claim, cells: list[DrawnCell], cores: int | None) -> Effect | None:
-    """Up to the physical cores: the smallest gain from more threads. Beyond: seconds there over seconds at the cores."""
+    """Up to the physical cores: the smallest gain from more threads.
+
+    Beyond: seconds over those at the cores.
+    """
     ratios, used = list[Floats](), list[DrawnCell]()
     for line in _lines(cells, 2):
         physical = _cores(claim, line[0].rows[0], cores)
@@ -346,7 +355,7 @@ def _cores(claim: Claim, row: StudyRow, cores: int | None) -> int | None:
 
 
 def _crossover(cells: list[DrawnCell]) -> Effect | None:
-    """Where first stops being faster. A line that never crosses gives only "beyond the last" or "before the first"."""
+    """Where first stops being faster; a line that never crosses gives only a bound."""
     lines = _lines(cells, 2)
     if not lines:
         return None
@@ -373,7 +382,7 @@ def _crossover(cells: list[DrawnCell]) -> Effect | None:
 
 
 def _crossing(line: Sequence[DrawnCell], i: int) -> float:
-    """The x from which first stays slower, interpolated in logarithms; 0 where it always is, infinite where it never is."""
+    """The x from which first stays slower, interpolated in logarithms; 0 for always, infinite for never."""
     last = None
     for place, cell in enumerate(line):
         if cell.logs[i] < 0:
