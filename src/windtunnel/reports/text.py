@@ -47,8 +47,15 @@ def claim_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
             initial_indent="  ",
             subsequent_indent=" " * 17,
         )
-        details = f"{effect_words(verdict)}; published {verdict.published or 'not stated'}. {verdict.reason}"
-        lines += textwrap.wrap(details.rstrip(), _WIDTH, initial_indent=" " * 17, subsequent_indent=" " * 17)
+        for name, words in (
+            ("effect", effect_words(verdict)),
+            ("reason", verdict.reason or "no reason given"),
+            ("paper", verdict.published or "not stated"),
+        ):
+            indent = " " * 17
+            lines += textwrap.wrap(
+                f"{name:<7} {words}", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}{'':8}"
+            )
     return [*lines, ""] if lines else []
 
 

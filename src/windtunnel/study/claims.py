@@ -183,28 +183,31 @@ def _together(rulings: Sequence[Ruling]) -> Ruling:
 def _reason(claim: Claim, parts: Sequence[Effect], rulings: Sequence[Ruling]) -> str:
     if len(parts) == 1:
         part = parts[0]
-        where = f" ({part.where})" if part.where else ""
-        return f"{_position(claim, part.low, part.high)}{where}; {part.note}"
+        where = f"{part.where}: " if part.where else ""
+        return f"{where}{_position(claim, part.low, part.high)}; {part.note}"
     phrases = [f"holds in {rulings.count('holds')} of {len(parts)} ({claim.band})"]
-    others: tuple[tuple[Ruling, str], ...] = (("does not hold", "not in"), ("can't tell", "can't tell in"))
-    for ruling, words in others:
+    others: tuple[Ruling, ...] = ("does not hold", "can't tell")
+    for ruling in others:
         some = [
             f"{part.where} ({show(part.effect)})"
             for part, own in zip(parts, rulings, strict=True)
             if own == ruling
         ]
-        phrases += [f"{words} {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
+        phrases += (
+            [f"{ruling} in {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
+        )
     return "; ".join(phrases)
 
 
 def _position(claim: Claim, low: float, high: float) -> str:
-    """Where the interval lies against the band, in words."""
+    """Where the interval lies against the limits, in words."""
     ruling = _rule(claim, low, high)
     if ruling == "holds":
-        return f"within {claim.band}"
+        return f"within the limits ({claim.band})"
     if ruling == "does not hold":
-        return f"{'below' if claim.least is not None and high < claim.least else 'above'} {claim.band}"
-    return f"the interval {show(low)} to {show(high)} crosses an edge of {claim.band}"
+        side = "below" if claim.least is not None and high < claim.least else "above"
+        return f"{side} the limits ({claim.band})"
+    return f"the interval {show(low)} to {show(high)} crosses a limit ({claim.band})"
 
 
 def _why_missing(chosen: Sequence[StudyRow], done: Sequence[StudyRow], missing: str) -> str:
@@ -221,12 +224,12 @@ def _why_missing(chosen: Sequence[StudyRow], done: Sequence[StudyRow], missing: 
 
 def _published_words(claim: Claim, verdict: ClaimVerdict) -> str:
     """What the authors state, and what their own figures show."""
-    statement = f"they say {claim.printed}" if claim.printed else ""
+    statement = f"stated: {claim.printed}" if claim.printed else ""
     if verdict.effect is None and verdict.ruling == "can't tell":
         return statement or "no published rows"
-    effect = f"{show(verdict.effect)}: " if verdict.effect is not None and len(verdict.parts) == 1 else ""
+    effect = f", {show(verdict.effect)}" if verdict.effect is not None and len(verdict.parts) == 1 else ""
     reason = f" ({verdict.reason})" if len(verdict.parts) > 1 else ""
-    figures = f"their figures give {effect}{verdict.ruling}{reason}"
+    figures = f"by their own figures: {verdict.ruling}{effect}{reason}"
     return f"{statement}; {figures}" if statement else figures
 
 
