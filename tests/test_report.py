@@ -85,16 +85,16 @@ def published() -> list[StudyRow]:
 
 
 def measured(label: str, seed: int = 0, failing: bool = True) -> list[StudyRow]:
-    chance, found = random.Random(f"{label}{seed}"), []
+    chance, rows = random.Random(f"{label}{seed}"), []
     environment = {"cpu": "Xeon", "versions": {label.split(":")[0]: "1.2.3"}, "threads": 1}
     for number, (n_rec, n_steps) in enumerate((n_rec, n_steps) for n_rec in N_REC for n_steps in N_STEPS):
-        told = {"label": label, "environment": environment, "measured_at": "2026-11-15"}
+        fields = {"label": label, "environment": environment, "measured_at": "2026-11-15"}
         if failing and number < len(STATES):
-            found.append(
+            rows.append(
                 row(
                     n_rec,
                     n_steps,
-                    **told,
+                    **fields,
                     state=STATES[number],
                     error=f"The process was ended: {STATES[number]}.",
                 )
@@ -109,8 +109,8 @@ def measured(label: str, seed: int = 0, failing: bool = True) -> list[StudyRow]:
             "first_seconds": 40 * seconds,
             "groups": groups,
         }
-        found.append(row(n_rec, n_steps, **told, **times))
-    return found
+        rows.append(row(n_rec, n_steps, **fields, **times))
+    return rows
 
 
 def forecasts() -> list[StudyRow]:
@@ -239,10 +239,10 @@ def test_every_cell_shows_the_paper_s_unit_the_time_per_example_and_the_ratio_of
     assert len(table) == 1 + len(N_REC) * len(N_STEPS)
     for words in table[1:]:
         cell = tuple(int(part) for part in words[0].split(", "))
-        today, then = rows[cell].step_seconds or 0, printed[cell].step_seconds or 0
+        here, then = rows[cell].step_seconds or 0, printed[cell].step_seconds or 0
         assert float(words[old].split()[0]) == pytest.approx(then * SCALE, rel=0.005)
-        assert float(words[place].split()[0]) == pytest.approx(today * SCALE, rel=0.005)
-        assert float(words[place].split()[-1].rstrip(text.TIMES)) == pytest.approx(today / then, rel=0.05)
+        assert float(words[place].split()[0]) == pytest.approx(here * SCALE, rel=0.005)
+        assert float(words[place].split()[-1].rstrip(text.TIMES)) == pytest.approx(here / then, rel=0.05)
 
 
 def test_every_failed_row_shows_its_state_and_no_cell_is_zero_or_blank(whole: Path) -> None:
@@ -254,9 +254,11 @@ def test_every_failed_row_shows_its_state_and_no_cell_is_zero_or_blank(whole: Pa
     )
     assert [words[place] for words in table[1 : 1 + len(STATES)]] == list(STATES)
     assert all(word.strip() not in ("", "0", "0.0") for words in table for word in words)
-    told = next(table for table in Reader(whole.read_text()).tables if table[0][:2] == ["Line", "State"])
-    assert {words[1].strip() for words in told[1:]} == set(STATES)
-    assert all(f"The process was ended: {words[1].strip()}." in words[4] for words in told[1:])
+    table_of_failures = next(
+        table for table in Reader(whole.read_text()).tables if table[0][:2] == ["Line", "State"]
+    )
+    assert {words[1].strip() for words in table_of_failures[1:]} == set(STATES)
+    assert all(f"The process was ended: {words[1].strip()}." in words[4] for words in table_of_failures[1:])
 
 
 def test_a_heat_map_names_the_state_of_every_cell_without_a_time_and_each_state_has_its_own_glyph(
@@ -264,8 +266,8 @@ def test_a_heat_map_names_the_state_of_every_cell_without_a_time_and_each_state_
 ) -> None:
     maps_of = [table for table in Reader(whole.read_text()).tables if table[0][0] == "n_rec \\ n_steps"]
     assert len(maps_of) == 4 and all(len(table) == 1 + len(N_REC) for table in maps_of)
-    said = " ".join(word for table in maps_of for words in table for word in words)
-    assert all(state in said for state in STATES)
+    words_of_maps = " ".join(word for table in maps_of for words in table for word in words)
+    assert all(state in words_of_maps for state in STATES)
     assert len({palette.glyph_of(state) for state in (*palette.GLYPHS, "another")}) == len(palette.GLYPHS) + 1
 
 
@@ -374,12 +376,12 @@ def test_ten_thousand_cells_fit_in_ten_megabytes_and_none_is_lost(tmp_path: Path
 def test_the_work_grows_with_the_cells_and_not_with_their_square(without: set[str]) -> None:
     without |= {"vl_convert"}  # drawing takes the same time for both
 
-    def spent(rows: list[StudyRow]) -> float:
+    def seconds_for(rows: list[StudyRow]) -> float:
         start = time.process_time()  # of this process alone, so that a busy machine does not count
         study.build(STUDY, [*published(), *rows], VERDICTS)
         return time.process_time() - start
 
-    assert min(spent(many(40)) for _ in range(2)) < 12 * min(spent(many(20)) for _ in range(2)), (
+    assert min(seconds_for(many(40)) for _ in range(2)) < 12 * min(seconds_for(many(20)) for _ in range(2)), (
         "four times the cells"
     )
 
@@ -397,8 +399,8 @@ def test_a_line_is_compared_with_its_own_case_else_the_same_kind_of_device_else_
         row(case="K80", device="cpu", label="jax:scan", step_seconds=1.0),
     ]
     drawn = sheet(FIGURE, [*old, *here])
-    found = {line.label: drawn.median_ratio(line) for line in drawn.current}
-    assert found == {"torch:loop": 0.5, "jax:scan": 0.25}
+    ratios = {line.label: drawn.median_ratio(line) for line in drawn.current}
+    assert ratios == {"torch:loop": 0.5, "jax:scan": 0.25}
     third = row(origin="published", case="pc", device_name="pc", device="cpu", step_seconds=3.0)
     assert sheet(FIGURE, [*old, third, here[0]]).median_ratio(sheet(FIGURE, [here[0]]).current[0]) is None, (
         "two published CPUs: no choice is right"
@@ -456,8 +458,8 @@ def test_lines_that_this_machine_cannot_run_are_listed_but_not_in_the_tables() -
     )
     assert not any("torch:graph" in name for name in beside(words)[0])
     assert {surroundings.NOT_INSTALLED, surroundings.NO_GPU, surroundings.UNSUPPORTED} < set(NOT_RUNNABLE)
-    told = next(table for table in Reader(words).tables if table[0][:2] == ["Line", "State"])
-    assert told[1][1].strip() == "no gpu here" and told[1][2] == "20"
+    listed = next(table for table in Reader(words).tables if table[0][:2] == ["Line", "State"])
+    assert listed[1][1].strip() == "no gpu here" and listed[1][2] == "20"
 
 
 def test_figures_are_ordered_by_their_number() -> None:
@@ -483,27 +485,29 @@ def test_ratios_have_two_digits(ratio: float, words: str) -> None:
 
 
 def test_the_text_prints_the_table_as_the_paper_does() -> None:
-    said = str(study.StudyReport(study=STUDY, rows=tuple(everything()), verdicts=VERDICTS))
-    lines_said = said.splitlines()
-    place = next(number for number, line in enumerate(lines_said) if "theano:scan, k80 (published)" in line)
-    assert lines_said[place + 1].split() == ["n_steps", "10", "20", "50", "100"]
-    assert lines_said[place + 2].split() == ["n_rec", "10", "4.80", "7.40", "16.8", "32.6"]
-    assert (
-        all(state in said for state in STATES)
-        and "can't tell" in said
-        and "0.940 (0.900 to 0.990) slope" in said
+    printed = str(study.StudyReport(study=STUDY, rows=tuple(everything()), verdicts=VERDICTS))
+    printed_lines = printed.splitlines()
+    place = next(
+        number for number, line in enumerate(printed_lines) if "theano:scan, k80 (published)" in line
     )
-    assert max(map(len, lines_said)) <= 120
+    assert printed_lines[place + 1].split() == ["n_steps", "10", "20", "50", "100"]
+    assert printed_lines[place + 2].split() == ["n_rec", "10", "4.80", "7.40", "16.8", "32.6"]
+    assert (
+        all(state in printed for state in STATES)
+        and "can't tell" in printed
+        and "0.940 (0.900 to 0.990) slope" in printed
+    )
+    assert max(map(len, printed_lines)) <= 120
 
 
 def test_a_cell_that_other_load_disturbed_is_marked_and_counted() -> None:
     rows = measured("torch:loop", failing=False)
     rows[3] = replace(rows[3], environment={**rows[3].environment, "disturbed": True, "slowed": 1.4})
-    said = str(study.StudyReport(study=STUDY, rows=tuple(rows)))
+    printed = str(study.StudyReport(study=STUDY, rows=tuple(rows)))
     assert (
-        said.count(text.MARK) == 2
-        and "disturbed 1 of them throughout (~)" in said
-        and max(map(len, said.splitlines())) <= 120
+        printed.count(text.MARK) == 2
+        and "disturbed 1 of them throughout (~)" in printed
+        and max(map(len, printed.splitlines())) <= 120
     )
     words = study.build(STUDY, rows, ())
     marked = [cell for line in beside(words) for cell in line if cell.startswith(text.MARK)]
@@ -542,11 +546,11 @@ def test_altair_accepts_every_chart() -> None:
 @pytest.mark.parametrize("suffix", charts.SUFFIXES)
 def test_the_suffix_chooses_the_format_of_a_saved_chart(suffix: str, tmp_path: Path) -> None:
     path = charts.save(every_chart()[0], tmp_path / f"chart{suffix}")
-    found = path.read_bytes()
-    assert {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<"}[suffix] == found[
+    content = path.read_bytes()
+    assert {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<"}[suffix] == content[
         : {".png": 4, ".svg": 4, ".html": 1}[suffix]
     ]
-    assert suffix != ".html" or not re.search(rb'<script[^>]+src="http', found)
+    assert suffix != ".html" or not re.search(rb'<script[^>]+src="http', content)
 
 
 def test_a_chart_with_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
@@ -596,8 +600,10 @@ def test_colours_have_enough_contrast_on_both_pages() -> None:
         back, ink = maps.colour(10 ** (number / 50), (1.0, 100.0))
         assert maps.contrast(parts(back), (255,) * 3 if ink == "#fff" else (0,) * 3) >= 4.5
     for scheme in (style.STYLE.split("@media")[0], style.STYLE.split("@media")[1]):
-        told = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6}|#fff)\b", scheme))
-        told = {name: "#ffffff" if value == "#fff" else value for name, value in told.items()}
+        colour_of_name = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6}|#fff)\b", scheme))
+        colour_of_name = {
+            name: "#ffffff" if value == "#fff" else value for name, value in colour_of_name.items()
+        }
         pairs = [
             ("ink", "page"),
             ("soft", "page"),
@@ -607,7 +613,10 @@ def test_colours_have_enough_contrast_on_both_pages() -> None:
             ("bad", "bad-box"),
             ("open", "open-box"),
         ]
-        assert all(maps.contrast(parts(told[ink]), parts(told[back])) >= 4.5 for ink, back in pairs)
+        assert all(
+            maps.contrast(parts(colour_of_name[ink]), parts(colour_of_name[back])) >= 4.5
+            for ink, back in pairs
+        )
 
 
 def colours(*labels: str, every: bool = True) -> dict[str, str]:
@@ -656,7 +665,7 @@ def test_every_label_of_the_catalogue_has_a_fixed_colour_and_lines_of_one_colour
     for name in studies.names():
         for figure in studies.find(name).figures:
             assert {label for case in figure.cases for label in case.labels} | {
-                told.label for told in figure.published
+                printed.label for printed in figure.published
             } <= set(known)
     assert set(known.values()) <= {palette.INK, *palette.COLOURS}
     rows = [replace(each, device=device) for each in measured("torch:loop") for device in ("cpu", "gpu")]
@@ -757,8 +766,10 @@ def test_the_report_loads_no_drawing_library_before_it_draws() -> None:
 def test_the_notebook_example_prints_its_stored_output() -> None:
     pytest.importorskip("pandas")
     example = Path(__file__).parent.parent / "examples" / "study_notebook.py"
-    said = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=True).stdout
-    assert said == example.with_suffix(".txt").read_text()
+    printed = subprocess.run(
+        [sys.executable, str(example)], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed == example.with_suffix(".txt").read_text()
 
 
 # In a real browser
@@ -767,11 +778,11 @@ def test_the_notebook_example_prints_its_stored_output() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not found:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium:
         pytest.skip("no chromium on this machine")
     with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield opened
         opened.close()
 
@@ -782,13 +793,13 @@ def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(
 ) -> None:
     opened = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     opened.context.set_offline(True)
-    said: list[str] = []
-    asked: list[str] = []
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.on("request", lambda request: asked.append(request.url))
+    messages: list[str] = []
+    requests: list[str] = []
+    opened.on("console", lambda message: messages.append(message.text))
+    opened.on("pageerror", lambda error: messages.append(str(error)))
+    opened.on("request", lambda request: requests.append(request.url))
     opened.goto(whole.as_uri())
-    assert said == [] and asked == [whole.as_uri()]
+    assert messages == [] and requests == [whole.as_uri()]
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.evaluate(
         "[...document.querySelectorAll('figure > svg')]"

@@ -37,7 +37,7 @@ def write_table(
 
 
 def measured_as_forecast(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """A row as if it had been measured: the forecast of today, times a factor."""
+    """A row as if measured: the current forecast times a factor."""
     case = TruthCase(**{**SMALL, **changes})
     forecast = wt.predict(case.workload(), wt.Machine.named("h200"), case.strategy())
     assert forecast.device_seconds is not None
@@ -57,10 +57,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_summary_of_errors_is_as_worked_by_hand() -> None:
     assert error_of(11, 10) == pytest.approx(0.1) and error_of(9, 10) == pytest.approx(-0.1)
-    found = agree([0.10, -0.30, 0.05, 0.20, -0.15])
+    errors = agree([0.10, -0.30, 0.05, 0.20, -0.15])
     # Sizes in order: 0.05 0.10 0.15 0.20 0.30. The 90th percentile lies 3.6 gaps along: 0.20 + 0.6 x 0.10.
-    assert (found.rows, found.median, found.ninetieth) == (5, pytest.approx(0.15), pytest.approx(0.26))
-    assert (found.worst, found.bias, found.lowest) == (-0.30, 0.05, -0.30)
+    assert (errors.rows, errors.median, errors.ninetieth) == (5, pytest.approx(0.15), pytest.approx(0.26))
+    assert (errors.worst, errors.bias, errors.lowest) == (-0.30, 0.05, -0.30)
     assert agree([0.5]).ninetieth == 0.5
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
 
@@ -214,12 +214,12 @@ def test_rows_with_another_execution_and_rows_without_a_forecast_are_counted_apa
         tolerances=Tolerances(device=Tolerance(median=0.01), refused=0),
     )
     result = judge(table, "h200", pairs)
-    found = {(j.section, j.name): j for j in result.judgements}
+    by_name = {(j.section, j.name): j for j in result.judgements}
     assert (
-        found["all", "step, host-bound"].errors.rows == 1
-        and found["all", "step, host-bound"].errors.worst == 0
+        by_name["all", "step, host-bound"].errors.rows == 1
+        and by_name["all", "step, host-bound"].errors.worst == 0
     )  # type: ignore[union-attr]
-    assert found["execution", "graph: step"].errors.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
+    assert by_name["execution", "graph: step"].errors.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
     assert (
         len(result.left_out) == 2
         and result.refused == 1
@@ -258,12 +258,12 @@ def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) ->
         and "1 of 2 rows could not be judged" in done.stdout
     )
     data = run("--on", str(bad), "--rows", "--json")
-    told = json.loads(data.stdout)
+    result = json.loads(data.stdout)
     assert (
         data.returncode == 1
-        and told["failures"]
-        and told["rows"][0]["device"]["error"] == pytest.approx(-0.5)
-        and told["left_out"]
+        and result["failures"]
+        and result["rows"][0]["device"]["error"] == pytest.approx(-0.5)
+        and result["left_out"]
     )
 
 
@@ -273,16 +273,16 @@ def test_without_tolerances_every_forecast_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--on", "abacus"), "no truth table"),
         (("--table", "lies"), "no table 'lies'"),
         (("--on", "none.jsonl"), "cannot be read"),
     ],
 )
-def test_unusable_input_exits_with_two(words: tuple[str, ...], told: str) -> None:
+def test_unusable_input_exits_with_two(words: tuple[str, ...], message: str) -> None:
     done = run(*words)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_table_of_another_cpu_is_refused_here(tmp_path: Path) -> None:
@@ -331,11 +331,11 @@ def test_forecasts_of_some_truth_rows_are_accurate() -> None:
     )
     assert len(rows) == len(wanted)
     pairs = validation.forecast_rows(dataclasses.replace(table, rows=rows), validation.find_machine(table))
-    found = {
+    errors = {
         quantity: [abs(pair.error(quantity) or 0.0) for pair in pairs] for quantity in ("device", "memory")
     }  # type: ignore[arg-type]
-    assert 0 < sorted(found["device"])[len(rows) // 2] < 0.08
-    assert max(found["memory"]) < 0.05
+    assert 0 < sorted(errors["device"])[len(rows) // 2] < 0.08
+    assert max(errors["memory"]) < 0.05
 
 
 def test_a_device_that_was_busy_for_longer_than_its_step_is_not_judged() -> None:

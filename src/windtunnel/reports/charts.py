@@ -92,7 +92,7 @@ def save(chart: Chart, path: Path) -> Path:
 
 
 def require_converter() -> None:
-    """Raise, with the way to install it, where the library that draws charts is missing."""
+    """Raise where the library that draws charts is missing, with the command that installs it."""
     _converter()
 
 
