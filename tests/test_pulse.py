@@ -20,7 +20,7 @@ from windtunnel.measurement.sampler import Sampler
 from windtunnel.measurement.steady import Protocol
 from windtunnel.study import study as studies
 from windtunnel.study.results import _eased, by_interval, results
-from windtunnel.study.rows import StudyRow as Row
+from windtunnel.study.rows import Row
 from windtunnel.study.run.engine import Outcome, Work
 from windtunnel.study.run.runner import Order, run
 from windtunnel.study.run.store import Kept, StudyStore

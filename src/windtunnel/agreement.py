@@ -28,7 +28,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Upper limits on the median, the ninetieth percentile and the absolute bias; lower limit on the lowest error."""
+    """Upper limits on median, ninetieth percentile and absolute bias; a lower limit on the lowest error."""
 
     median: float | None = None
     ninetieth: float | None = None
