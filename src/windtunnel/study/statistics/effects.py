@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy
 
@@ -18,7 +18,17 @@ from windtunnel.study import selection
 from windtunnel.study.claims import Claim, show
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.resampling import Drawn, Floats, draw, span
+from windtunnel.study.statistics.drawn_cells import (
+    DrawnCell,
+    cell_of,
+    cells_of,
+    draw_row,
+    fastest,
+    filter_words,
+    pairs_of,
+    seconds_of,
+)
+from windtunnel.study.statistics.resampling import Drawn, Floats, span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +53,11 @@ class Effects:
     missing: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnCell:
-    """The logarithm of one row's seconds, or of one row's over another's: measured first, then the draws."""
-
-    where: str
-    line: CellKey
-    x: float
-    logs: Floats
-    freedom: int
-    rows: tuple[StudyRow, ...] = field(repr=False)
-
-
 def find(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> Effects:
     """The claim's effect in each of its parts, or what is missing for it."""
     if claim.kind in ("threads", "oversubscribed"):
         return _effects(
-            _cells(claim, rows, ("threads",), over="threads"),
+            cells_of(claim, rows, ("threads",), over="threads"),
             lambda cells: _threads(claim, cells, cores),
             "no line with threads up to and beyond the cores",
         )
@@ -67,11 +65,11 @@ def find(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> Ef
         return _rank(claim, rows)
     if claim.kind == "cold":
         rows = [row for row in rows if row.first_seconds]
-        cells = [_cold(cell) for cell in _cells(claim, rows, ())]
+        cells = [_cold(cell) for cell in cells_of(claim, rows, ())]
         return _effects(cells, lambda group: _ratio(claim, group), "no row has the time of its first step")
     two_sided = bool(claim.pairs or (claim.first and claim.second))
     cells, missing = (
-        _pairs(claim, rows) if two_sided else (_cells(claim, rows, (claim.over, *claim.free)), "")
+        pairs_of(claim, rows) if two_sided else (cells_of(claim, rows, (claim.over, *claim.free)), "")
     )
     kinds: dict[str, Callable[[list[DrawnCell]], Effect | None]] = {
         "ratio": lambda group: _ratio(claim, group),
@@ -107,105 +105,6 @@ def _effects(
     groups = _grouped(cells, lambda cell: cell.where)
     parts = tuple(part for group in groups if (part := measure(group)) is not None)
     return Effects(parts=parts, rows=sum(part.rows for part in parts), missing=missing)
-
-
-def _cells(claim: Claim, rows: Iterable[StudyRow], without: Sequence[str], over: str = "") -> list[DrawnCell]:
-    """One cell for each row; where several rows match one cell, the fastest."""
-    over = over or claim.over
-    cells = []
-    for key, row in _fastest(rows, [name for name in without if name != over]).items():
-        line = selection.key_of(row, (*without, over))
-        cells.append(_cell(claim, (row,), line, draw(row, repr(key)), over))
-    return cells
-
-
-def _pairs(claim: Claim, rows: Sequence[StudyRow]) -> tuple[list[DrawnCell], str]:
-    """One cell for each match of a row of `first` with one of `second`."""
-    without = (*claim.first, *claim.second, *claim.free, *(("label",) if claim.pairs else ()))
-    cells: list[DrawnCell] = []
-    missing, same = "", False
-    for firsts, seconds in _sides(claim, rows):
-        left, right = _fastest(firsts, without), _fastest(seconds, without)
-        if not left or not right:
-            missing = missing or f"no row has {_words(claim.first if not left else claim.second)}"
-            continue
-        for key in left.keys() & right.keys():
-            one, other = left[key], right[key]
-            if claim.apart and selection.value_of(one, claim.apart) == selection.value_of(other, claim.apart):
-                same = True
-                continue
-            cells.append(_quotient(claim, one, other, without))
-    if not cells and same:
-        field_name = claim.apart.replace("_", " ")
-        return [], f"both sides ran on the same {field_name}, and the claim is about two"
-    return sorted(cells, key=lambda cell: repr(cell.line)), missing or "no cell has both sides"
-
-
-def _quotient(claim: Claim, one: StudyRow, other: StudyRow, without: Sequence[str]) -> DrawnCell:
-    """Seconds of one row over those of the other."""
-    a, b = _draw(one), _draw(other)
-    drawn = Drawn(middle=a.middle - b.middle, draws=a.draws - b.draws, freedom=a.freedom + b.freedom)
-    return _cell(claim, (one, other), selection.key_of(one, (*without, claim.over)), drawn, claim.over)
-
-
-def _cell(claim: Claim, rows: tuple[StudyRow, ...], line: CellKey, drawn: Drawn, over: str = "") -> DrawnCell:
-    x = selection.value_of(rows[0], over) if over else None
-    chosen = {*claim.first, *claim.second}
-    names = [
-        _name_value(rows[0], name)
-        for name in claim.per
-        if name not in chosen and not (name == "label" and claim.pairs)
-    ]
-    if claim.pairs:
-        names.insert(0, f"{rows[0].label} / {rows[-1].label}")
-    return DrawnCell(
-        where=" ".join(names),
-        line=line,
-        x=float(x) if isinstance(x, (int, float)) else math.nan,
-        logs=numpy.concatenate([[drawn.middle], drawn.draws]),
-        freedom=drawn.freedom,
-        rows=rows,
-    )
-
-
-def _name_value(row: StudyRow, name: str) -> str:
-    value = str(selection.value_of(row, name))
-    return value.upper() if name == "device" else value
-
-
-def _draw(row: StudyRow) -> Drawn:
-    return draw(row, repr(selection.key_of(row)))
-
-
-def _sides(claim: Claim, rows: Sequence[StudyRow]) -> list[tuple[list[StudyRow], list[StudyRow]]]:
-    if not claim.pairs:
-        return [
-            (
-                [r for r in rows if selection.fits(r, claim.first)],
-                [r for r in rows if selection.fits(r, claim.second)],
-            )
-        ]
-    sides = []
-    for left, right in claim.pairs:
-        one = [r for r in rows if selection.fits(r, {**claim.first, "label": left})]
-        other = [r for r in rows if selection.fits(r, {**claim.second, "label": right})]
-        for a, b in itertools.product(sorted({r.label for r in one}), sorted({r.label for r in other})):
-            sides.append(([r for r in one if r.label == a], [r for r in other if r.label == b]))
-    return sides
-
-
-def _fastest(rows: Iterable[StudyRow], without: Sequence[str]) -> dict[CellKey, StudyRow]:
-    fastest: dict[CellKey, StudyRow] = {}
-    for row in rows:
-        key = selection.key_of(row, without)
-        if key not in fastest or _seconds(row) < _seconds(fastest[key]):
-            fastest[key] = row
-    return fastest
-
-
-def _seconds(row: StudyRow) -> float:
-    assert row.step_seconds is not None
-    return row.step_seconds
 
 
 def _effect(cells: Sequence[DrawnCell], values: Floats, note: str, *, ratio: bool = False) -> Effect:
@@ -257,7 +156,7 @@ def _difference(claim: Claim, cells: list[DrawnCell]) -> Effect:
 
     Noise of second alone is small, left out.
     """
-    seconds = numpy.array([_seconds(cell.rows[1]) / cell.rows[1].batch for cell in cells])[:, None]
+    seconds = numpy.array([seconds_of(cell.rows[1]) / cell.rows[1].batch for cell in cells])[:, None]
     matrix = claim.times * seconds * (numpy.exp(numpy.stack([cell.logs for cell in cells])) - 1.0)
     return _effect(cells, _take(claim, matrix), _range(matrix[:, 0], "cell"))
 
@@ -407,15 +306,15 @@ def _rank(claim: Claim, rows: Sequence[StudyRow]) -> Effects:
     for row in seconds:
         rivals.setdefault(selection.key_of(row, without), []).append(row)
     cells = []
-    for key, row in _fastest(firsts, without).items():
+    for key, row in fastest(firsts, without).items():
         if key in rivals:
-            drawn = _is_extreme(claim, _draw(row), [_draw(rival) for rival in rivals[key]])
-            cells.append(_cell(claim, (row, *rivals[key]), key, drawn))
+            drawn = _is_extreme(claim, draw_row(row), [draw_row(rival) for rival in rivals[key]])
+            cells.append(cell_of(claim, (row, *rivals[key]), key, drawn))
     if cells:
         return _effects(cells, _share, "")
     if firsts and seconds:
         return Effects(missing="no cell has both sides")
-    return Effects(missing=f"no row has {_words(claim.first if not firsts else claim.second)}")
+    return Effects(missing=f"no row has {filter_words(claim.first if not firsts else claim.second)}")
 
 
 def _is_extreme(claim: Claim, own: Drawn, others: Sequence[Drawn]) -> Drawn:
@@ -439,7 +338,3 @@ def _grouped(cells: Iterable[DrawnCell], by: Callable[[DrawnCell], str]) -> list
     for cell in cells:
         groups.setdefault(by(cell), []).append(cell)
     return [groups[name] for name in sorted(groups)]
-
-
-def _words(wanted: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in wanted.items()) or "the other side"
