@@ -38,7 +38,7 @@ class CellComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """All cells that both runs have. `alone` counts the cells that only the first and only the second has."""
 
     cells: tuple[CellComparison, ...]
@@ -70,14 +70,14 @@ class Comparison:
         return lines + [f"  caution  {caution}" for caution in self.cautions]
 
 
-def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], margin: float = MARGIN) -> Comparison:
+def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], margin: float = MARGIN) -> RunComparison:
     """The second run against the first, cell by cell.
 
     Rows of two machines match by all but the device's name.
     """
     before, after = _by_cell(first), _by_cell(second)
     both = [key for key in before if key in after]
-    return Comparison(
+    return RunComparison(
         cells=tuple(_compare(key, before[key], after[key], margin) for key in both),
         alone=(len(before) - len(both), len(after) - len(both)),
         cautions=_cautions(first, second),
