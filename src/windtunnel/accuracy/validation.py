@@ -90,14 +90,14 @@ class Judgement:
 
     def plain(self) -> dict[str, object]:
         """Plain data for JSON."""
-        return {
-            "section": self.section,
-            "name": self.name,
-            "found": records.plain(self.errors),
-            "roofline": records.plain(self.baseline),
-            "asked": records.plain(self.tolerance),
-            "over": list(self.broken),
-        }
+        return _without_none(
+            section=self.section,
+            name=self.name,
+            found=records.plain(self.errors),
+            roofline=records.plain(self.baseline),
+            asked=records.plain(self.tolerance),
+            over=list(self.broken),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +119,14 @@ class Share:
 
     def plain(self) -> dict[str, object]:
         """Plain data for JSON."""
-        return {
-            "section": self.section,
-            "name": self.name,
-            "count": self.count,
-            "rows": self.rows,
-            "asked": records.plain(self.tolerance),
-            "over": list(self.broken),
-        }
+        return _without_none(
+            section=self.section,
+            name=self.name,
+            count=self.count,
+            rows=self.rows,
+            asked=records.plain(self.tolerance),
+            over=list(self.broken),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,3 +320,7 @@ def _share_inside(pairs: Sequence[Pair], tolerance: ShareRange | None) -> Share 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:
     return None if predicted is None or measured is None else error_of(predicted, measured)
+
+
+def _without_none(**fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
