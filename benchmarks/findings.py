@@ -15,7 +15,7 @@ from windtunnel.reports.charts import Chart, save
 from windtunnel.study import export
 from windtunnel.study import study as studies
 from windtunnel.study.results import published, results
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow as Row
 from windtunnel.study.selection import key_of
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

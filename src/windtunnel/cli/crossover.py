@@ -153,5 +153,5 @@ def _refuse_plot(path: Path) -> None:
             f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
             hint="For example --plot crossing.svg",
         )
-    charts.can_draw()
+    charts.require_converter()
     words.refuse_unwritable(path, "--plot")
