@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from windtunnel.fused import cuda
-from windtunnel.fused.many import Job
-from windtunnel.fused.settings import Examples, Network, Optimizer
+from windtunnel.fused.many import TrainingRun
+from windtunnel.fused.settings import Examples, RecurrentNetwork, Optimizer
 
 SHAPES = [(lanes, devices) for lanes in (1, 2, 4, 8) for devices in (1, 2, 4, 8) if devices <= lanes]
 EXAMPLES, ROUNDS = 200, 7
@@ -30,7 +30,7 @@ def measure(n_rec: int, n_steps: int) -> float:
         inputs=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
         targets=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
     )
-    batch = cuda.Batch([Job(network=Network(n_rec=n_rec), examples=examples, optimizer=Optimizer(rate=1e-4))])
+    batch = cuda.Batch([TrainingRun(network=RecurrentNetwork(n_rec=n_rec), examples=examples, optimizer=Optimizer(rate=1e-4))])
     placed, seconds = batch.place([np.arange(EXAMPLES)[:, None]]), []
     for _ in range(ROUNDS):
         torch.cuda.synchronize()
@@ -44,10 +44,10 @@ def measure(n_rec: int, n_steps: int) -> float:
 def main() -> None:
     for n_rec in map(int, (sys.argv[1] if len(sys.argv) > 1 else "10,20,32,50,64,100,128").split(",")):
         for lanes, units in SHAPES:
-            shape = cuda._Shape(n_rec, lanes, units)
-            if shape.held(Network(n_rec=n_rec)) > REGISTERS or shape.threads > 1024:
+            shape = cuda.ThreadLayout(n_rec, lanes, units)
+            if shape.held(RecurrentNetwork(n_rec=n_rec)) > REGISTERS or shape.threads > 1024:
                 continue
-            setattr(cuda, "_shape", lambda network, shape=shape: shape)  # noqa: B010  a checker minds the plain way
+            setattr(cuda, "thread_layout", lambda network, shape=shape: shape)  # noqa: B010  a checker minds the plain way
             few, many = measure(n_rec, 10), measure(n_rec, 100)
             step = (many - few) / 90
             print(

@@ -1,4 +1,4 @@
-"""The fused engine as a way of the recurrent job: trained as the loop is, traced as one op each variant, probed and forecast."""
+"""The fused engine as a variant of the recurrent job: trained like the loop, traced as two ops, probed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from windtunnel.forecast.features import Piece, Roofline, pieces_of
 from windtunnel.forecast.forecast import forecast
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import least_seconds
-from windtunnel.fused import standin
+from windtunnel.fused import fake_kernels
 from windtunnel.fused.epochs import Epochs
 from windtunnel.fused.module import FusedRNN
-from windtunnel.fused.settings import Examples, Network, Optimizer
+from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork
 from windtunnel.job.trainer import Trainer
 from windtunnel.learning import training
 from windtunnel.machine import profiles
@@ -82,7 +82,9 @@ def test_equations_are_told_apart_and_gradients_of_inputs_are_written_where_want
 
 def test_what_one_block_cannot_hold_is_traced_as_the_loop_a_gpu_then_runs() -> None:
     assert not fused_ops("gpu", n_rec=200) and len(fused_ops("cpu", n_rec=200)) == 2
-    assert standin.fits_block(Network(n_rec=100), 100) and not standin.fits_block(Network(n_rec=100), 10_000)
+    assert fake_kernels.fits_block(RecurrentNetwork(n_rec=100), 100) and not fake_kernels.fits_block(
+        RecurrentNetwork(n_rec=100), 10_000
+    )
 
 
 @pytest.mark.parametrize("machine", ["h200", "ice-lake-2-cores"])
@@ -155,7 +157,7 @@ def test_cases_for_a_gpu_fit_one_block() -> None:
     drawer = Drawer(dataclasses.replace(probe._GPU_LIMITS, flop=1e9), 0)
     for case, _ in zip(drawer.draw_all(ONLY), range(60), strict=False):
         (steps, _, n_in), (n_rec, n_out) = case.tensors[0].shape, case.tensors[4].shape
-        assert standin.fits_block(Network(n_in=n_in, n_rec=n_rec, n_out=n_out), steps)
+        assert fake_kernels.fits_block(RecurrentNetwork(n_in=n_in, n_rec=n_rec, n_out=n_out), steps)
 
 
 def test_a_forecast_by_a_profile_that_knows_the_kind_is_finite_and_never_beats_physics() -> None:
