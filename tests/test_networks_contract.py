@@ -132,7 +132,7 @@ def test_it_refuses_an_unknown_setting_and_a_negative_width_by_name(name):
 @EVERY
 def test_it_has_a_lesson_on_its_own_data(name):
     lesson, identity = training.prepare(name, SMALL.get(name, {}))
-    assert isinstance(lesson, Lesson) and lesson.stages and identity["network"] == name
+    assert isinstance(lesson, Lesson) and lesson.stages and identity.network == name
     for stage in lesson.stages:
         assert stage.epochs >= 1
         if name not in LONG:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from windtunnel import networks, records, units
 from windtunnel.cli import words
-
-if TYPE_CHECKING:
-    from windtunnel.learning.training import Course
 
 app = typer.Typer(
     help="The networks that can be named as jobs: what they are for, and training them for real.",
@@ -121,28 +117,26 @@ def train_network(
     if threads is not None:
         training.use_threads(threads)
     lesson, identity = training.prepare(name, _given(job), data)
-    place = folder or Path("windtunnel-runs") / f"{name}-{records.digest({**identity, 'seed': seed})[:8]}"
+    options = training.TrainingOptions(
+        epochs=epochs,
+        until=goal,
+        device=device,
+        folder=folder or identity.folder(seed),
+        seed=seed,
+        fresh=fresh,
+    )
     with _progress(f"training {name}") as progress:
-        course = training.train(
-            lesson,
-            epochs=epochs,
-            until=goal,
-            device=device,
-            folder=place,
-            seed=seed,
-            progress=progress,
-            identity=identity,
-            fresh=fresh,
-        )
+        result = training.train_lesson(lesson, options, identity=identity, progress=progress)
     facts = {
         "network": name,
-        **{key: identity[key] for key in ("settings", "data")},
+        "settings": identity.settings,
+        "data": identity.data,
         "seed": seed,
         "device": device,
         "until": until,
-        **course.plain(),
+        **result.plain(),
     }
-    words.show(as_json, lambda: facts, lambda: _course(f"{name} on {identity['data']}", course, until, place))
+    words.show(as_json, lambda: facts, lambda: str(result))
 
 
 def _given(job: list[str]) -> dict[str, Any]:
@@ -204,44 +198,6 @@ def _layer_lines(rows: list[dict[str, Any]]) -> list[str]:
         told = f"    {line[0]:<{wide[0]}}  {line[1]:<{wide[1]}}  {line[2]:<{wide[2]}}  {line[3]:>{wide[3]}}"
         lines.append(f"{told}  {bar(row['width'], most)} {row['width']:,}")
     return lines
-
-
-def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
-    """What a person wants to know when it is over: how good, how long, where it lies."""
-    from windtunnel.learning.pictures import spark
-
-    last = course.rows[-1]
-    went_on = f", went on from epoch {course.resumed}" if course.resumed else ""
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in course.figures.items())
-    lines = [
-        f"{title}: {last.epoch} epoch{'' if last.epoch == 1 else 's'}, {last.steps:,} steps in {units.show(last.seconds, 's')}{went_on}",
-        *_wrapped("held out", figures),
-        f"  best      {course.metric} {course.best:.4g} in epoch {course.best_epoch}",
-    ]
-    if until:
-        lines.append(
-            f"  target    {until}: "
-            + (
-                f"reached in epoch {last.epoch}"
-                if course.reached
-                else "not reached; try more epochs, or other settings"
-            )
-        )
-    curves = {course.metric: [r.figures[course.metric] for r in course.rows if course.metric in r.figures]}
-    curves["training loss"] = [r.loss for r in course.rows if r.loss is not None]
-    wide = max(map(len, curves))
-    for name, values in curves.items():
-        if len(values) > 1:
-            lines.append(f"  {name:<{wide}}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}")
-    for caution in course.cautions:
-        lines += _wrapped("caution", caution)
-    return "\n".join(
-        [
-            *lines,
-            f"  files     {folder}{os.sep}",
-            *(f"            {file.relative_to(folder)}" for file in course.files),
-        ]
-    )
 
 
 @contextlib.contextmanager
