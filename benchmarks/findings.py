@@ -1,7 +1,7 @@
 """Draws the plots of docs/findings.md from docs/results, and prints the numbers in its text.
 
 python benchmarks/findings.py
-python benchmarks/findings.py collect STUDY docs/results/NAME.json STORE...  write the rows of stores to a file
+python benchmarks/findings.py collect STUDY docs/results/NAME.json STORE...  writes rows of stores to a file
 """
 
 from __future__ import annotations

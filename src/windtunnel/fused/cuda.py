@@ -125,7 +125,7 @@ def forward(
 def backward(
     network: RecurrentNetwork, saved: SavedForward, output_gradients: Tensor, *, to_inputs: bool
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """Gradients of the inputs, if wanted, and of the raw weights."""
+    """Gradients of the inputs, on demand, and of the raw weights."""
     n_steps, batch = saved.inputs.shape[:2]
     by_example = output_gradients.new_empty(batch, saved.flat_weights.numel() - 1)
     drives = output_gradients.new_empty(batch, n_steps, network.n_rec)

@@ -107,13 +107,13 @@ def _forward_shapes(inputs: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """Outputs, and the states that backward needs; leaky units keep their rates as well."""
     _, w_rec, _, w_out, _, _, code = rest
     n_steps, batch = inputs.shape[:2]
-    kept = 2 if code >= len(ACTIVATIONS) else 1
+    arrays = 2 if code >= len(ACTIVATIONS) else 1
     outputs = inputs.new_empty(n_steps, batch, w_out.shape[1])
-    return outputs, inputs.new_empty(batch, n_steps, kept * w_rec.shape[0])
+    return outputs, inputs.new_empty(batch, n_steps, arrays * w_rec.shape[0])
 
 
 def _backward_shapes(inputs: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Gradients of the inputs, if wanted, and of the five weights."""
+    """Gradients of the inputs, on demand, and of the five weights."""
     *weights, _slopes, _states, _code, to_inputs = rest
     input_gradients = torch.empty_like(inputs) if to_inputs else inputs.new_empty(0)
     return input_gradients, *(torch.empty_like(weight) for weight in weights)

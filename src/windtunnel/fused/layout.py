@@ -132,8 +132,8 @@ class KernelLayout:
 
     def example_index(self, update: Value, item: Value) -> Value:
         """The index of the example that is item `item` of this update's mini-batch."""
-        place = self.e.b.add(self.e.b.mul(update, self.batch), item)
-        return self.e.b.sext(self.e.load(self.order, place, I32), I64)
+        index = self.e.b.add(self.e.b.mul(update, self.batch), item)
+        return self.e.b.sext(self.e.load(self.order, index, I32), I64)
 
     def item_rows(self, base: Value, item: Value, extra: int, width: int, llvm_type: LlvmType = F32) -> Value:
         """The address of the rows of one mini-batch item, where each item has n_steps + extra rows."""

@@ -47,8 +47,8 @@ class TimeLoop(KernelLayout):
         states = self.item_rows(self.states, item, 1, s.width)
         rates = self.item_rows(self.rates, item, 0, s.width)
         inputs = self.item_rows(self.batch_inputs, item, 0, s.n_in)
-        place = e.b.add(e.b.mul(update, self.batch), item)
-        noise = e.address(self.noise, e.b.mul(place, e.b.mul(self.n_steps, e.i64(s.n_rec))))
+        index = e.b.add(e.b.mul(update, self.batch), item)
+        noise = e.address(self.noise, e.b.mul(index, e.b.mul(self.n_steps, e.i64(s.n_rec))))
         with e.loop(e.i64(0), self.n_steps) as t:
             before = e.address(states, self.row_offset(t))
             after = e.address(states, self.row_offset(e.b.add(t, e.i64(1))))

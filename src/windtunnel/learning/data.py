@@ -35,7 +35,7 @@ _LONGEST_FILE = 60_000
 
 def load(
     source: str,
-    wanted: str | None = None,
+    kind: str | None = None,
     *,
     size: int | None = None,
     channels: int | None = None,
@@ -44,7 +44,7 @@ def load(
 ) -> Dataset:
     """A data set by name or path.
 
-    `wanted` is the default data set of the network, which says what kind of data it needs. `size`,
+    `kind` is the default data set of the network; data under a path must be of the same kind. `size`,
     `channels` and `classes` of images and `n_steps` of trials come from the settings of the network.
     """
     if source in NAMES:
@@ -57,7 +57,7 @@ def load(
         )
     from windtunnel.learning import files
 
-    return files.read(path, wanted, size=size, channels=channels)
+    return files.read(path, kind, size=size, channels=channels)
 
 
 def digits() -> Dataset:

@@ -23,14 +23,14 @@ _MODES = {1: "L", 3: "RGB"}
 _LAYOUT = "Lay it out as FOLDER/class name/picture.png, with two classes or more."
 
 
-def read(path: Path, wanted: str | None, *, size: int | None = None, channels: int | None = None) -> Dataset:
-    """The data under `path` in the form of the data set `wanted`, the default of the network."""
-    if wanted in ("arithmetic", "decision"):
+def read(path: Path, kind: str | None, *, size: int | None = None, channels: int | None = None) -> Dataset:
+    """The data under `path`, which must be of the kind of the data set `kind`."""
+    if kind in ("arithmetic", "decision"):
         raise BadInput(
-            f"{path} cannot be used: this network learns from generated {wanted} data only.",
-            hint=f"Omit --data, or use --data {wanted}.",
+            f"{path} cannot be used: this network learns from generated {kind} data only.",
+            hint=f"Omit --data, or use --data {kind}.",
         )
-    if wanted == "text":
+    if kind == "text":
         return _text(path)
     if path.is_dir():
         return _folder(path, size or 32, channels)
@@ -38,7 +38,7 @@ def read(path: Path, wanted: str | None, *, size: int | None = None, channels: i
         return _table(path, *_csv(path))
     if path.suffix.lower() in (".npy", ".npz"):
         return _table(path, *_numpy(path))
-    if wanted is None and path.suffix.lower() in (".txt", ".md", ".py"):
+    if kind is None and path.suffix.lower() in (".txt", ".md", ".py"):
         return _text(path)
     raise BadInput(
         f"{path} is no folder of images, CSV or NumPy file.",

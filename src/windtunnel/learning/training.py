@@ -223,9 +223,9 @@ class _Run:
             loss, steps = float(losses.double().mean()), len(losses)
         self.progress(before.steps + steps, self._total_steps(), self._progress_text())
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            kept = f"; the checkpoint of epoch {before.epoch} is kept in {self.folder}" if self.folder else ""
+            note = f"; the checkpoint of epoch {before.epoch} is kept in {self.folder}" if self.folder else ""
             raise BadJob(
-                f"In epoch {before.epoch + 1} ({stage.name}) the loss is no longer a finite number{kept}.",
+                f"In epoch {before.epoch + 1} ({stage.name}) the loss is no longer a finite number{note}.",
                 hint="Lower the rate, for example rate=0.001",
             )
         self._add_row(stage.name, loss, steps, time.perf_counter() - start)
