@@ -21,8 +21,8 @@ import windtunnel as wt
 from windtunnel.errors import BadInput, BadJob, Interrupted, StoreError, Unavailable, UnknownName
 from windtunnel.job.lesson import Lesson, Stage
 from windtunnel.learning import checkpoint, data, decision, pictures, training
+from windtunnel.learning.options import TrainingIdentity
 from windtunnel.learning.result import TrainingResult
-from windtunnel.learning.training import TrainingIdentity
 from windtunnel.networks import autoencoder, ffn, rnn
 
 

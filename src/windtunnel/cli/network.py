@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import typer
 
 from windtunnel import networks, records, units
 from windtunnel.cli import words
+from windtunnel.learning.text import wrapped as _wrapped
 
 app = typer.Typer(
     help="The networks that can be named as jobs: what they are for, and training them for real.",
@@ -241,17 +241,6 @@ def _lines() -> Callable[[int, int, str], None]:
             print(f"step {done:,} of {total:,}: {told}", file=sys.stderr)
 
     return move
-
-
-def _wrapped(key: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        110,
-        initial_indent=f"  {key:<10}",
-        subsequent_indent=" " * 12,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _word(value: Any) -> str:

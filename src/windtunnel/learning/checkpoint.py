@@ -37,12 +37,7 @@ def save(path: Path, trees: Mapping[str, Any], note: Mapping[str, Any]) -> None:
     plain = {name: _extract_tensors(tree, name, tensors) for name, tree in trees.items()}
     header = json.dumps({"format": _FORMAT, "trees": plain, "note": note})
     body: bytes = _safetensors("torch").save(tensors, metadata={_KEY: header})
-    try:
-        write_whole(path, body)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror or error}.", hint=_space_hint(path)
-        ) from error
+    _write(path, body)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -59,7 +54,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{path} cannot be read: {error}.",
             hint="Check the permissions of the file and the disk, or start again with --fresh.",
         ) from error
-    except Exception as error:  # safetensors has an error class of its own for a broken file
+    except Exception as error:  # safetensors raises its own error class for a damaged file
         raise BadInput(
             f"{path} is no checkpoint of windtunnel, or is damaged: {error}.",
             hint="Use another --folder, or start again with --fresh.",
@@ -70,12 +65,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def save_weights(path: Path, model: torch.nn.Module) -> Path:
     """Writes the weights alone, for programs that read safetensors; shared weights appear under each name."""
     body: bytes = _safetensors("torch").save({name: _copy(t) for name, t in model.state_dict().items()})
-    try:
-        return write_whole(path, body)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror or error}.", hint=_space_hint(path)
-        ) from error
+    return _write(path, body)
 
 
 def load_weights(path: Path, model: torch.nn.Module) -> None:
@@ -130,6 +120,15 @@ def _insert_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _copy(tensor: Tensor) -> Tensor:
     """A tensor with its own storage, which the format requires."""
     return tensor.detach().to("cpu").contiguous().clone()
+
+
+def _write(path: Path, body: bytes) -> Path:
+    try:
+        return write_whole(path, body)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror or error}.", hint=_space_hint(path)
+        ) from error
 
 
 def _space_hint(path: Path) -> str:

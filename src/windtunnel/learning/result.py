@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from windtunnel import records, units
 from windtunnel.learning import pictures
 from windtunnel.learning.goal import Better, Goal
+from windtunnel.learning.text import wrapped
 
 _NOT_PLAIN = ("title", "goal", "folder", "files", "model")
 
@@ -79,7 +79,7 @@ class TrainingResult:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
         lines = [
             f"{self.title}: {steps} in {units.show(last.seconds, 's')}{continued}",
-            *_wrapped("held out", figures),
+            *wrapped("held out", figures),
             f"  best      {self.metric} {self.best:.4g} in epoch {self.best_epoch}",
         ]
         if self.goal is not None:
@@ -88,7 +88,7 @@ class TrainingResult:
             lines.append(f"  target    {self.goal}: {reached}")
         lines += self._curve_lines()
         for caution in self.cautions:
-            lines += _wrapped("caution", caution)
+            lines += wrapped("caution", caution)
         return "\n".join([*lines, *self._file_lines()])
 
     def _curve_lines(self) -> list[str]:
@@ -121,14 +121,3 @@ def write_curve(result: TrainingResult, folder: Path, name: str) -> list[Path]:
     panels = {held_out: result.metric_curve(), **({"training loss": losses} if losses else {})}
     targets = {held_out: goal.target} if goal and goal.metric == result.metric else {}
     return [numbers, pictures.curves(f"{name}: learning curve", panels, picture, targets=targets)]
-
-
-def _wrapped(key: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        110,
-        initial_indent=f"  {key:<10}",
-        subsequent_indent=" " * 12,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
