@@ -135,8 +135,7 @@ def _lesson_of(name: str, settings: Any, dataset: Dataset) -> Lesson:
     except KeyError as error:
         has = ", ".join((*dataset.facts, *dataset.train))
         raise BadInput(
-            f"job {name} cannot learn from {dataset.name}: "
-            f"it needs {error.args[0]!r}; the data has {has}.",
+            f"job {name} cannot learn from {dataset.name}: it needs {error.args[0]!r}; the data has {has}.",
             hint=f"Use --data {network.module.DATA}, or data of the same kind.",
         ) from error
     return lesson
