@@ -135,7 +135,7 @@ def test_it_names_an_unknown_setting_and_a_negative_size_in_its_error(name):
 @EVERY
 def test_it_has_a_lesson_on_its_own_data_set(name):
     lesson, identity = training.prepare(name, SMALL.get(name, {}))
-    assert isinstance(lesson, Lesson) and lesson.stages and identity["network"] == name
+    assert isinstance(lesson, Lesson) and lesson.stages and identity.network == name
     for stage in lesson.stages:
         assert stage.epochs >= 1
         if name not in LONG:

@@ -16,11 +16,16 @@ import windtunnel as wt
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data as sources
-from windtunnel.learning.training import Course, train
+from windtunnel.learning.result import TrainingResult as Course
+from windtunnel.learning.training import TrainingOptions, train_lesson
 from windtunnel.networks import dbn, dcn, deconv, gan, named, rbm, vae
 
 torch.set_num_threads(1)
 NAMES = ("rbm", "vae", "dbn", "gan", "dcn", "deconv")
+
+
+def train(lesson: Any, **options: Any) -> Course:
+    return train_lesson(lesson, TrainingOptions(**options))
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def _forecast(row: TruthRow, machine: Machine) -> Pair:
         trace = prediction.trace(workload, strategy, machine.device.kind)
         return Pair(
             row=row,
-            forecast=prediction.price(trace, workload, machine, strategy),
+            forecast=prediction.forecast_trace(trace, workload, machine, strategy),
             roofline_seconds=roofline_seconds(trace, machine, strategy),
         )
     except Unavailable as error:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from windtunnel import networks, records, units
 from windtunnel.cli import words
+from windtunnel.learning.text import wrapped as _wrapped
 from windtunnel.machine.machine import torch_device
-
-if TYPE_CHECKING:
-    from windtunnel.learning.training import Course
 
 app = typer.Typer(
     help="Built-in networks: what they are for, what they cost, and training them on real data.",
@@ -141,29 +137,26 @@ def train_network(
     if threads is not None:
         training.use_threads(threads)
     lesson, identity = training.prepare(name, _settings(job), data)
-    path = folder or Path("windtunnel-runs") / f"{name}-{records.digest({**identity, 'seed': seed})[:8]}"
+    options = training.TrainingOptions(
+        epochs=epochs,
+        until=goal,
+        device=torch_device(kind),
+        folder=folder or identity.folder(seed),
+        seed=seed,
+        fresh=fresh,
+    )
     with _progress(f"training {name}") as progress:
-        course = training.train(
-            lesson,
-            epochs=epochs,
-            until=goal,
-            device=torch_device(kind),
-            folder=path,
-            seed=seed,
-            progress=progress,
-            identity=identity,
-            fresh=fresh,
-        )
+        result = training.train_lesson(lesson, options, identity=identity, progress=progress)
     facts = {
         "network": name,
-        "settings": identity["settings"],
-        "data": identity["data"],
+        "settings": identity.settings,
+        "data": identity.data,
         "seed": seed,
         "device": kind,
         "until": until,
-        **course.plain(),
+        **result.plain(),
     }
-    words.show(as_json, lambda: facts, lambda: _course(f"{name} on {identity['data']}", course, until, path))
+    words.show(as_json, lambda: facts, lambda: str(result))
 
 
 def _settings(job: list[str]) -> dict[str, object]:
@@ -220,41 +213,6 @@ def _layer_lines(layers: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
-    """The result of a training: how good the network is, how long it took, where its files are."""
-    last = course.rows[-1]
-    steps = f"{last.epoch} epoch{'' if last.epoch == 1 else 's'}, {last.steps:,} steps"
-    continued = f", continued after epoch {course.resumed}" if course.resumed else ""
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in course.figures.items())
-    lines = [
-        f"{title}: {steps} in {units.show(last.seconds, 's')}{continued}",
-        *_wrapped("held out", figures),
-        f"  best      {course.metric} {course.best:.4g} in epoch {course.best_epoch}",
-    ]
-    if until:
-        missed = "not reached; try more epochs or other settings"
-        lines.append(f"  target    {until}: {f'reached in epoch {last.epoch}' if course.reached else missed}")
-    lines += _curve_lines(course)
-    for caution in course.cautions:
-        lines += _wrapped("caution", caution)
-    files = [f"            {file.relative_to(folder)}" for file in course.files]
-    return "\n".join([*lines, f"  files     {folder}{os.sep}", *files])
-
-
-def _curve_lines(course: Course) -> list[str]:
-    """The metric and the training loss over the epochs, each as a small curve in one line."""
-    from windtunnel.learning.pictures import spark
-
-    curves = {course.metric: [r.figures[course.metric] for r in course.rows if course.metric in r.figures]}
-    curves["training loss"] = [r.loss for r in course.rows if r.loss is not None]
-    wide = max(map(len, curves))
-    return [
-        f"  {name:<{wide}}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}"
-        for name, values in curves.items()
-        if len(values) > 1
-    ]
-
-
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on standard error; if that is no terminal, one line for each epoch."""
@@ -293,16 +251,5 @@ def _lines() -> Callable[[int, int, str], None]:
     return move
 
 
-def _wrapped(key: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        110,
-        initial_indent=f"  {key:<10}",
-        subsequent_indent=" " * 12,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _word(value: object) -> str:
+def _word(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

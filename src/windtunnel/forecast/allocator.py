@@ -47,7 +47,7 @@ class Block:
     """A piece of a segment, linked to the pieces before and after it. `free_list` holds it while it is
     free."""
 
-    __slots__ = ("address", "after", "before", "is_free", "is_small", "free_list", "size")
+    __slots__ = ("address", "after", "before", "free_list", "is_free", "is_small", "size")
 
     def __init__(self, address: int, size: int, free_list: FreeList, is_small: bool) -> None:
         self.address, self.size, self.free_list, self.is_small = address, size, free_list, is_small
