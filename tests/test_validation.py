@@ -82,7 +82,7 @@ def test_each_tolerance_can_be_exceeded_by_itself(tolerance: Tolerance, over: tu
 
 
 def test_a_range_of_shares_must_be_in_order() -> None:
-    with pytest.raises(BadRecord, match="least first"):
+    with pytest.raises(BadRecord, match="in this order"):
         ShareRange(least=0.9, most=0.7)
 
 
@@ -182,7 +182,7 @@ def test_the_host_factor_of_a_row_reaches_the_machine(monkeypatch: pytest.Monkey
             return self
 
     monkeypatch.setattr(validation.prediction, "trace", lambda *_: None)
-    monkeypatch.setattr(validation.prediction, "price", lambda *_: None)
+    monkeypatch.setattr(validation.prediction, "forecast_trace", lambda *_: None)
     monkeypatch.setattr(validation, "roofline_seconds", lambda *_: None)
     rows = tuple(
         TruthRow(case=TruthCase(**SMALL), step_seconds=1.0, host_factor=factor) for factor in (1.5, None)
