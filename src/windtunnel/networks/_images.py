@@ -14,16 +14,10 @@ from torch.nn import functional
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset
+from windtunnel.networks.definitions.checks import require_positive as require_positive
 
 S = TypeVar("S")
 Batches = Callable[[torch.Generator], Iterator[tuple[Tensor, ...]]]
-
-
-def require_positive(settings: Any, names: tuple[str, ...], job: str) -> None:
-    """Refuse a setting that must be above 0, by its name."""
-    for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
 def fitted(settings: S, data: Dataset, job: str) -> S:

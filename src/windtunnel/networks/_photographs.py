@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,40 +14,15 @@ from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, weights
+from windtunnel.networks.definitions.checks import ImageSettings, check_images
+from windtunnel.networks.definitions.resnet18 import SYNTHETIC_EXAMPLES
 
 LESSON_BATCH = 16
-SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
-
-
-class ImageSettings(Protocol):
-    """What every network for photographs lets a user set."""
-
-    @property
-    def classes(self) -> int: ...
-    @property
-    def channels(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def init(self) -> str: ...
+check = check_images
 
 
 S = TypeVar("S", bound=ImageSettings)
 Optimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
-
-
-def check(settings: ImageSettings, job: str, least: int, others: tuple[str, ...] = ("width",)) -> None:
-    """Refuse by name what no network can be: nothing of something, a rate that is none, an image that shrinks to nothing."""
-    _images.require_positive(settings, ("classes", "channels", "size", "rate", *others), job)
-    if settings.size < least:
-        raise BadRecord(
-            f"job {job}: size must be at least {least}, not {settings.size}, or nothing is left of the image after its layers."
-        )
-    if not 0 <= getattr(settings, "dropout", 0.0) < 1:
-        raise BadRecord(
-            f"job {job}: dropout must be from 0 to below 1, not {getattr(settings, 'dropout', None)}."
-        )
-    weights.bound_of(settings.init, job)
 
 
 def he_weights(model: nn.Module) -> nn.Module:

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
+from windtunnel.networks.definitions.lstm import Settings as Settings
 
 DATA = "text"
 EXAM_ROWS = 16
 State = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`length`: characters after which the gradient is cut; `batch`: passages in a step; `examples`: passages in an epoch of a forecast."""
-
-    alphabet: int = 96
-    embedding: int = 32
-    width: int = 192
-    layers: int = 1
-    length: int = 32
-    batch: int = 32
-    dropout: float = 0.3
-    rate: float = 0.006
-    clip_norm: float = 1.0
-    examples: int = 12_500
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        _images.require_positive(
-            self,
-            ("alphabet", "embedding", "width", "layers", "length", "batch", "rate", "clip_norm", "examples"),
-            "lstm",
-        )
-        if not 0 <= self.dropout < 1:
-            raise BadRecord(f"job lstm: dropout must be from 0 to below 1, not {self.dropout}.")
-        weights.bound_of(self.init, "lstm")
 
 
 class CharacterLSTM(nn.Module):

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,45 +26,9 @@ from windtunnel.job.workload import Workload
 from windtunnel.learning import decision
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
+from windtunnel.networks.definitions.rnn import Settings as Settings
 
 DATA = "decision"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`variant`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
-
-    A lesson has a rate (of Adam), a batch and a number of epochs of its own; the others are the paper's job.
-    """
-
-    n_in: int = 2
-    n_rec: int = 50
-    n_out: int = 2
-    n_steps: int = 20
-    activation: Literal["relu", "sigmoid"] = "relu"
-    variant: Literal["loop", "module", "fused"] = "loop"
-    rate: float = 0.001
-    clip_norm: float = 1.0
-    examples: int = 1000
-    lesson_rate: float = 0.003
-    lesson_batch: int = 50
-    epochs: int = 10
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        for name in ("n_in", "n_rec", "n_out", "n_steps", "examples"):
-            if getattr(self, name) < 1:
-                raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
-        for name in ("rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
-        images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "rnn")
-        weights.bound_of(self.init, "rnn")
-        if self.variant == "module" and self.activation == "sigmoid":
-            raise BadRecord(
-                "job rnn: variant=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.",
-                hint="Use variant=loop or variant=fused with activation=sigmoid.",
-            )
 
 
 class LoopRNN(nn.Module):
