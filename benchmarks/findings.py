@@ -101,8 +101,8 @@ def points(
     found: dict[tuple[str, str, Any], float] = {}
     for row in rows:
         if row.job == "rnn" and row.label in NAMES and _is_plain(row) and wanted(row):
-            panel = PANELS[2] if row.device == "cuda" else PANELS[1]
-            if row.device == "cuda" or "2.80GHz" in row.device_name:
+            panel = PANELS[2] if row.device == "gpu" else PANELS[1]
+            if row.device == "gpu" or "2.80GHz" in row.device_name:
                 found[panel, NAMES[row.label], row.settings[axis]] = row.step_seconds or 0.0
     for row in printed:
         name = _published_name(row)

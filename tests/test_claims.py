@@ -13,7 +13,7 @@ from windtunnel.errors import BadRecord
 from windtunnel.study import study as studies
 from windtunnel.study.claims import Claim, judge, judge_one
 from windtunnel.study.rows import Row, Verdict
-from windtunnel.study.run.cells import device_of, points
+from windtunnel.study.run.cells import points
 from windtunnel.study.selection import fits
 
 RNG = numpy.random.default_rng(7)
@@ -82,7 +82,7 @@ def published(name: str) -> list[Row]:
                         label=table.label,
                         job=figure.job,
                         settings={**figure.settings, **table.settings, **point},
-                        device=device_of(table),
+                        device=table.device,
                         device_name=table.device_name,
                         threads=of_row.get("threads", table.threads),
                         batch=batch,
@@ -223,7 +223,7 @@ def test_a_straight_line_with_a_start_of_its_own_is_linear_and_a_parabola_is_not
 CROSSING: dict[str, Any] = {
     "over": "n_rec",
     "first": {"device": "cpu"},
-    "second": {"device": "cuda"},
+    "second": {"device": "gpu"},
     "free": ["unit", "threads"],
 }
 
@@ -234,7 +234,7 @@ def crossing_rows(
     return [
         row(1e-3 * s, noise=noise, n_rec=n, device=d, threads=t)
         for n in values
-        for d, s, t in (("cpu", n / at, 1), ("cuda", 1.0, None))
+        for d, s, t in (("cpu", n / at, 1), ("gpu", 1.0, None))
     ]
 
 
@@ -255,7 +255,7 @@ def test_rows_that_end_before_the_band_cannot_tell_a_crossing() -> None:
 
 
 def test_of_several_thread_counts_the_fastest_stands_for_the_cpu() -> None:
-    rows = [row(4.0, device="cpu", threads=1), row(2.0, device="cpu", threads=8), row(1.0, device="cuda")]
+    rows = [row(4.0, device="cpu", threads=1), row(2.0, device="cpu", threads=8), row(1.0, device="gpu")]
     assert judge_one(
         claim("ratio", least=1.0, **{k: v for k, v in CROSSING.items() if k != "over"}), rows
     ).effect == pytest.approx(2.0)
@@ -304,7 +304,7 @@ def test_a_claim_that_fails_in_one_framework_does_not_hold_and_names_it() -> Non
 
 def test_what_is_missing_is_named_no_gpu_no_rows_failed_rows_and_one_unit_where_two_are_asked() -> None:
     sides = {k: v for k, v in CROSSING.items() if k != "over"}
-    rows = [row(1.0, device="cpu"), row(None, device="cuda", state="no GPU")]
+    rows = [row(1.0, device="cpu"), row(None, device="gpu", state="no GPU")]
     missing = judge_one(claim("ratio", **sides, least=1.0), rows)
     assert missing.ruling == "can't tell" and "no GPU rows" in missing.reason and "1 no GPU" in missing.reason
     assert judge_one(claim("ratio", **sides, least=1.0), []).reason.startswith("no rows for it")

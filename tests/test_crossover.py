@@ -21,7 +21,7 @@ from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 from windtunnel.strategy import Strategy
-from windtunnel.study.crossover.crossing import Crossover, Timing
+from windtunnel.study.crossover.crossing import Crossover, StepTiming
 from windtunnel.study.crossover.crossover import find
 from windtunnel.study.crossover.sides import Sides
 
@@ -38,8 +38,8 @@ def gpu(_: int) -> float:
     return 5e-3
 
 
-def timing(seconds: float, spread: float, origin: str) -> Timing:
-    return Timing(
+def timing(seconds: float, spread: float, origin: str) -> StepTiming:
+    return StepTiming(
         seconds=seconds,
         low_seconds=seconds * math.exp(-spread),
         high_seconds=seconds * math.exp(spread),
@@ -64,10 +64,10 @@ class Stand:
         self.bias, self.noise, self.spread, self.absent = bias, noise, spread, absent
         self.rng, self.asked = numpy.random.default_rng(3), list[tuple[str, int]]()
 
-    def forecast(self, side: str, value: int) -> Timing:
+    def forecast(self, side: str, value: int) -> StepTiming:
         return timing(self.curves[side](value) * (self.bias if side == "cpu" else 1.0), 0.2, "forecast")
 
-    def measure(self, side: str, value: int, again: int) -> Timing:
+    def measure(self, side: str, value: int, again: int) -> StepTiming:
         if side == self.absent:
             raise Unavailable("There is no GPU here.")
         self.asked.append((side, value))
@@ -81,7 +81,7 @@ class Stand:
         self,
         over: tuple[str, int, int] = RANGE,
         measured: bool = True,
-        spent: Callable[[], bool] = lambda: False,
+        is_time_up: Callable[[], bool] = lambda: False,
     ) -> Crossover:
         return find(
             "rnn",
@@ -89,7 +89,7 @@ class Stand:
             ("cpu", "cuda"),
             forecast=self.forecast,
             measure=self.measure if measured else None,
-            spent=spent,
+            is_time_up=is_time_up,
         )
 
 
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_tell_is_measured_again_and_no_more_than_three_times
     stand = Stand(gpu, lambda n: 5.05e-3, spread=0.1)
     found = stand.find()
     counts = [stand.asked.count(asked) for asked in set(stand.asked)]
-    assert max(counts) == 3 and not found.crossings and "cannot be told apart" in found.sentence()
+    assert max(counts) == 3 and not found.crossings and "no clear difference" in found.sentence()
 
 
 def test_where_they_never_cross_it_is_said_who_wins_everywhere_and_by_how_much() -> None:
@@ -172,7 +172,7 @@ def test_a_measurement_that_went_astray_is_measured_again_and_makes_no_crossing(
     stand = Stand(lambda n: 1e-3, gpu)
     plain, seen = stand.measure, list[int]()
 
-    def once_astray(side: str, value: int, again: int) -> Timing:
+    def once_astray(side: str, value: int, again: int) -> StepTiming:
         if side == "cpu" and value not in (10, 5000) and not seen:
             seen.append(value)
             return timing(20e-3, 0.01, "measured")
@@ -187,7 +187,7 @@ def test_a_place_that_fails_is_named_and_the_search_goes_on_beside_it() -> None:
     stand = Stand(cpu, gpu, bias=2.0)
     plain = stand.measure
 
-    def fails(side: str, value: int, again: int) -> Timing:
+    def fails(side: str, value: int, again: int) -> StepTiming:
         if side == "cuda" and (500 <= value <= 560 or value > 3000):
             raise MeasurementFailed("A process was ended by SIGSEGV.", state="crashed")
         return plain(side, value, again)
@@ -205,7 +205,7 @@ def test_what_does_not_fit_by_forecast_is_left_out_of_the_comparison() -> None:
     stand = Stand(cpu, gpu)
     plain = stand.forecast
 
-    def too_large(side: str, value: int) -> Timing:
+    def too_large(side: str, value: int) -> StepTiming:
         if side == "cuda" and value > 2000:
             raise DoesNotFit("needs 90 GiB")
         return plain(side, value)
@@ -242,20 +242,20 @@ def test_a_side_that_is_never_surely_faster_still_crosses_where_the_numbers_do()
 def test_when_time_allows_two_places_that_agree_the_forecast_is_given_and_said_to_be_one() -> None:
     expected, stand = Stand(cpu, gpu), Stand(lambda n: 1e-3, gpu)
     stand.forecast = expected.forecast  # type: ignore[method-assign]
-    found = stand.find(spent=lambda: True)
+    found = stand.find(is_time_up=lambda: True)
     assert {value for _, value in stand.asked} == {10, 632}
     assert found.at == found.forecast_at and any("by forecast" in caution for caution in found.cautions)
 
 
 def test_two_places_that_differ_are_enough_for_a_wide_interval() -> None:
-    found = Stand(cpu, gpu, bias=0.3).find(spent=lambda: True)
+    found = Stand(cpu, gpu, bias=0.3).find(is_time_up=lambda: True)
     assert found.crossings[0].low == 10 and found.crossings[0].high == pytest.approx(1252, abs=20)
 
 
 def test_without_any_forecast_measurements_alone_bisect_to_the_place() -> None:
     stand = Stand(cpu, gpu)
 
-    def none(side: str, value: int) -> Timing:
+    def none(side: str, value: int) -> StepTiming:
         raise Unavailable("jax cannot be forecast.")
 
     stand.forecast = none  # type: ignore[method-assign]
@@ -266,8 +266,8 @@ def test_without_any_forecast_measurements_alone_bisect_to_the_place() -> None:
 
 def test_when_time_is_up_the_answer_so_far_is_given_and_said_to_be_so() -> None:
     stand = Stand(cpu, gpu, bias=3.0)
-    found = stand.find(spent=lambda: len(stand.asked) >= 4)
-    assert len(stand.asked) <= 4 and any("time was up" in caution for caution in found.cautions)
+    found = stand.find(is_time_up=lambda: len(stand.asked) >= 4)
+    assert len(stand.asked) <= 4 and any("time limit" in caution for caution in found.cautions)
 
 
 @pytest.mark.parametrize("over", [("n_rec", 10, 10), ("n_rec", 0, 5), ("n_rec", 9, 3)])

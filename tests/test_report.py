@@ -88,7 +88,7 @@ def published() -> list[Row]:
     usual = {
         "case": "K80",
         "label": "theano:scan",
-        "device": "cuda",
+        "device": "gpu",
         "device_name": "k80",
         "threads": None,
         "origin": "published",
@@ -129,7 +129,7 @@ def measured(label: str, seed: int = 0, failing: bool = True) -> list[Row]:
 
 
 def forecasts() -> list[Row]:
-    usual = {"device": "cuda", "device_name": "h200", "origin": "forecast", "case": "gpu"}
+    usual = {"device": "gpu", "device_name": "h200", "origin": "forecast", "case": "gpu"}
     return [
         row(n_rec, n_steps, **usual, step_seconds=1e-3 * n_steps) for n_rec in N_REC for n_steps in N_STEPS
     ]
@@ -401,7 +401,7 @@ def test_the_work_grows_with_the_cells_and_not_with_their_square(without: set[st
 def test_a_line_is_held_against_its_own_case_else_the_same_kind_of_unit_else_the_only_one() -> None:
     old = [
         row(origin="published", case=case, device_name=case, device=device, step_seconds=s)
-        for case, device, s in (("K80", "cuda", 4.0), ("mac", "cpu", 2.0))
+        for case, device, s in (("K80", "gpu", 4.0), ("mac", "cpu", 2.0))
     ]
     here = [
         row(case="ours", device="cpu", step_seconds=1.0),
@@ -425,8 +425,8 @@ def test_times_are_compared_by_the_example_whatever_the_batch() -> None:
 def test_lines_are_named_by_no_more_than_what_tells_them_apart() -> None:
     rows = [
         row(),
-        row(device="cuda", device_name="h200"),
-        row(device="cuda", device_name="h200", data="streamed"),
+        row(device="gpu", device_name="h200"),
+        row(device="gpu", device_name="h200", data="streamed"),
         row(label="jax:scan"),
     ]
     assert sorted(line.name for line in sheet(Figure(), rows).lines) == [
@@ -453,7 +453,7 @@ def test_what_could_not_be_asked_here_is_named_without_filling_the_tables() -> N
     rows = [
         *published(),
         *(
-            replace(each, state="no gpu here", device="cuda")
+            replace(each, state="no gpu here", device="gpu")
             for each in measured("torch:graph", failing=False)
         ),
     ]
@@ -663,7 +663,7 @@ def test_every_label_of_the_catalogue_has_a_fixed_colour_and_lines_of_one_colour
                 told.label for told in figure.published
             } <= set(known)
     assert set(known.values()) <= {charts.INK, *charts.COLOURS}
-    rows = [replace(each, device=device) for each in measured("torch:loop") for device in ("cpu", "cuda")]
+    rows = [replace(each, device=device) for each in measured("torch:loop") for device in ("cpu", "gpu")]
     drawn = sheet(Figure(), [*rows, *measured("keras-torch:train")])
     encoding = charts.against(drawn, "n_steps", drawn.lines, {"n_rec": 10}).spec["layer"][0]
     assert len(set(encoding["encoding"]["color"]["scale"]["range"])) == 1, (

@@ -177,15 +177,15 @@ def test_cells_of_one_device_can_be_chosen(tmp_path: Path) -> None:
     study = studies.find(str(own_study(tmp_path / "mine", GPU_TOO)))
     chosen = {
         devices: cells_of(study, 2, Choice(devices=devices))
-        for devices in ((), ("cpu",), ("cuda",), ("cpu", "cuda"))
+        for devices in ((), ("cpu",), ("gpu",), ("cpu", "gpu"))
     }
     assert {devices: len(cells) for devices, cells in chosen.items()} == {
         (): 24,
         ("cpu",): 12,
-        ("cuda",): 12,
-        ("cpu", "cuda"): 24,
+        ("gpu",): 12,
+        ("cpu", "gpu"): 24,
     }
-    assert {(cell.task.device, cell.case) for cell in chosen["cuda",]} == {("cuda", "gpu")} and {
+    assert {(cell.task.device, cell.case) for cell in chosen["gpu",]} == {("gpu", "gpu")} and {
         cell.case for cell in chosen["cpu",]
     } == {"cpu"}
 
@@ -304,7 +304,7 @@ def dry(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("word", "devices"),
-    [("cpu", {"cpu"}), ("cuda", {"cuda"}), ("gpu", {"cuda"}), ("cpu,cuda", {"cpu", "cuda"})],
+    [("cpu", {"cpu"}), ("cuda", {"gpu"}), ("gpu", {"gpu"}), ("cpu,cuda", {"cpu", "gpu"})],
 )
 def test_a_run_may_be_of_one_device_alone(tmp_path: Path, word: str, devices: set[str]) -> None:
     tasks = dry(tmp_path, "--on", word)
@@ -342,7 +342,7 @@ def a_task(framework: str, variant: str, n_steps: int = 100, **other: Any) -> Ta
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path: Path, device: str) -> None:
     known = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False)
     loop, (short, fused, long) = (
@@ -383,10 +383,10 @@ def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(
 
 def test_nothing_is_forecast_that_the_fused_engine_cannot_do() -> None:
     assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(
-        a_task("fused", "epoch", device="cuda")
+        a_task("fused", "epoch", device="gpu")
     )
     assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(
-        a_task("fused", "epoch", device="cuda", data="streamed")
+        a_task("fused", "epoch", device="gpu", data="streamed")
     )
     assert (
         not can_be_forecast(a_task("torch", "epoch"))

@@ -20,7 +20,7 @@ NEVER_FAILED = ("done", "waiting", *APART)
 _PARTS: tuple[
     tuple[str, Callable[[Any], str]], ...
 ] = (  # what tells lines apart, in the order in which a name says it
-    ("device", lambda word: {"cuda": "GPU", "cpu": "CPU"}.get(word, word)),
+    ("device", lambda word: {"gpu": "GPU", "cpu": "CPU"}.get(word, word)),
     ("device_name", str),
     ("threads", lambda n: f"{n} thread{'' if n == 1 else 's'}"),
     ("data", lambda word: f"{word} data"),

@@ -210,8 +210,8 @@ def _side_of_band(claim: Claim, low: float, high: float) -> str:
 def _why_missing(claim: Claim, chosen: Sequence[Row], done: Sequence[Row], missing: str) -> str:
     """Why nothing could be compared: no such rows, rows that failed or wait, or a device that is not here."""
     absent = Counter(row.state for row in chosen if row.state != "done")
-    if any(row.state != "done" and row.device == "cuda" for row in chosen) and not any(
-        row.device == "cuda" for row in done
+    if any(row.state != "done" and row.device == "gpu" for row in chosen) and not any(
+        row.device == "gpu" for row in done
     ):
         missing = f"no GPU rows: {missing}" if missing else "no GPU rows"
     states = ", ".join(f"{count} {state}" for state, count in absent.most_common())

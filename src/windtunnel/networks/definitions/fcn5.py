@@ -41,9 +41,7 @@ def start(settings: Settings, batch: int, rng: numpy.random.Generator) -> Start:
     return start_of_layers(settings.layers, "sigmoid", batch, rng)
 
 
-def start_of_layers(
-    widths: Sequence[int], activation: str, batch: int, rng: numpy.random.Generator
-) -> Start:
+def start_of_layers(widths: Sequence[int], activation: str, batch: int, rng: numpy.random.Generator) -> Start:
     """A stack of linear layers that sorts uniform vectors into classes: a matrix and a bias for each layer."""
     weights: dict[str, Array] = {}
     for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):

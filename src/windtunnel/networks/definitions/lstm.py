@@ -56,5 +56,6 @@ def start(settings: Settings, batch: int, rng: numpy.random.Generator) -> Start:
         weights[f"b_state{layer}"] = zeros(4 * width)
     weights["w_head"] = scaled(rng, width, settings.alphabet)
     weights["b_head"] = zeros(settings.alphabet)
-    text = rng.integers(0, settings.alphabet, (count_batches(batch * settings.length), batch, settings.length + 1))
+    count = count_batches(batch * settings.length)
+    text = rng.integers(0, settings.alphabet, (count, batch, settings.length + 1))
     return Start(weights=weights, inputs=text[:, :, :-1], targets=text[:, :, 1:], loss="cross-entropy")

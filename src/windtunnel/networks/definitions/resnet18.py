@@ -12,11 +12,9 @@ from windtunnel.networks.definitions.checks import check_images
 
 LEAST_SIZE = 32  # the image is halved five times
 SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
-TRIALS = (
-    Trial(
-        settings={"classes": 7, "size": 32, "width": 4, "rate": 0.001}, batch=2, optimizer="momentum", data="streamed"
-    ),
-)
+# The last blocks have one pixel per image. With few images there, batch normalisation amplifies rounding errors.
+_SMALL = {"classes": 7, "size": 32, "width": 4, "rate": 0.001}
+TRIALS = (Trial(settings=_SMALL, batch=16, optimizer="momentum", data="streamed"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
