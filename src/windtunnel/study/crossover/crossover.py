@@ -223,8 +223,8 @@ class _Search:
         if earlier is not None and not errors:
             timings = {side: _combine(earlier.timings.get(side), timings[side]) for side in self.between}
         self.measured[value] = Point(value=value, timings=timings, errors=errors, origin="measured")
-        for side, error in errors.items():
-            self._caution(f"{side} failed at {value:,}: {error.splitlines()[0]}")
+        for side, message in errors.items():
+            self._caution(f"{side} failed at {value:,}: {message.splitlines()[0]}")
 
     def _time(self, side: str, value: int, again: int) -> StepTiming:
         """Measured where possible, else forecast."""
