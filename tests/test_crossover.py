@@ -230,7 +230,9 @@ def test_without_a_gpu_its_side_is_forecast_and_marked_so() -> None:
 
 
 def test_a_side_that_is_never_surely_faster_still_crosses_where_the_numbers_do() -> None:
-    """Beside a forecast that may be off by a half the CPU is nowhere surely ahead, and the interval says so by reaching to the end."""
+    """Beside a forecast that may be off by a half the CPU is nowhere surely ahead, and the interval says so
+    by reaching to the end.
+    """
     found = Stand(lambda n: 4.5e-3 + 1e-8 * n**2, gpu, absent="cuda").find()
     assert (
         found.crossings[0].low == 10

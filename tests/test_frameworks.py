@@ -1,4 +1,5 @@
-"""One contract for every installed framework: the same work from the same weights, correct timing, failures by name.
+"""One contract for every installed framework: the same work from the same weights, correct timing, failures
+by name.
 
 WINDTUNNEL_ALL_FRAMEWORKS=1 first builds the environments of all frameworks, and then tests them all.
 """
@@ -102,7 +103,10 @@ class TestContract:
             assert trace["ready"]["dtype"] == "float32"
 
     def test_twice_the_steps_take_twice_the_time(self, name: str, timed: dict[str, Any]) -> None:
-        """A clock that does not wait for the work reads about 1. Other processes may disturb one run, but not three."""
+        """A clock that does not wait for the work reads about 1.
+
+        Other processes may disturb one run, but not three.
+        """
         ratios = [timed["done"]["linear"]]
         task = small(name, catalogue.named(name).variants["rnn"][0])
         while not 1.5 < ratios[-1] < 2.7 and len(ratios) < 3:
@@ -147,7 +151,9 @@ def apart(losses: list[float], right: Any) -> float:
 
 class TestReference:
     def test_its_gradients_are_those_of_autograd(self) -> None:
-        """Every loss after the first depends on earlier gradients; this test names the gradient that is wrong."""
+        """Every loss after the first depends on earlier gradients; this test names the gradient that is
+        wrong.
+        """
         for case in ({"settings": SMALL}, {"settings": {**SMALL, "activation": "sigmoid"}, "batch": 4}):
             problem = base.problem_of(Task(framework="numpy", variant="hand", job="rnn", **case))
             w = {name: torch.tensor(value, requires_grad=True) for name, value in problem.weights.items()}
@@ -384,7 +390,8 @@ class TestCatalogue:
 
     def test_looking_at_frameworks_imports_none(self) -> None:
         code = (
-            "from windtunnel.measurement import frameworks as f; [(f.named(n), f.python_for(n)) for n in f.names()]; import sys; "
+            "import sys; from windtunnel.measurement import frameworks as f; "
+            "[(f.named(n).variants, f.python_for(n)) for n in f.names()]; "
             "print([m for m in ('torch', 'jax', 'keras', 'tensorflow', 'mxnet') if m in sys.modules])"
         )
         assert (
@@ -397,7 +404,10 @@ class TestCatalogue:
 
 @pytest.fixture
 def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment is a folder with an interpreter. Calls of pip are written to `calls`, and fail where `fail` exists."""
+    """An environment is a folder with an interpreter.
+
+    Calls of pip are written to `calls`, and fail where `fail` exists.
+    """
     monkeypatch.setenv(catalogue.PLACE_VARIABLE, str(tmp_path / "place"))
 
     def call(command: list[str], framework: Any, what: str, around: Any = None) -> None:
@@ -481,22 +491,22 @@ class TestCommandLine:
         )
 
     def test_list_shows_every_framework_and_those_that_are_gone(self) -> None:
-        seen = self.command("list")
-        assert seen.returncode == 0
+        done = self.command("list")
+        assert done.returncode == 0
         for name in (*catalogue.names(), *catalogue.names(gone=True)):
-            assert name in seen.stdout
+            assert name in done.stdout
         rows = {row["name"]: row for row in json.loads(self.command("list", "--json").stdout)}
         assert (
             rows["torch"]["versions"]["torch"] == torch.__version__ and rows["caffe"]["successor"] == "torch"
         )
 
     def test_check_prints_a_line_for_every_task(self) -> None:
-        seen = self.command("check", "numpy")
-        assert seen.returncode == 0 and seen.stdout.count("the same") == len(agreement.tasks("numpy"))
+        done = self.command("check", "numpy")
+        assert done.returncode == 0 and done.stdout.count("the same") == len(agreement.tasks("numpy"))
 
     def test_a_framework_that_cannot_be_installed_says_why(self) -> None:
-        seen = self.command("install", "cntk")
-        assert seen.returncode == 2 and "successor is torch" in seen.stderr
+        done = self.command("install", "cntk")
+        assert done.returncode == 2 and "successor is torch" in done.stderr
 
 
 def test_a_framework_that_does_other_work_does_not_agree() -> None:

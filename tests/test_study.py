@@ -77,7 +77,9 @@ def test_a_published_time_is_a_steps_time_in_the_papers_unit(tmp_path: Path) -> 
 
 
 def test_every_published_number_of_the_recurrent_study_is_there() -> None:
-    """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints them."""
+    """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints
+    them.
+    """
     study = studies.find("brandfonbrener-2017")
     printed = {
         figure.name: [v for p in figure.published for row in p.table for v in row] for figure in study.figures
@@ -126,7 +128,9 @@ def test_the_guides_data_flow_figures_add_up() -> None:
 
 @pytest.mark.parametrize("name", studies.names())
 def test_cases_of_the_catalogue_name_variants_that_frameworks_have(name: str) -> None:
-    """A framework may lack a case's device, which its rows say after a run; a variant that it lacks is a mistake."""
+    """A framework may lack a case's device, which its rows say after a run; a variant that it lacks is a
+    mistake.
+    """
     for cell in cells_of(studies.find(name), cores=4):
         known = frameworks.named(cell.task.framework)
         assert cell.task.variant in known.variants[cell.task.job], (cell.figure, cell.task.label)
@@ -134,7 +138,7 @@ def test_cases_of_the_catalogue_name_variants_that_frameworks_have(name: str) ->
 
 
 def test_a_study_may_sweep_the_settings_of_a_step_and_no_others() -> None:
-    """Every job that a framework builds can be studied; what a lesson or PyTorch alone needs cannot be swept."""
+    """A study can use every job that a framework builds. It cannot sweep what only a lesson has."""
     assert set(frameworks.jobs()) == {"rnn", "fcn5", "ffn", "lstm", "resnet18"}
     for job in frameworks.jobs():
         fields = {field.name for field in dataclasses.fields(networks.named(job).settings)}
@@ -234,7 +238,8 @@ def test_a_slip_in_a_study_file_is_named_with_the_file(tmp_path: Path, old: str,
 def test_a_plot_of_a_line_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     folder = own_study(tmp_path / "mine")
     (folder / "figure-2.toml").write_text(
-        'title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n'
+        'title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n'
+        '[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n'
     )
     with pytest.raises(BadRecord, match="no case 'K81'"):
         studies.find(str(folder))

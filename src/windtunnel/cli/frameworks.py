@@ -46,7 +46,7 @@ An installation that fails or is interrupted leaves nothing behind.
 
 @app.command(
     "list",
-    help="Every framework: version, place, devices, jobs and variants; and those that can no longer be installed.\n\n"
+    help="Every framework: where it is, version, devices, jobs; and which can no longer be installed.\n\n"
     "Example: windtunnel frameworks list --json",
 )
 def list_frameworks(as_json: words.Json = False) -> None:

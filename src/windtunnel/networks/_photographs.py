@@ -1,4 +1,4 @@
-"""What the networks that classify photographs share: checked settings, synthetic batches, and a lesson on small images."""
+"""Shared by networks that classify photographs: checks, synthetic batches, and a lesson on small images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Optimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
 
 def he_weights(model: nn.Module) -> nn.Module:
-    """He et al. 2015: convolutions keep the variance of what relu lets through; without it deep plain networks do not start."""
+    """He et al. 2015: convolutions keep the variance after relu. Deep networks do not learn without it."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -38,7 +38,7 @@ def he_weights(model: nn.Module) -> nn.Module:
 def build(
     job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32
 ) -> Workload:
-    """A job that classifies random images of the size that the settings ask for."""
+    """A job that classifies random images of the size in the settings."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
@@ -91,7 +91,10 @@ def teach(
 def resized(
     job: str, largest: int, data: Dataset, least: int, multiple: int = 1
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """The data's own size, no larger than the setting and no smaller than the network can take; values around 0; a word if it changed."""
+    """The images at their own size within the limits of setting and network, with values around 0.
+
+    The second part of the result is a caution where the size changed.
+    """
     if "images" not in data.train:
         raise BadRecord(
             f"job {job}: learns from images, which the data set {data.name} has not.",

@@ -18,7 +18,7 @@ DATA = "digits"
 
 
 def build(settings: Settings) -> Workload:
-    """Sigmoid layers, softmax cross-entropy, plain gradient descent, mini-batches of 64 synthetic examples."""
+    """Sigmoid layers, softmax cross-entropy, gradient descent, mini-batches of 64 synthetic examples."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return torch.rand(n, settings.layers[0]), torch.randint(0, settings.layers[-1], (n,))
@@ -35,7 +35,10 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """The same hidden layers between as many inputs and classes as the data has, taught by Adam: plain descent through sigmoids takes days."""
+    """The same hidden layers, with the inputs and classes of the data.
+
+    The lesson uses Adam, because gradient descent through sigmoids takes days.
+    """
     images.fitted(settings, data, "fcn5")
     shown = data.train["images"]
     layers = (shown[0].numel(), *settings.layers[1:-1], data.facts["classes"])

@@ -36,7 +36,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Cross-entropy and Adam on images or rows of a table; examined by accuracy on what was never seen."""
+    """Cross-entropy and Adam on images or rows of a table; the exam is the accuracy on held-out examples."""
     images.fitted(settings, data, "ffn")
     shown = data.train["images"]
     fitted = dataclasses.replace(settings, inputs=shown[0].numel(), classes=data.facts["classes"])
@@ -63,8 +63,8 @@ def caution(settings: Settings) -> tuple[str, ...]:
     if settings.nodes >= settings.inputs:
         return ()
     return (
-        f"{settings.nodes} hidden nodes for {settings.inputs} inputs: a feed-forward network profits when the hidden layer "
-        "has as many nodes as there are inputs, or more (Wuensche 2018, section III.B).",
+        f"{settings.nodes} hidden nodes for {settings.inputs} inputs: a feed-forward network profits when "
+        "the hidden layer has as many nodes as there are inputs, or more (Wuensche 2018, section III.B).",
     )
 
 

@@ -3,8 +3,8 @@
 state(t)  = f(input(t) W_in + state(t-1) W_rec + b_rec),   f = relu or sigmoid
 output(t) = state(t) W_out + b_out
 
-measured one example at a time on uniform noise from (-5, 5) with clipped gradient descent at rate 0.001, as the paper does.
-It is taught for real on perceptual decisions (Song, Yang and Wang 2016), in mini-batches and with Adam.
+It is measured as in the paper: one example at a time, uniform noise from (-5, 5), clipped gradient descent at
+rate 0.001. Its lesson is perceptual decisions (Song, Yang and Wang 2016), in mini-batches and with Adam.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DATA = "decision"
 
 
 class LoopRNN(nn.Module):
-    """One Python loop over time, the way the equations read."""
+    """One Python loop over time, as the equations read."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ModuleRNN(nn.Module):
 
 
 def build(settings: Settings) -> Workload:
-    """The paper's job; its tensors are laid out time first, as PyTorch's recurrent modules expect."""
+    """The paper's job. Its tensors have time as their first axis, as PyTorch's recurrent modules expect."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return _noise(settings.n_steps, n, settings.n_in), _noise(settings.n_steps, n, settings.n_out)
@@ -88,7 +88,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Choose the stronger of two noisy inputs: the error counts in the decision period alone, where the stimulus is gone."""
+    """Choose the stronger of two noisy inputs. The error counts in the decision period after the stimulus."""
     if "coherences" not in data.train:
         raise BadRecord(
             f"job rnn: learns perceptual decisions, which the data set {data.name} has not.",
@@ -98,10 +98,10 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     fitted = dataclasses.replace(
         settings, n_in=data.facts["inputs"], n_out=data.facts["choices"], n_steps=n_steps
     )
-    _, asked = decision.periods(n_steps)
+    _, decision_start = decision.periods(n_steps)
 
     def loss(model: nn.Module, pair: tuple[Tensor, ...]) -> Tensor:
-        outputs = model(pair[0].transpose(0, 1))[asked:]
+        outputs = model(pair[0].transpose(0, 1))[decision_start:]
         return F.mse_loss(outputs, F.one_hot(pair[1], fitted.n_out).to(outputs.dtype).expand_as(outputs))
 
     learn = Stage(
@@ -123,14 +123,17 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
-    """The same stage with whole epochs in one call each, where the device's engine takes the network; batches are then all full."""
+    """The same stage with each epoch in one call, where the engine can run the network.
+
+    All batches are then full.
+    """
     inputs, choices = data.train["inputs"], data.train["choices"]
-    _, asked = decision.periods(settings.n_steps)
+    _, decision_start = decision.periods(settings.n_steps)
     targets = F.one_hot(choices, settings.n_out).float()[:, None].expand(-1, settings.n_steps, -1)
     examples = Examples(
         inputs=inputs.numpy(),
         targets=targets.numpy(),
-        mask=(torch.arange(settings.n_steps) >= asked).float().numpy(),
+        mask=(torch.arange(settings.n_steps) >= decision_start).float().numpy(),
     )
     batch = min(settings.lesson_batch, len(inputs))
     adam = Optimizer(name="adam", rate=settings.lesson_rate, clip_norm=settings.clip_norm)

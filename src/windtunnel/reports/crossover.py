@@ -14,8 +14,10 @@ Encoding = dict[str, Any]
 
 
 def chart(crossover: Crossover) -> Chart:
-    """Forecasts are lines with a band, measurements filled points with their intervals. Each crossing is a vertical line in
-    its shaded interval."""
+    """Forecasts are lines with a band, measurements filled points with their intervals.
+
+    Each crossing is a vertical line in its shaded interval.
+    """
     x = {
         "field": "x",
         "type": "quantitative",

@@ -32,8 +32,8 @@ _THREADS = re.compile(r"^(?:(\d+)\*)?cores$")
 class StudyCase:
     """One line of a figure, for each of its `labels` (framework:variant).
 
-    `threads` is a number, "cores" or "2*cores" of the machine. Quick runs leave out a case where `quick` is false, because
-    it takes long to compile.
+    `threads` is a number, "cores" or "2*cores" of the machine. Quick runs leave out a case with `quick` =
+    false, which takes long to compile.
     """
 
     name: str
@@ -49,7 +49,10 @@ class StudyCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A table the authors printed, in their unit. `rows` and `columns` name one axis each; "na" is an empty cell."""
+    """A table the authors printed, in their unit.
+
+    `rows` and `columns` name an axis each; "na" is an empty cell.
+    """
 
     case: str
     label: str
@@ -100,10 +103,12 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure or table: what is swept for which cases, what the authors printed, or the plot drawn from other figures.
+    """One figure or table: what is swept for which cases, what the authors printed, or a plot of other
+    figures.
 
-    `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis for a quick
-    run, where its first and last take too long. `longer` multiplies the time for which each process is measured.
+    `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis
+    for a quick run, where its first and last take too long. `longer` multiplies the measuring time of each
+    process.
     """
 
     name: str
@@ -189,7 +194,7 @@ def find(word: str) -> Study:
         )
     raise UnknownName(
         f"No study is named {word!r}.",
-        hint=nearest(word, names()) + " A folder with a study.toml can be given too.",
+        hint=nearest(word, names()) + " Or name a folder with a study.toml.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Frameworks under one contract: the same job from the same weights in each, timed in a fresh process of the Python that has it."""
+"""Frameworks under one contract: the same job from the same weights, timed in a process of their Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a framework does the same work as the reference: losses of ten steps, parameters and dtype, for every job.
+"""Whether a framework does the same work as the reference: losses, parameters and dtype for every job.
 
 The reference is NumPy by hand. PyTorch is the reference for the jobs that NumPy does not build.
 """
@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`apart` is the largest relative difference of a loss; `difference` says what differs from the reference, if anything."""
+    """`apart` is the largest relative difference of a loss; `difference` says what is not the same."""
 
     task: Task
     apart: float

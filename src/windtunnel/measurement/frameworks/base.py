@@ -1,9 +1,15 @@
-"""The jobs in numbers that every framework starts from: the same weights, data, optimiser and clipping, drawn once with NumPy.
+"""What every framework starts from: the same weights, data, optimiser and clipping, drawn once with NumPy.
 
-A framework's file has `JOBS`, the jobs that it can build by name, each with its variants; `build(problem, task)`, which returns a
-`Built`; and `environment(task)`, the variables to set before its interpreter starts. It may have `refusal(task)`, why it cannot
-run a task, and `traced(task)`, the step of PyTorch by which a task is forecast. It imports its framework inside these functions
-only, and nothing of ours that needs more than NumPy: MXNet needs a NumPy of 2022.
+A framework's file has
+
+- `JOBS`: the jobs that it builds, by name, each with its variants;
+- `build(problem, task)`, which returns a `Built`;
+- `environment(task)`: variables to set before its interpreter starts;
+- perhaps `refusal(task)`: why it cannot run a task;
+- perhaps `traced(task)`: the step of PyTorch by which a task is forecast.
+
+It imports its framework inside these functions only, and no file of this package that needs more than NumPy,
+because MXNet runs with a NumPy of 2022.
 """
 
 from __future__ import annotations
@@ -68,10 +74,11 @@ class Problem:
 class Built:
     """A job as a framework holds it, ready to step.
 
-    `step()` launches the next step and returns its loss in the framework's own form; `sync()` waits until all work is done;
-    `number` turns a loss into a float. A framework that is driven by the epoch does many steps in a call: `first()` is then a call
-    of one step, and `settle()` chooses how many steps each later call of `step` does, and returns that number. `threads()` is how
-    many threads the framework reports, None where it does not. `built_seconds` is the time of compiling before the first call.
+    `step()` launches the next step and returns its loss in the framework's own form; `sync()` waits until all
+    work is done; `number` turns a loss into a float. A framework that is driven by the epoch does many steps
+    in a call: `first()` is then a call of one step, and `settle()` chooses how many steps each later call of
+    `step` does, and returns that number. `threads()` is the number of threads that the framework reports,
+    None where it reports none. `built_seconds` is the time of compiling before the first call.
     """
 
     step: Callable[[], Any]
@@ -92,7 +99,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochShape:
-    """The sizes by which a probe times whole epochs of a recurrent network: `ends` are inputs and outputs together."""
+    """The sizes by which a probe times epochs of a recurrent network; `ends` counts inputs and outputs."""
 
     n_rec: int
     ends: int
@@ -101,9 +108,9 @@ class EpochShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedStep:
-    """The step of PyTorch by which a framework's task is forecast: the network's settings, the execution and CPU threads.
+    """The step of PyTorch by which a task is forecast: settings of the network, execution and CPU threads.
 
-    `epoch` is set where the framework runs whole epochs in one call, so that its steps launch nothing from the host.
+    `epoch` is set where the framework runs whole epochs in one call: its steps launch nothing from the host.
     """
 
     settings: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The frameworks by name: what each can run, where it is installed, and those that can no longer be installed."""
+"""The frameworks by name: what each can run, where it is installed, and which can no longer be installed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ STAMP = "windtunnel.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """`module` is the file that builds jobs there; `imports` are the libraries that its interpreter must have.
+    """`module` is the file that builds its jobs; `imports` are the libraries that its interpreter must have.
 
-    `environment` names the isolated environment into which `packages` are installed, at the versions in `constraints`; frameworks
-    with the same versions share one. Libraries in `borrows` come from the interpreter that builds the environment, so that both run
-    the same build. A framework that is "gone" has only a `reason` and a `successor`.
+    `environment` names the isolated environment into which `packages` are installed, with dependencies at the
+    versions in `constraints`; frameworks with the same versions share one. Libraries in `borrows` come from
+    the interpreter that builds the environment, so that both run the same build. A framework that is "gone"
+    has only a `reason` and a `successor`.
     """
 
     name: str
@@ -56,14 +57,14 @@ class Framework:
 
     @property
     def variants(self) -> dict[str, tuple[str, ...]]:
-        """The variants of each job that the framework's file can build; nothing is known of a user's own file."""
+        """The variants of each job in the framework's file; those in a user's own file are not known."""
         if self.is_gone or self.is_users_own:
             return {}
         return {job: tuple(variants) for job, variants in file_of(self).JOBS.items()}
 
 
 def names(*, gone: bool = False) -> list[str]:
-    """Every framework that jobs can be built in; with `gone`, those that can no longer be installed instead."""
+    """Every framework that builds jobs; with `gone`, those that can no longer be installed instead."""
     return [f.name for f in _all().values() if f.is_gone == gone]
 
 
@@ -125,7 +126,7 @@ def python_for(name: str) -> Path | None:
 
 
 def stamp_of(framework: Framework) -> dict[str, Any]:
-    """The record written when the framework's environment was built; empty where it, or what it borrows, is missing."""
+    """The record of building the environment; empty where it, or a library that it borrows, is missing."""
     path = environment_of(framework) / STAMP
     if not framework.environment or not path.is_file() or not interpreter(path.parent).exists():
         return {}

@@ -1,4 +1,4 @@
-"""This project's own fused recurrent engine: forward, back through time, clipping and update of many steps in one call."""
+"""This project's fused recurrent engine: forward, backward, clipping and update of many steps in one call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def traced(task: Task) -> TracedStep:
 
 
 def build(problem: Problem, task: Task) -> Built:
-    """One call of `step` goes once over all batches that are kept, as an epoch does; `first` is a call of one step."""
+    """One call of `step` is an epoch: it goes once over all batches. `first` is a call of one step."""
     return JOBS[task.job][task.variant](problem, task)
 
 
@@ -118,7 +118,10 @@ def _on_gpu(problem: Problem, task: Task, epoch: Epoch) -> Built:
 
 
 def _gpu_calls(problem: Problem, task: Task, epoch: Epoch) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """An epoch and a single step, by the kernel that trains many networks; the step of a wide network is a captured graph."""
+    """An epoch and a single step.
+
+    A narrow network runs in the kernel that trains many, a wide one as a CUDA graph.
+    """
     cuda, many = base.library("windtunnel.fused.cuda"), base.library("windtunnel.fused.many")
     feed = base.Feed(list(epoch.order))
     job = many.Job(

@@ -1,4 +1,4 @@
-"""JAX: the step as one compiled function; time is a scan, so that compiling takes as long for ten timesteps as for a thousand."""
+"""JAX: the step as one compiled function. Time is a scan: long sequences compile as fast as short ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POOL = "tf_XLAEigen"  # XLA's name for the threads of its CPU pool
 
 
 def environment(task: Task) -> dict[str, str]:
-    """XLA makes as many threads as NPROC says. On a GPU it multiplies in lower precision unless "highest" is set."""
+    """XLA makes NPROC threads. On a GPU it multiplies in lower precision unless "highest" is set."""
     return {
         "JAX_PLATFORMS": base.platform(task.device),
         "NPROC": str(task.threads),

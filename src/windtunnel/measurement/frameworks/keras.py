@@ -1,4 +1,4 @@
-"""Keras 3 as its users write it, on PyTorch, JAX or TensorFlow: layers, compile, then fit or train_on_batch."""
+"""Keras 3 as its users write it, on PyTorch, JAX or TensorFlow: layers, compile, fit or train_on_batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _trained(keras: Any, task: Task, built: Model) -> dict[str, Any]:
 
 
 def _fitted(keras: Any, task: Task, built: Model, most: int) -> dict[str, Any]:
-    """One call of `step` is an epoch, since each call of `fit` has a cost of its own; `first` is an epoch of one step."""
+    """One call of `step` is an epoch, because `fit` has a cost per call; `first` is an epoch of one step."""
     parts = (built.inputs, built.targets)
     feed = base.Feed([_placed(keras, task, pair) for pair in zip(*parts, strict=True)])
     epoch: list[Any] = []
@@ -92,7 +92,7 @@ def _fitted(keras: Any, task: Task, built: Model, most: int) -> dict[str, Any]:
         return time.perf_counter() - begin
 
     def settle() -> int:
-        """The job's own epoch, or fewer steps where they are slow or would exceed the memory that is kept for data."""
+        """The job's own epoch, or fewer steps where they are slow or need too much memory for data."""
         lay_out(_FEW)
         fit(*epoch)
         step_seconds = max(1e-6, (seconds(lambda: fit(*epoch)) - seconds(lambda: fit(*feed()))) / (_FEW - 1))
@@ -135,7 +135,7 @@ def _stack(keras: Any, problem: Problem) -> Model:
 
 
 def _resnet18(keras: Any, problem: Problem) -> Model:
-    """As PyTorch's. One thing differs, and no training step uses it: the running variance of normalisation is biased here."""
+    """As in PyTorch, but the running variance of batch normalisation is biased; no training step reads it."""
     layers, w = keras.layers, problem.weights
     images = numpy.ascontiguousarray(numpy.moveaxis(problem.inputs, 2, -1))
     inputs = keras.Input(images.shape[2:])
@@ -159,7 +159,7 @@ def _residual(keras: Any, w: Any, block: ResidualBlock, images: Any) -> Any:
 
 
 def _convolved(keras: Any, w: Any, name: str, images: Any, stride: int) -> Any:
-    """A convolution and its normalisation, padded alike on all sides and with the momentum and epsilon of PyTorch."""
+    """A convolution and its batch normalisation, with the padding, momentum and epsilon of PyTorch."""
     kernel, scale, shift = (w[f"{name}.{part}"] for part in ("kernel", "scale", "shift"))
     padding = len(kernel) // 2
     convolution = keras.layers.Conv2D(
@@ -186,7 +186,7 @@ def _backend(task: Task) -> str:
 
 
 def _sync(library: Any, task: Task) -> Any:
-    """Losses come back as numbers of the host, so that only PyTorch on a GPU may still run its last update."""
+    """Losses arrive as numbers on the host, so only PyTorch on a GPU may still be running its last update."""
     return library.cuda.synchronize if _backend(task) == "torch" and task.device == "gpu" else (lambda: None)
 
 

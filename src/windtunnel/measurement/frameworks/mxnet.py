@@ -1,4 +1,4 @@
-"""MXNet 1.9.1, the last release: arrays with autograd, a loop over time or Gluon's layers, and Gluon's trainer."""
+"""MXNet 1.9.1, the last release: arrays with autograd, a loop over time or Gluon's layers, its trainer."""
 
 from __future__ import annotations
 

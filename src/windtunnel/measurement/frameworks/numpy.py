@@ -56,7 +56,10 @@ def clip(gradients: Gradients, most: float) -> None:
 def _learn_recurrent(
     problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
 ) -> tuple[Any, Gradients]:
-    """Backpropagation through time. `states[t]` is the state before timestep t; `states[1:]` are the network's."""
+    """Backpropagation through time.
+
+    `states[t]` is the state before timestep t, `states[t + 1]` the one after.
+    """
     timesteps, batch, _ = inputs.shape
     states = numpy.zeros((timesteps + 1, batch, len(w["w_rec"])), numpy.float32)
     activation, slope = _ACTIVATIONS[problem.activation]

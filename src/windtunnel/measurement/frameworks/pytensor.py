@@ -1,4 +1,4 @@
-"""PyTensor, Theano's living successor: symbolic expressions and shared variables, time as a scan, compiled when the step is built."""
+"""PyTensor, the successor of Theano: symbolic expressions and shared variables, time as a scan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build(problem: Problem, task: Task) -> Built:
 
 
 def _resident(problem: Problem, weights: Weights, forward: Forward) -> Callable[[], Any]:
-    """All batches lie in shared variables, and the step takes the index of one, as Theano's users wrote it."""
+    """All batches are in shared variables. The step takes the index of one, as Theano's users wrote it."""
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     inputs, targets = pytensor.shared(problem.inputs), pytensor.shared(_targets(problem))
     index = pt.lscalar()

@@ -1,4 +1,4 @@
-"""One step that a framework is asked to run: which job in which variant, on what, with which data and optimiser."""
+"""One step for a framework to run: which job in which variant, on what, with which data and optimiser."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from windtunnel.errors import BadRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """`variant` is one of the ways in which the framework's file writes the job: a loop, a module, a scan.
+    """`variant` names how the framework's file writes the job: a loop, a module, a scan.
 
-    `data` is "resident" where all examples are on the device from the start (the paper's shared data), and "streamed" where
-    each batch is copied to it (unshared).
+    `data` is "resident" where all examples are on the device from the start (the paper's shared data), and
+    "streamed" where each batch is copied to it (unshared).
     """
 
     framework: str

@@ -19,7 +19,10 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def set_threads(tf: Any, task: Task) -> None:
-    """The task's threads inside an op, and one op after the other. TensorFlow takes both before its first op only."""
+    """The task's threads inside an op, one op after the other.
+
+    TensorFlow accepts both before its first op only.
+    """
     tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

@@ -104,7 +104,7 @@ def _step(torch: Any, problem: Problem, task: Task, learn: Learn, optimizer: Any
 
 
 def _capture(torch: Any, feed: base.Feed, learn: Learn, optimizer: Any) -> Callable[[], Any]:
-    """The whole step as one CUDA graph, which reads its batch from a fixed address; the warm-up steps are undone."""
+    """The step as one CUDA graph that reads its batch from a fixed address. The warm-up steps are undone."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
     fixed = [tensor.clone() for tensor in feed.batches[0]]
@@ -170,7 +170,7 @@ def _loop(torch: Any, problem: Problem) -> Any:
 
 
 def _module(torch: Any, problem: Problem) -> Any:
-    """nn.RNN adds a second bias to the first. It stays at zero, so that as many parameters learn as elsewhere."""
+    """nn.RNN has a second bias. It stays at zero, so that as many parameters learn as in other variants."""
     w = problem.weights
 
     class Module(torch.nn.Module):  # type: ignore[misc]
@@ -210,7 +210,7 @@ def _lstm(torch: Any, problem: Problem) -> Any:
 
 
 def _resnet18(torch: Any, problem: Problem) -> Any:
-    """The network that is predicted and measured as `resnet18`; PyTorch's kernels are (out, in, height, width)."""
+    """The network that is predicted and measured as `resnet18`. Its kernels are (out, in, height, width)."""
     model = base.library("windtunnel.networks.resnet18").network(problem.settings)
     return _copy(
         torch,

@@ -1,8 +1,8 @@
 """Jobs that any framework can build: settings, initial weights and data, in NumPy alone.
 
-Each job has one file with a frozen `Settings`; `start(settings, batch, rng)`, which draws the weights and batches that every
-framework starts from; and `TRIALS`, small steps by which frameworks are compared. Nothing here imports PyTorch, because the
-environment of another framework may lack it.
+Each job has one file with a frozen `Settings`; `start(settings, batch, rng)`, which draws the weights and
+batches that every framework starts from; and `TRIALS`, small steps by which frameworks are compared. Nothing
+here imports PyTorch, because the environment of another framework may lack it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class StepSettings(Protocol):
 class Start:
     """Weights and data from which every framework takes the same steps.
 
-    `weights` are named in the order of use: matrices are (in, out), kernels (height, width, in, out). `inputs` and `targets` hold
-    one batch after the other. `activation` is that of hidden layers, where a setting or the job chooses it.
+    `weights` are named in the order of use: matrices are (in, out), kernels (height, width, in, out).
+    `inputs` and `targets` hold one batch after the other. `activation` is that of hidden layers, where there
+    is a choice.
     """
 
     weights: Mapping[str, Array]
@@ -93,9 +94,10 @@ class Definition:
 
 
 def held(default: Any, *, at: Any = None) -> Any:
-    """A setting that a framework's step does not have: a lesson's, PyTorch's own, or one that frameworks draw differently.
+    """A setting that a framework's step does not have: it belongs to lessons, to PyTorch, or to random draws.
 
-    No task and no study may set it. The step is the one with this setting at `at`, or at its default.
+    No task and no study may set it. A framework's step is the one with this setting at `at`, or else its
+    default.
     """
     return field(default=default, metadata={_HELD: default if at is None else at})
 
@@ -113,7 +115,7 @@ def named(job: str) -> Definition:
 
 
 def count_batches(numbers: int) -> int:
-    """How many batches of so many numbers are drawn: a hundred, and fewer where they would fill the memory."""
+    """How many batches of so many numbers are drawn: a hundred, or fewer where they would fill the memory."""
     return max(1, min(_MOST_BATCHES, KEPT_BYTES // (4 * numbers)))
 
 

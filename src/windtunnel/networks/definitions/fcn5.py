@@ -17,9 +17,9 @@ TRIALS = (Trial(settings={"layers": (20, 16, 16, 16, 9), "rate": 0.1}, batch=8, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`layers`: widths from input to output, so that a scaled-down copy can be tried first.
+    """`layers`: widths from input to output, so that a smaller copy is possible.
 
-    A lesson has a rate (of Adam), a batch and a number of epochs of its own.
+    A lesson has its own rate (of Adam), batch and number of epochs.
     """
 
     layers: tuple[int, ...] = (26752, 2048, 2048, 2048, 26752)
@@ -42,7 +42,7 @@ def start(settings: Settings, batch: int, rng: numpy.random.Generator) -> Start:
 
 
 def start_of_layers(widths: Sequence[int], activation: str, batch: int, rng: numpy.random.Generator) -> Start:
-    """A stack of linear layers that sorts uniform vectors into classes: a matrix and a bias for each layer."""
+    """A stack of linear layers that classifies uniform vectors: a matrix and a bias for each layer."""
     weights: dict[str, Array] = {}
     for i, (wide, narrow) in enumerate(itertools.pairwise(widths)):
         weights[f"w{i}"] = scaled(rng, wide, narrow)

@@ -15,7 +15,7 @@ TRIALS = (Trial(settings={"inputs": 12, "classes": 5}, batch=16, optimizer="adam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`hidden`: nodes of the hidden layer. Default: twice as many as inputs; the guide asks for at least as many."""
+    """`hidden`: nodes of the hidden layer. Default: twice the inputs; the guide asks for at least as many."""
 
     inputs: int = 64
     hidden: int | None = None

@@ -18,9 +18,11 @@ TRIALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`length`: characters after which the gradient is cut. `batch`: passages in a step. `examples`: passages in an epoch.
+    """`length`: characters after which the gradient is cut.
 
-    Frameworks draw dropout masks from different generators, so their step is compared without dropout.
+    `batch` and `examples`: passages in a step and an epoch.
+
+    A framework's step has no dropout, because each framework draws other masks.
     """
 
     alphabet: int = 96
@@ -43,7 +45,7 @@ class Settings:
 
 
 def start(settings: Settings, batch: int, rng: numpy.random.Generator) -> Start:
-    """Each layer has four gates side by side: input, forget, cell and output, with the two biases that PyTorch's layer has."""
+    """Each layer has its gates input, forget, cell and output in one matrix, and two biases as in PyTorch."""
     characters = rng.standard_normal((settings.alphabet, settings.embedding), dtype=numpy.float32)
     weights: dict[str, Array] = {"characters": characters}
     width = settings.width

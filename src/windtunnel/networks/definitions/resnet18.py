@@ -12,7 +12,7 @@ from windtunnel.networks.definitions.checks import check_images
 
 LEAST_SIZE = 32  # the image is halved five times
 SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
-# The last blocks have one pixel per image. With few images there, batch normalisation amplifies rounding errors.
+# The last blocks see one pixel per image. With two images, batch normalisation amplifies rounding errors.
 _SMALL = {"classes": 7, "size": 32, "width": 4, "rate": 0.001}
 TRIALS = (Trial(settings=_SMALL, batch=16, optimizer="momentum", data="streamed"),)
 
@@ -66,7 +66,10 @@ def blocks(width: int) -> list[ResidualBlock]:
 
 
 def start(settings: Settings, batch: int, rng: numpy.random.Generator) -> Start:
-    """Images are (batch, channels, height, width). A convolution is followed by the scale and shift of its normalisation."""
+    """Images are (batch, channels, height, width).
+
+    Each kernel is followed by scale and shift of its normalisation.
+    """
     weights = _convolution(rng, "stem", 7, settings.channels, settings.width)
     for block in blocks(settings.width):
         weights |= _convolution(rng, f"{block.name}.first", 3, block.channels, block.width)

@@ -25,9 +25,9 @@ TRIALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`variant`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
+    """`variant`: a loop over time as in the paper, PyTorch's own recurrent module, or the fused engine.
 
-    `examples` is the size of an epoch. A lesson has a rate (of Adam), a batch and a number of epochs of its own.
+    `examples`: examples in an epoch. A lesson has its own rate (of Adam), batch and number of epochs.
     """
 
     n_in: int = 2

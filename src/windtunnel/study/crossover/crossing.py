@@ -42,7 +42,7 @@ class Point:
         return math.exp(middle), math.exp(middle - down), math.exp(middle + up)
 
     def sign(self, between: tuple[str, str]) -> int | None:
-        """-1 where the first is surely faster, 1 where the second is, 0 where neither is; None where a side failed."""
+        """-1 where the first is clearly faster, 1 where the second is, 0 for neither; None on failure."""
         ratio = self.ratio(between)
         return None if ratio is None else (1 if ratio[1] > 1 else -1 if ratio[2] < 1 else 0)
 
@@ -59,7 +59,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
-    """The crossings in a range. `forecast_at` is the crossing by forecast alone; None without one, or without a forecast."""
+    """The crossings in a range. `forecast_at` is the crossing by forecast alone, None where there is none."""
 
     job: str
     over: str

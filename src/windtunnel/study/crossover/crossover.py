@@ -1,7 +1,7 @@
-"""Where one device, or one framework, overtakes another: first by forecast, then by a few measurements near there.
+"""Where one device or framework overtakes another: first by forecast, then by a few measurements near there.
 
-`find` knows neither clocks nor frameworks: it calls two functions for seconds. A side that cannot be measured here is
-forecast, and marked so.
+`find` knows neither clocks nor frameworks: it calls two functions for seconds. A side that cannot be measured
+here is forecast, and marked so.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def find(
 ) -> Crossover:
     """The value in `over` (name, low, high) where one of `between` overtakes the other.
 
-    `forecast(side, value)` and `measure(side, value, again)` return timings, or raise an error of ours; Unavailable means
-    that a side cannot be forecast, or measured here, at all. `again` counts earlier measurements of the value.
+    `forecast(side, value)` and `measure(side, value, again)` return timings, or raise an error of ours;
+    Unavailable means that a side cannot be forecast, or measured here, at all. `again` counts earlier
+    measurements of the value.
     """
     name, low, high = over
     if not (0 < low < high):
@@ -125,9 +126,8 @@ class _Search:
             start = min(self.high, max(self.low, round(crossing.at)))
             self._measure(start)
             self._bracket(start, crossing)
-        if not self._brackets(
-            self.measured
-        ):  # the forecast was wrong, or found nothing: search the whole range
+        if not self._brackets(self.measured):
+            # The forecast was wrong, or had no crossing: search the whole range.
             for value in (self.low, self.high, *_grid(self.low, self.high, 5)):
                 self._measure(value)
         self._bisect()
@@ -136,8 +136,10 @@ class _Search:
             self._caution("the time limit came before the interval was as narrow as it could be")
 
     def _bracket(self, start: int, crossing: Crossing) -> None:
-        """Step away from the start, twice as far each time, to a value where the other side wins. Where neither side wins at
-        the start, measure the ends of the forecast's interval."""
+        """Step away from the start, twice as far each time, to a value where the other side wins.
+
+        Where neither side wins at the start, measure the ends of the forecast's interval.
+        """
         sign = self._sign(start)
         if not sign:
             self._measure(round(crossing.high))
@@ -174,7 +176,7 @@ class _Search:
                 a, b = (middle, b) if sign == self._sign(a) else (a, middle)
 
     def _try_inside(self, a: int, b: int) -> tuple[int, int | None]:
-        """The middle of a bracket, or a value beside it where that one fails, and which side is faster there."""
+        """The middle of a bracket, or a value beside it where the middle fails, and which side is faster."""
         middle = _middle(a, b)
         for value in (middle, _middle(a, middle), _middle(middle, b)):
             if a < value < b and not self._stop():
@@ -184,7 +186,7 @@ class _Search:
         return middle, None
 
     def _settle(self) -> None:
-        """Measure again where neither side is clearly faster, and where a value contradicts both its neighbours."""
+        """Measure again where neither side is clearly faster, or a value contradicts the ones beside it."""
         for value in list(self.measured):
             most = 1 if self.absent else _MOST_REPEATS  # repeating a forecast does not improve it
             while (
@@ -242,13 +244,15 @@ class _Search:
         return self.measured[value].sign(self.between) if value in self.measured else None
 
     def _faster(self, point: Point) -> int | None:
-        """Which side is faster by the numbers alone. The interval of a forecast is about its own error, not about where
-        its two curves cross."""
+        """Which side is faster by the numbers alone.
+
+        The interval of a forecast is about its own error, not about where its two curves cross.
+        """
         ratio = point.ratio(self.between)
         return None if ratio is None else (1 if ratio[0] > 1 else -1)
 
     def _brackets(self, points: Mapping[int, Point], by_number: bool = False) -> list[tuple[int, int]]:
-        """Neighbours between which the faster side changes; values without a clearly faster side lie inside."""
+        """Pairs of values between which the faster side changes; values with no clear winner lie inside."""
         signs = [
             (value, self._faster(points[value]) if by_number else points[value].sign(self.between))
             for value in sorted(points)
@@ -285,8 +289,10 @@ class _Search:
         return crossings
 
     def _brackets_to_the_ends(self) -> list[tuple[int, int]]:
-        """As brackets, but an outermost value without a clearly faster side counts by its number: its interval then
-        reaches to the end."""
+        """As brackets, but the first and last value count by their numbers where they have no clear winner.
+
+        The interval of a crossing then reaches to the end of the range.
+        """
         compared = [v for v in sorted(self.measured) if self._sign(v) is not None]
         sure = [v for v in compared if self._sign(v)]
         edges = {v for v in (compared[0], compared[-1]) if v not in sure} if compared else set()
@@ -294,7 +300,7 @@ class _Search:
         return [(a, b) for (a, one), (b, other) in itertools.pairwise(signs) if one != other]
 
     def _reach(self, a: int, b: int) -> tuple[float, float]:
-        """By forecast: out to the next values where the intervals of the forecasts agree, too, which side is faster."""
+        """By forecast: out to the next values where the intervals, too, show which side is faster."""
         below = [
             v
             for v, p in self.forecasts.items()

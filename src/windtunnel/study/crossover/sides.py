@@ -1,6 +1,6 @@
 """The two sides of a crossover: this machine's CPU or GPU, a machine of the catalogue, or a framework.
 
-`cpu` and `cuda` are devices of this machine; without a GPU here, `cuda` is forecast on a machine of the catalogue.
+`cpu` and `cuda` are devices of this machine. Without a GPU here, `cuda` is forecast on one of the catalogue.
 `framework:variant` runs on this machine's CPU, `framework:variant@cuda` on its GPU.
 """
 
@@ -63,7 +63,7 @@ class Sides:
         self._workload(value)
 
     def forecast(self, side: str, value: int) -> StepTiming:
-        """Seconds by forecast, where the side is a machine, or a framework whose file says how it is traced."""
+        """Seconds by forecast, of a machine or of a framework whose file says how it is traced."""
         from windtunnel.prediction import predict
 
         if ":" not in side:
@@ -77,7 +77,7 @@ class Sides:
         return timing_of(predict(workload, machine, strategy), machine, step.epoch)
 
     def measure(self, side: str, value: int, again: int) -> StepTiming:
-        """Seconds by measurement, where the side is of this machine. `again` counts earlier measurements of this value."""
+        """Seconds by measurement on this machine. `again` counts earlier measurements of this value."""
         if ":" in side:
             return self._measure_framework(side, value, again)
         from windtunnel.measurement.measure import measure

@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which of a study's cells: all, or only some figures, frameworks and devices, or only the corners of each grid."""
+    """Which cells of a study: those of some figures, frameworks or devices, or the corners of each grid."""
 
     figures: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()

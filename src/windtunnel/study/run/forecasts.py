@@ -1,4 +1,4 @@
-"""Forecasts of a study's cells, kept in its store: for the time left, for a dry run, and for a device that is not here."""
+"""Forecasts of a study's cells, kept in its store: for the time left, a dry run, and an absent device."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.base import EpochShape
 
 HERE, ABSENT_GPU = "here", "h200"
-_EPOCH_DOUBT = 1.3  # a probe does not vary activations, optimisers or the share of inactive units
+_EPOCH_DOUBT = 1.3  # a probe does not vary activations, optimisers or the share of inactive neurons
 StoredForecast = Mapping[str, Any]
 
 
 def can_be_forecast(task: Task) -> bool:
-    """Whether a framework's file names the step of PyTorch that is traced for it. Nothing is guessed for the others."""
+    """Whether the framework's file names a step of PyTorch to trace for it.
+
+    Nothing is guessed for the others.
+    """
     from windtunnel.measurement import frameworks
 
     return frameworks.traced(task) is not None and frameworks.refusal(task) is None
 
 
 def timing_of(forecast: Forecast, machine: Machine, epoch: EpochShape | None = None) -> StepTiming:
-    """The seconds of one step by a forecast; with `epoch`, of a step among many in one call of the framework."""
+    """Seconds of one step by a forecast; with `epoch`, of a step among many in one call of the framework."""
     if epoch is not None:
         return _in_whole_epochs(forecast, machine, epoch)
     return StepTiming(
@@ -39,8 +42,10 @@ def timing_of(forecast: Forecast, machine: Machine, epoch: EpochShape | None = N
 
 
 def _in_whole_epochs(forecast: Forecast, machine: Machine, epoch: EpochShape) -> StepTiming:
-    """The forecast traces FusedRNN under PyTorch's optimiser, whose step waits for launches from the host. The engine
-    that trains whole epochs launches nothing per step, and a probe times it where it knows the network's width."""
+    """The forecast traces FusedRNN under PyTorch's optimiser, whose step waits for launches from the host.
+
+    The engine that trains whole epochs launches nothing per step. A probe times it for some widths.
+    """
     from windtunnel.forecast.forecast import doubt_of
     from windtunnel.forecast.price import roofline_of
     from windtunnel.machine.profiles import profile_for
@@ -55,8 +60,9 @@ def _in_whole_epochs(forecast: Forecast, machine: Machine, epoch: EpochShape) ->
     if timed is not None:
         seconds, doubt = max(timed, least), doubt * _EPOCH_DOUBT
         return StepTiming(seconds=seconds, low_seconds=seconds / doubt, high_seconds=seconds * doubt)
-    # On a CPU the probe times the ops with PyTorch's call, which is then subtracted. Nothing remains of a small network,
-    # so the arithmetic on one core at the specified rate is the lower end, and the time with the call the upper end.
+    # On a CPU the probe times the ops with PyTorch's call, which is then subtracted. For a small network
+    # nothing remains. The lower end is its arithmetic on one core at the specified rate; the upper end
+    # includes the call.
     seconds = max(forecast.families.get("fused", 0.0), least)
     high_seconds = (seconds + (forecast.host_seconds or 0.0)) * doubt
     return StepTiming(seconds=seconds, low_seconds=least, high_seconds=high_seconds)
@@ -90,7 +96,7 @@ class Forecasts:
         seconds: float = 120.0,
         tell: Callable[[int], None] = lambda done: None,
     ) -> int:
-        """Forecast these tasks where that is possible and store the results; returns how many remain when time is up."""
+        """Forecast these tasks where possible and store the results; returns how many are left over."""
         missing = [task for task in tasks if can_be_forecast(task) and self.get(task) is None]
         end, made = time.monotonic() + seconds, dict[tuple[str, str], StoredForecast]()
         for task in missing:
