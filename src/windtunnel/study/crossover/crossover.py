@@ -37,17 +37,8 @@ def find(
     Unavailable means that a side cannot be forecast, or measured here, at all. `again` counts earlier
     measurements of the value.
     """
+    _check(over, between)
     name, low, high = over
-    if not (0 < low < high):
-        raise BadInput(
-            f"{name} must go from a number above 0 to a larger one, not from {low} to {high}.",
-            hint=f"For example {name}=10..5000",
-        )
-    if between[0] == between[1]:
-        raise BadInput(
-            f"{between[0]} cannot overtake itself.",
-            hint="Name two devices or frameworks, for example --between cpu,cuda",
-        )
     search = _Search(low, high, between, forecast, measure, is_time_up)
     search.by_forecast()
     expected = search.crossings()
@@ -66,6 +57,20 @@ def find(
         forecast_at=forecast_at,
         cautions=tuple(search.cautions),
     )
+
+
+def _check(over: tuple[str, int, int], between: tuple[str, str]) -> None:
+    name, low, high = over
+    if not (0 < low < high):
+        raise BadInput(
+            f"{name} must go from a number above 0 to a larger one, not from {low} to {high}.",
+            hint=f"For example {name}=10..5000",
+        )
+    if between[0] == between[1]:
+        raise BadInput(
+            f"{between[0]} cannot overtake itself.",
+            hint="Name two devices or frameworks, for example --between cpu,cuda",
+        )
 
 
 class _Search:
