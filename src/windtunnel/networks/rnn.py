@@ -25,7 +25,7 @@ from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.learning import decision
 from windtunnel.networks import _images as images
-from windtunnel.networks import weights
+from windtunnel.networks import _text, weights
 from windtunnel.networks.definitions.rnn import Settings as Settings
 
 DATA = "decision"
@@ -110,7 +110,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         steps=images.steps_of(len(data.train["inputs"]), settings.lesson_batch),
         batches=images.shuffled(settings.lesson_batch, data.train["inputs"], data.train["choices"]),
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.lesson_rate),
-        step=_clipped_step(loss, settings.clip_norm),
+        step=_text.clipped_step(loss, settings.clip_norm),
     )
     learn = _fused(learn, fitted, data) if settings.variant == "fused" else learn
     return Lesson(
@@ -149,20 +149,6 @@ def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
         )
 
     return dataclasses.replace(stage, steps=len(inputs) // batch, optimizers=optimizers, epoch=epoch)
-
-
-def _clipped_step(
-    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float
-) -> Callable[[Any, Any, Any], Tensor]:
-    def step(model: nn.Module, pair: tuple[Tensor, ...], optimizer: torch.optim.Optimizer) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        value = loss(model, pair)
-        value.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        optimizer.step()
-        return value.detach()
-
-    return step
 
 
 @torch.no_grad()
