@@ -12,7 +12,7 @@ from windtunnel.cli import words
 from windtunnel.errors import MeasurementFailed, WindtunnelError
 
 if TYPE_CHECKING:
-    from windtunnel.measurement.frameworks.agreement import Comparison
+    from windtunnel.measurement.frameworks.agreement import FrameworkComparison
 
 app = typer.Typer(
     help="The frameworks that jobs are measured in, each in its own Python.",
@@ -96,7 +96,7 @@ def check_frameworks(
     from windtunnel.measurement.frameworks import agreement, catalogue
 
     installed = [each for each in catalogue.names() if catalogue.python_for(each) is not None]
-    comparisons: list[Comparison] = []
+    comparisons: list[FrameworkComparison] = []
     failures: list[str] = []
     for each in [name] if name else installed:
         try:
@@ -169,7 +169,7 @@ def _table(rows: list[dict[str, Any]], gone: list[dict[str, Any]]) -> str:
     )
 
 
-def _comparison_table(comparisons: list[Comparison], failures: list[str]) -> str:
+def _comparison_table(comparisons: list[FrameworkComparison], failures: list[str]) -> str:
     head = f"{'framework:variant':<24}{'job':<10}{'data':<10}{'optimiser':<11}{'parameters':>10}"
     lines = [f"{head}  {'apart by':>9}  verdict"]
     for each in comparisons:

@@ -14,14 +14,14 @@ from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, weights
-from windtunnel.networks.definitions.checks import ImageSettings, check_images
+from windtunnel.networks.definitions.checks import PhotographSettings, check_images
 from windtunnel.networks.definitions.resnet18 import SYNTHETIC_EXAMPLES
 
 LESSON_BATCH = 16
 check = check_images
 
 
-S = TypeVar("S", bound=ImageSettings)
+S = TypeVar("S", bound=PhotographSettings)
 Optimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
 

@@ -24,7 +24,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class FrameworkComparison:
     """`apart` is the largest relative difference of a loss; `difference` says what is not the same."""
 
     task: Task
@@ -74,13 +74,13 @@ def tasks(
 
 def check(
     name: str, *, device: Literal["cpu", "gpu"] = "cpu", variants: Sequence[str] | None = None
-) -> list[Comparison]:
+) -> list[FrameworkComparison]:
     """Compare all of a framework's trials with the reference, in one process of its own."""
     rows = tasks(name, device=device, variants=variants)
     return [compare(task, trace) for task, trace in zip(rows, run.traces(rows, STEPS), strict=True)]
 
 
-def compare(task: Task, trace: dict[str, Any]) -> Comparison:
+def compare(task: Task, trace: dict[str, Any]) -> FrameworkComparison:
     pairs = list(zip(trace["losses"], expected(task), strict=True))
     apart = max(abs(a - b) / abs(b) if a == a else float("inf") for a, b in pairs)
     parameters, dtype = trace["ready"]["parameters"], trace["ready"]["dtype"]
@@ -93,7 +93,7 @@ def compare(task: Task, trace: dict[str, Any]) -> Comparison:
         differences.append(f"{parameters} parameters for {base.problem_of(task).parameters}")
     if dtype != "float32":
         differences.append(f"computes in {dtype}")
-    return Comparison(
+    return FrameworkComparison(
         task=task, apart=apart, parameters=parameters, dtype=dtype, difference="; ".join(differences)
     )
 

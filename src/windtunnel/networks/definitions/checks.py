@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from windtunnel.errors import BadRecord
 
 GUIDE_BOUND = 0.1
 
 
-class ImageSettings(Protocol):
+class PhotographSettings(Protocol):
     """What every network for photographs lets a user set."""
 
     @property
@@ -22,15 +22,15 @@ class ImageSettings(Protocol):
     def init(self) -> str: ...
 
 
-def require_positive(settings: Any, names: tuple[str, ...], job: str) -> None:
-    """Refuse a setting that must be above 0, by its name."""
+def require_positive(settings: object, names: tuple[str, ...], job: str) -> None:
+    """Raise an error that names the first of these settings that is not above 0."""
     for name in names:
         if not 0 < getattr(settings, name) < float("inf"):
             raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
 def bound_of(init: str, job: str) -> float | None:
-    """The bound of the uniform draw of initial weights; None for modern practice."""
+    """The bound of the uniform distribution of initial weights; None for `modern`."""
     if init == "modern":
         return None
     try:
@@ -40,7 +40,7 @@ def bound_of(init: str, job: str) -> float | None:
     if not 0 < bound < float("inf"):
         raise BadRecord(
             f"job {job}: init cannot be {init!r}.",
-            hint="Use modern, guide (low values, ±0.1) or a number above 0.",
+            hint="Use modern, guide (uniform within ±0.1) or a number above 0.",
         )
     return bound
 
@@ -50,7 +50,9 @@ def check_dropout(dropout: float, job: str) -> None:
         raise BadRecord(f"job {job}: dropout must be from 0 to below 1, not {dropout}.")
 
 
-def check_images(settings: ImageSettings, job: str, least: int, others: tuple[str, ...] = ("width",)) -> None:
+def check_images(
+    settings: PhotographSettings, job: str, least: int, others: tuple[str, ...] = ("width",)
+) -> None:
     """Refuse counts and rates that are not above 0, and an image that its layers would shrink to nothing."""
     require_positive(settings, ("classes", "channels", "size", "rate", *others), job)
     if settings.size < least:
