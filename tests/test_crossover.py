@@ -371,6 +371,11 @@ def test_the_fused_engine_is_forecast_on_the_one_core_it_runs_on() -> None:
     assert seconds(None) == seconds(1) == seconds(16)
 
 
+def test_a_framework_runs_the_jobs_own_batch_as_a_machine_does() -> None:
+    sides = Sides(job="ffn", over="hidden", between=("cpu", "torch:module"))
+    assert sides._task("torch:module", 16).batch == sides._workload(16).default_batch == 32
+
+
 def test_the_command_compares_two_frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, Any]:
         seconds = cpu(task.settings["n_rec"]) if task.framework == "jax" else gpu(0)

@@ -396,6 +396,31 @@ def test_whole_epochs_without_a_probe_lie_between_the_arithmetic_and_the_call(
     )
 
 
+def test_every_job_of_pytorch_is_forecast_as_the_network_that_frameworks_build(tmp_path: Path) -> None:
+    """A framework's LSTM has no dropout, so its forecast is that of the network without dropout."""
+    known, settings = (
+        Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False),
+        {"width": 16, "length": 4},
+    )
+    task = Task(framework="torch", variant="module", job="lstm", settings=settings, device="gpu", batch=8)
+    known.make([task])
+    strategy = Strategy(batch=8, optimizer="sgd")
+    machine = known._machine(task)
+    without, with_dropout = (
+        predict(Workload.named("lstm", dropout=dropout, **settings), machine, strategy).step_seconds
+        for dropout in (0.0, 0.3)
+    )
+    assert known.step_seconds(task) == without != with_dropout
+
+
+def test_the_execution_of_a_forecast_is_that_of_pytorchs_variant() -> None:
+    executions = {
+        variant: getattr(frameworks.traced(a_task("torch", variant)), "execution", None)
+        for variant in frameworks.named("torch").variants["rnn"]
+    }
+    assert executions == {"loop": "eager", "module": "eager", "compiled": "compiled", "graph": "graph"}
+
+
 def test_a_task_that_the_fused_engine_cannot_run_has_no_forecast() -> None:
     assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(
         a_task("fused", "epoch", device="gpu")

@@ -67,7 +67,7 @@ def versions(name: str) -> dict[str, str]:
 def _build(framework: Framework, tell: Tell) -> Path:
     final = catalogue.environment_of(framework)
     final.parent.mkdir(parents=True, exist_ok=True)
-    _remove_rests(final)
+    _remove_leftovers(final)
     beside = final.with_name(f".{final.name}.{os.getpid()}")
     try:
         tell(f"building {final}")
@@ -147,7 +147,7 @@ def _put_in_place(beside: Path, final: Path) -> None:
         os.rename(beside, final)
 
 
-def _remove_rests(final: Path) -> None:
+def _remove_leftovers(final: Path) -> None:
     """Remove the rest of an installation that was killed."""
     for left in final.parent.glob(f".{final.name}.*"):
         owner = left.name.removeprefix(f".{final.name}.").partition(".")[0]
