@@ -137,10 +137,9 @@ def with_mistakes(task: Task) -> list[Task]:
     """The task with another optimiser, another rate, and without clipping."""
     optimizers = [name for name in ("sgd", "momentum", "adam") if name != task.optimizer]
     others = [dataclasses.replace(task, optimizer=name) for name in optimizers]
-    changes = [{"rate": 1.2 * base.problem_of(task).rate}]
-    if (
-        base.problem_of(task).clip_norm and task.optimizer != "adam"
-    ):  # a factor on the gradient cancels in Adam
+    problem = base.problem_of(task)
+    changes = [{"rate": 1.2 * problem.rate}]
+    if problem.clip_norm and task.optimizer != "adam":  # a factor on the gradient cancels in Adam
         changes.append({"clip_norm": 1e9})
     return others + [dataclasses.replace(task, settings={**task.settings, **change}) for change in changes]
 
