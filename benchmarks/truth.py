@@ -30,7 +30,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from windtunnel import records
 from windtunnel.accuracy import truth
-from windtunnel.accuracy.truth import Case, read_cases
+from windtunnel.accuracy.truth import TruthCase as Case
+from windtunnel.accuracy.truth import read_cases
 from windtunnel.machine import here
 from windtunnel.measurement import compilation, job
 from windtunnel.measurement.report import ProcessReport, ReferenceLoop, Samples

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from windtunnel.fused import cpu, cuda
-from windtunnel.fused.many import Job
-from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
-from windtunnel.fused.train import engine_for
+from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
+from windtunnel.fused.train import TrainingRun, engine_for
 
 WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
 ENDS = (2, 32, 128)  # inputs, and as many outputs
@@ -23,7 +22,9 @@ ROUNDS = {"cpu": 40, "gpu": 7}  # a core has neighbours; a GPU is alone, and its
 
 def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
     """Rows for a profile; none of what the engine cannot hold here."""
-    networks = [Network(n_in=ends, n_rec=width, n_out=ends) for width in WIDTHS[kind] for ends in ENDS]
+    networks = [
+        RecurrentNetwork(n_in=ends, n_rec=width, n_out=ends) for width in WIDTHS[kind] for ends in ENDS
+    ]
     held = [
         each
         for each in networks
@@ -59,7 +60,7 @@ def _line(short: float, long: float) -> tuple[float, float]:
     return step, max(short - LENGTHS[0] * step, short / 10)
 
 
-def _call(kind: str, network: Network, n_steps: int) -> Callable[[], object]:
+def _call(kind: str, network: RecurrentNetwork, n_steps: int) -> Callable[[], object]:
     """So many updates with one example each."""
     draw = np.random.default_rng(0)
     shape = EXAMPLES[kind], n_steps
@@ -79,19 +80,23 @@ def _call(kind: str, network: Network, n_steps: int) -> Callable[[], object]:
 
 
 def _on_cpu(
-    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer, n_steps: int
+    network: RecurrentNetwork, examples: Examples, order: np.ndarray, optimizer: Optimizer, n_steps: int
 ) -> Callable[[], object]:
     engine = engine_for(network, Weights.random(network, 0), n_steps=n_steps, optimizer=optimizer)
     return lambda: engine.train(examples, order)
 
 
 def _on_gpu(
-    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer
+    network: RecurrentNetwork, examples: Examples, order: np.ndarray, optimizer: Optimizer
 ) -> Callable[[], object]:
-    batch = cuda.Batch(
-        [Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer)]
+    batch = cuda.BlockTrainer(
+        [
+            TrainingRun(
+                network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer
+            )
+        ]
     )
-    placed = batch.place([order])
+    placed = batch.upload([order])
 
     def call() -> None:
         batch.run(*placed)

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from windtunnel.calibration.cases import Case, Limits, Spec
-from windtunnel.fused import standin
+from windtunnel.fused import fake_kernels
 from windtunnel.fused.module import FusedRNN
-from windtunnel.fused.settings import ACTIVATIONS, Network, shapes_of
+from windtunnel.fused.settings import ACTIVATIONS, RecurrentNetwork, weight_shapes
 
 COMMON_WIDTHS = sorted(
     {base << power for base in (8, 12, 10, 9, 7) for power in range(9) if base << power <= 2048} | {3}
@@ -80,7 +80,7 @@ class Products(Sizes):
         super().__init__(limits, seed)
         self._standard = self.standard_convolutions()
 
-    _network: Network | None = (
+    _network: RecurrentNetwork | None = (
         None  # the last fused one: code is written for a network and serves any number of timesteps and examples
     )
 
@@ -445,7 +445,7 @@ class Products(Sizes):
         """A small recurrent network with its readout, all timesteps in one call."""
         r, gpu = self.rng, self.limits.target == "gpu"
         if self._network is None or r.random() < 0.4:
-            self._network = Network(
+            self._network = RecurrentNetwork(
                 n_in=self._size(1, 32),
                 n_rec=self._size(4, 128 if gpu else 512),
                 n_out=self._size(1, 16),
@@ -455,14 +455,14 @@ class Products(Sizes):
         network, steps, batch = self._network, self._size(4, 200), self._examples()
         each = network.n_rec * (network.n_in + network.n_rec + network.n_out)
         if 2.0 * steps * batch * each > self._flop_limit("fp32") / 4 or (
-            gpu and not standin.fits_block(network, steps)
+            gpu and not fake_kernels.fits_block(network, steps)
         ):
             return None
         with torch.device("meta"):  # its own weights are never used
             module = FusedRNN(
                 network.n_in, network.n_rec, network.n_out, activation=network.activation, leak=network.leak
             )
-        shapes = shapes_of(network).values()
+        shapes = weight_shapes(network).values()
         return Case(
             family="fused",
             precision="fp32",

@@ -23,7 +23,7 @@ Find where one device or framework overtakes another: by forecast, then by few m
 
   windtunnel crossover rnn --over n_rec=10..5000 --between macbook-2016,h200 --no-measure --plot crossing.svg
 
-Without a GPU here its side is forecast on an h200, and said to be.
+Without a GPU on this machine, the side `cuda` is forecast on an h200, and the answer says so.
 """
 _RANGE = re.compile(r"^(\w+)=([\d_]+)\.\.([\d_]+)$")
 
@@ -45,10 +45,10 @@ def crossover(
     data: words.Data = "resident",
     no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
     budget: Annotated[
-        float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")
+        float, typer.Option("--budget", min=1, help="Seconds after which no further value is measured.")
     ] = 600.0,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, max=100, help="Fresh processes at each place.")
+        int, typer.Option("--processes", min=1, max=100, help="Fresh processes for each value.")
     ] = 2,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")
@@ -58,7 +58,9 @@ def crossover(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else."),
+        typer.Option(
+            "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a per-user file."
+        ),
     ] = None,
     as_json: words.Json = False,
 ) -> None:
@@ -70,9 +72,10 @@ def crossover(
     name, low, high = _range(over)
     if plot:
         _refuse_plot(plot)
-    strategy = words.make_strategy(batch, precision, threads, execution, data, 0)
+    strategy = words.make_strategy(
+        batch=batch, precision=precision, threads=threads, execution=execution, data=data
+    )
     job_name, settings = _settings(job)
-    kept = None if no_measure else Store(store)
     protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
     sides = Sides(
         job=job_name,
@@ -81,23 +84,23 @@ def crossover(
         settings=settings,
         strategy=strategy,
         protocol=protocol,
-        store=kept,
+        store=None if no_measure else Store(store),
     )
     sides.check(low)
     end = time.monotonic() + budget
-    found = find(
+    answer = find(
         job_name,
         (name, low, high),
         sides.between,
         forecast=sides.forecast,
         measure=None if no_measure else sides.measure,
-        spent=lambda: time.monotonic() > end,
+        is_time_up=lambda: time.monotonic() > end,
     )
-    words.show(as_json, found.plain, lambda: str(found))
+    words.show(as_json, answer.plain, lambda: str(answer))
     if plot:
         from windtunnel.reports.crossover import chart
 
-        chart(found).save(plot)
+        chart(answer).save(plot)
 
 
 def _range(text: str) -> tuple[str, int, int]:
@@ -120,7 +123,7 @@ def _two(text: str) -> tuple[str, str]:
 
 
 def _settings(job: list[str]) -> tuple[str, dict[str, Any]]:
-    """The job's name and settings; numbers as numbers, since frameworks take them so."""
+    """The job's name and settings, with numbers as numbers: a framework's task has no text for them."""
     name, *rest = job
     settings: dict[str, Any] = {}
     for word in rest:
@@ -143,7 +146,7 @@ def _number(text: str) -> Any:
 
 
 def _refuse_plot(path: Path) -> None:
-    """Say before long work that the picture cannot be drawn."""
+    """Refuse before long work a chart that cannot be drawn."""
     from windtunnel.reports import charts
 
     if path.suffix not in charts.SUFFIXES:
@@ -151,5 +154,5 @@ def _refuse_plot(path: Path) -> None:
             f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
             hint="For example --plot crossing.svg",
         )
-    charts.can_draw()
+    charts.require_converter()
     words.refuse_unwritable(path, "--plot")

@@ -37,7 +37,7 @@ Measure real training steps on this machine, in fresh processes, beside the fore
 
 def measure(
     job: words.Job,
-    on: Annotated[str, typer.Option("--on", help="here, cpu or cuda.")] = "here",
+    on: words.OnThisMachine = "here",
     batch: words.Batch = None,
     precision: words.Precision = "fp32",
     threads: words.Threads = None,
@@ -91,7 +91,7 @@ def measure(
     protocol = _protocol(LEVELS[levels.level_of(quick, rigorous)], processes, seconds, timeout)
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload, machine = words.find_job(job), words.find_machine(on)
+    workload, machine = words.find_job(job), Machine.find(on)
     forecast = _forecast(workload, machine, strategy)
     events: list[dict[str, Any]] = []
     with levels.show_stages(workload.name) as progress:

@@ -16,7 +16,7 @@ from windtunnel.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
-    from windtunnel.study.rows import Row, Verdict
+    from windtunnel.study.rows import ClaimVerdict, StudyRow
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
@@ -225,7 +225,8 @@ def report(
         as_json,
         lambda: {"study": whole.name, "report": str(path), "verdicts": records.plain(verdicts)},
         lambda: (
-            f"{pages.Report(study=whole, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
+            f"{pages.StudyReport(study=whole, rows=tuple(rows), verdicts=tuple(verdicts))}\n\n"
+            f"Written to {path}."
         ),
     )
 
@@ -286,9 +287,9 @@ def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    devices = _split(text.replace("gpu", "cuda"))
+    devices = _split(text.replace("cuda", "gpu"))
     for name in devices:
-        if name not in ("cpu", "cuda"):
+        if name not in ("cpu", "gpu"):
             raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
     return devices
 
@@ -326,7 +327,7 @@ def _opened(path: Path | None) -> contextlib.closing[Store]:
     return contextlib.closing(Store(path))
 
 
-def _joined(study: Study, rows: list[Row], others: Sequence[Path]) -> list[Row]:
+def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[StudyRow]:
     """With what other machines measured; a forecast is no longer needed for a line that one of them has."""
     from windtunnel.study import export as exporting
 
@@ -345,7 +346,7 @@ def _joined(study: Study, rows: list[Row], others: Sequence[Path]) -> list[Row]:
     ]
 
 
-def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200) -> list[Row]:
+def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200) -> list[StudyRow]:
     from windtunnel.study.results import results
 
     if level not in (None, "quick", "default", "rigorous"):
@@ -356,7 +357,7 @@ def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200
         return results(study, store, level=level, samples=samples)
 
 
-def _verdicts(study: Study, rows: list[Row], with_forecasts: bool) -> list[Verdict]:
+def _verdicts(study: Study, rows: list[StudyRow], with_forecasts: bool) -> list[ClaimVerdict]:
     if not study.claims:
         return []
     from windtunnel.study.claims import judge

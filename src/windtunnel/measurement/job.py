@@ -9,6 +9,7 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.job.workload import Workload, place_of
+from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
 from windtunnel.measurement.frameworks.base import Built
 from windtunnel.measurement.order import JobOrder
@@ -85,11 +86,6 @@ class JobSubject:
         if state == "raised" and self.strategy.execution == "compiled" and compilation.is_refusal(error):
             return compilation.STATE, compilation.HINT
         return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
-
-
-def torch_device(device: str) -> str:
-    """PyTorch's own word for a device."""
-    return "cpu" if device == "cpu" else "cuda"
 
 
 def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:

@@ -136,7 +136,7 @@ class _MeasuredJob:
 
     def choices(self) -> dict[str, Any]:
         """The strategy as results show it: without what cannot matter here."""
-        choices = self.strategy.told()
+        choices = self.strategy.fields()
         choices.pop("batch", None)
         if not choices.get("prefetch"):
             choices.pop("prefetch", None)

@@ -11,8 +11,8 @@ from typing import Any
 import windtunnel
 from windtunnel.measurement import summary
 from windtunnel.measurement.store import DONE, Store, StoredCell
-from windtunnel.study.rows import Row
-from windtunnel.study.run.cells import device_of, points
+from windtunnel.study.rows import StudyRow
+from windtunnel.study.run.cells import points
 from windtunnel.study.run.forecasts import ABSENT_GPU
 from windtunnel.study.run.surroundings import NO_GPU
 from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, Study
@@ -29,7 +29,7 @@ def results(
     *,
     level: str | None = None,
     samples: int | None = _SAMPLES,
-) -> list[Row]:
+) -> list[StudyRow]:
     """Measured rows, forecasts in place of a GPU that is not here, and published rows.
 
     A cell measured at several levels or under several versions gives its most rigorous, latest row. Cells of
@@ -49,7 +49,7 @@ def results(
             opened.close()
 
 
-def published(study: Study) -> list[Row]:
+def published(study: Study) -> list[StudyRow]:
     """Every figure the authors printed, as seconds of a step."""
     return [
         row
@@ -59,12 +59,12 @@ def published(study: Study) -> list[Row]:
     ]
 
 
-def in_papers_unit(figure: Figure, row: Row) -> float | None:
+def in_papers_unit(figure: Figure, row: StudyRow) -> float | None:
     """A row's time in the unit the authors of the figure use."""
     return None if row.example_seconds is None else row.example_seconds * figure.published_scale
 
 
-def by_interval(rows: Iterable[Row]) -> list[Row]:
+def by_interval(rows: Iterable[StudyRow]) -> list[StudyRow]:
     """With few processes, use the row's interval, which includes how far processes of the whole study differ.
 
     So do rows that were disturbed throughout: their samples do not show by how much.
@@ -93,7 +93,7 @@ def _rank(cell: StoredCell) -> tuple[bool, int, str]:
     return cell.state == DONE, _LEVELS.index(cell.level) if cell.level in _LEVELS else -1, cell.finished
 
 
-def _measured(study: Study, store: Store, cells: list[_Placed], samples: int | None) -> list[Row]:
+def _measured(study: Study, store: Store, cells: list[_Placed], samples: int | None) -> list[StudyRow]:
     cells = _quiet(cells)
     done = {cell.id for _, _, cell in cells if cell.state == DONE}
     groups = {} if samples == 0 else store.groups(done, samples)
@@ -137,7 +137,7 @@ def _row(
     cell: StoredCell,
     groups: Sequence[tuple[float, ...]],
     spreads: Mapping[tuple[str, str], float],
-) -> Row:
+) -> StudyRow:
     fields: dict[str, Any] = {"state": cell.state, "error": cell.error, "measured_at": cell.finished}
     environment = {**cell.environment, "level": cell.level}
     device_name = str(cell.environment.get("cpu", "")) if cell.task["device"] == "cpu" else ""
@@ -158,10 +158,10 @@ def _row(
         }
         device_name = device_name or whole.ready.device_name
         environment |= {"ready": whole.ready.plain(), "stopped_by": whole.stopped_by}
-    return Row(**place, device_name=device_name, environment=environment, **fields)
+    return StudyRow(**place, device_name=device_name, environment=environment, **fields)
 
 
-def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[Row]:
+def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[StudyRow]:
     absent = [each for each in cells if each[2].state == NO_GPU]
     known = store.forecasts(windtunnel.__version__) if absent else {}
     rows = []
@@ -170,7 +170,7 @@ def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[Row]:
         if "step_seconds" in forecast:
             names = ("step_seconds", "low_seconds", "high_seconds", "peak_bytes", "device_name")
             rows.append(
-                Row(
+                StudyRow(
                     **_place(study, figure, case, cell.task),
                     origin="forecast",
                     source=f"forecast for {ABSENT_GPU} by windtunnel {windtunnel.__version__}",
@@ -184,6 +184,8 @@ def _place(study: Study, figure: str, case: str, task: Mapping[str, Any]) -> dic
     same = {
         name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")
     }
+    if same["device"] == "cuda":  # as older stores spell it
+        same["device"] = "gpu"
     return {
         "study": study.name,
         "figure": figure,
@@ -193,7 +195,7 @@ def _place(study: Study, figure: str, case: str, task: Mapping[str, Any]) -> dic
     }
 
 
-def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[Row]:
+def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[StudyRow]:
     values = (value for row in printed.table for value in row)
     for point, value in zip(points({**printed.rows, **printed.columns}), values, strict=True):
         usual = {
@@ -204,14 +206,14 @@ def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[Row]:
         }
         of_task = usual | {name: point.pop(name) for name in OF_TASK if name in point}
         there = value != NOT_AVAILABLE
-        yield Row(
+        yield StudyRow(
             study=study.name,
             figure=figure.name,
             case=printed.case,
             label=printed.label,
             job=figure.job,
             settings={**figure.settings, **printed.settings, **point},
-            device=device_of(printed),
+            device=printed.device,
             device_name=printed.device_name,
             origin="published",
             state=DONE if there else "not available",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from windtunnel.fused import standin
+from windtunnel.fused import fake_kernels
 
 MATRIX = {
     "mm",
@@ -167,7 +167,7 @@ def flop_of(name: str, args: Sequence[Any], tensors: Sequence[Tensor], outputs: 
     if name in ("recurrent", "recurrent_backward"):
         return _recurrent_flop(name, args)
     if name in FUSED:
-        return standin.flop_of(args[0], args[2], args[4], backward=name == "fused_backward")
+        return fake_kernels.flop_of(args[0], args[2], args[4], backward=name == "fused_backward")
     if name.startswith("mkldnn_rnn_layer"):
         return _onednn_recurrent_flop(name, tensors)
     return float(max((t.numel() for t in (*tensors, *outputs)), default=0))

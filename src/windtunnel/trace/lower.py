@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from windtunnel.fused import standin
+from windtunnel.fused import fake_kernels
 
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
 _AUTOCAST = "AutocastCPU"
@@ -57,7 +57,7 @@ def as_on(target: str) -> Iterator[None]:
         _replace_calls(library)
         _replace_casts(library)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(standin.as_on_gpu())
+            stack.enter_context(fake_kernels.trace_for_gpu())
             for name in ("_has_foreach_support", "_device_has_foreach_support"):
                 if hasattr(torch.nn.utils.clip_grad, name):
                     stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
