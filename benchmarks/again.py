@@ -16,7 +16,7 @@ from pathlib import Path
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
 from windtunnel.study.results import by_interval, results
-from windtunnel.study.rows import StudyRow as Row
+from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Local
 from windtunnel.study.run.runner import Order, run
@@ -27,14 +27,14 @@ from windtunnel.study.statistics.compare import compare
 BAR = 0.95
 
 
-def rows_of(study: studies.Study, order: Order, path: Path) -> list[Row]:
+def rows_of(study: studies.Study, order: Order, path: Path) -> list[StudyRow]:
     store = Store(path)
     tally = run(study, store, Local(), Here(), order)
     print(f"  {path.stem}: " + ", ".join(f"{count} {state}" for state, count in tally.states.items()))
     return [row for row in results(study, store) if row.origin == "measured" and row.state == "done"]
 
 
-def agree(a: Row, b: Row) -> tuple[bool, bool, float]:
+def agree(a: StudyRow, b: StudyRow) -> tuple[bool, bool, float]:
     """Whether the intervals meet, whether they allow the difference together, and the difference."""
     assert (
         a.step_seconds

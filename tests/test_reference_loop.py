@@ -25,7 +25,7 @@ from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study import study as studies
 from windtunnel.study.results import _quiet, by_interval, results
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.engine import Outcome, Work
 from windtunnel.study.run.runner import Order, run
 from windtunnel.study.statistics.compare import compare
@@ -45,7 +45,7 @@ def slowed_report(work: Work, factor: float, *, watched: bool = True, step: floa
 
 def rows_of(
     folder: Path, slow: Callable[[Work], float], *, watched: bool = True, count: int = 60, step: float = 1.0
-) -> list[Row]:
+) -> list[StudyRow]:
     """A quick run whose processes and loops are slowed, and whose steps are `step` times as long."""
     study = studies.load(write_study(folder / "study", range(1, count + 1)))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from windtunnel.study.rows import StudyRow as Row
+from windtunnel.study.rows import StudyRow
 
 DRAWS = 400
 _MOST_SAMPLES = 200
@@ -41,7 +41,7 @@ class Drawn:
     freedom: int
 
 
-def draw(row: Row, seed: str) -> Drawn:
+def draw(row: StudyRow, seed: str) -> Drawn:
     """Draw a row's seconds again: by its processes, by the samples of its only process, or by its interval.
 
     A row with a single number and nothing else has no spread.
