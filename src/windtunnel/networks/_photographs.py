@@ -95,11 +95,7 @@ def resized(
 
     The second part of the result is a caution where the size changed.
     """
-    if "images" not in data.train:
-        raise BadRecord(
-            f"job {job}: learns from images, which the data set {data.name} has not.",
-            hint="Use digits, images, or a folder of images by class.",
-        )
+    _images.require_images(data, job)
     if len(data.train["images"]) < 2:
         raise BadRecord(
             f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation."
