@@ -145,6 +145,17 @@ def test_the_public_names_are_these() -> None:
         wt.simulate  # noqa: B018
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_use_public_names_only(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("windtunnel"):
+            assert node.module == "windtunnel.fused", node.module
+            assert {alias.name for alias in node.names} <= set(wt.fused.__all__)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "wt":
+            assert node.attr in wt.__all__, node.attr
+
+
 def test_the_readme_is_short_and_its_example_prints_what_it_says() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 110
