@@ -78,7 +78,12 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
     return _photographs.teach(
-        "alexnet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+        "alexnet",
+        settings,
+        data,
+        network,
+        lambda params: _optimizer(settings, params),
+        _photographs.ImageSizes(LEAST_SIZE),
     )
 
 

@@ -33,7 +33,12 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
     return _photographs.teach(
-        "resnet18", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+        "resnet18",
+        settings,
+        data,
+        network,
+        lambda params: _optimizer(settings, params),
+        _photographs.ImageSizes(LEAST_SIZE),
     )
 
 

@@ -63,7 +63,12 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn the classes of a data set of images."""
     return _photographs.teach(
-        "vgg16", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
+        "vgg16",
+        settings,
+        data,
+        network,
+        lambda params: _optimizer(settings, params),
+        _photographs.ImageSizes(LEAST_SIZE),
     )
 
 
