@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,30 @@ def build(
         examples=SYNTHETIC_EXAMPLES,
         default_batch=default_batch,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier(Generic[S]):
+    """A network that classifies photographs, trained with SGD and momentum 0.9, as its authors did."""
+
+    job: str
+    network: Callable[[S], nn.Module]
+    weight_decay: float
+    least_size: int
+
+    def build(self, settings: S) -> Workload:
+        """Batches of 32 random photographs."""
+        return build(self.job, settings, self.network, self._optimizer(settings))
+
+    def teach(self, settings: S, data: Dataset) -> Lesson:
+        """Learn the classes of a data set of images."""
+        sizes = ImageSizes(self.least_size)
+        return teach(self.job, settings, data, self.network, self._optimizer(settings), sizes)
+
+    def _optimizer(self, settings: S) -> Optimizer:
+        return lambda params: torch.optim.SGD(
+            params, lr=settings.rate, momentum=0.9, weight_decay=self.weight_decay
+        )
 
 
 class ImageSizes(NamedTuple):
