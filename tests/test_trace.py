@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import windtunnel as wt
-from windtunnel import networks, records
+from windtunnel import families, networks, records
 from windtunnel.prediction import trace
-from windtunnel.trace import Trace, family
+from windtunnel.trace import Trace
 
 Recorded = Callable[..., Trace]
 
@@ -180,7 +180,7 @@ def test_a_trace_is_plain_data_that_survives_saving(recorded: Recorded) -> None:
 @pytest.mark.parametrize("name", [n for n in networks.names() if n not in ("gpt2", "bert")])
 def test_every_op_of_every_named_network_has_a_family(recorded: Recorded, name: str) -> None:
     assert not {op.name for op in recorded(name, "gpu").ops if op.family == "other"}
-    assert family.family_of("an_op_nobody_knows") == "other"
+    assert families.family_of("an_op_nobody_knows") == "other"
 
 
 def test_an_encoder_and_its_decoder_both_go_back() -> None:

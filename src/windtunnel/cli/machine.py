@@ -16,7 +16,7 @@ from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Device, Machine
 
 if TYPE_CHECKING:
-    from windtunnel.calibration.calibrate import Found
+    from windtunnel.calibration.calibrate import Calibration
 
 app = typer.Typer(
     help="The machines a job can be predicted for, and this one.",
@@ -111,9 +111,9 @@ def probe_machine(
         return
     if to is not None:
         words.refuse_unwritable(to, "--to")
-    path = to or machines.home() / f"{found.device.kind}.json"
+    path = to or machines.home() / f"{found.device.kind}.json.gz"
     seen = calibrate.calibrate(found, calibrate.THOROUGH if thorough else calibrate.QUICK, _tell_probe)
-    profiles.save(path, seen.profile, seen.beside())
+    profiles.save(path, seen.profile, seen.machine_facts())
     told = {
         "profile": str(path),
         "rows": len(seen.rows),
@@ -138,7 +138,7 @@ def _tell_probe(what: str, share: float) -> None:
         print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
 
 
-def _probe_lines(path: Path, seen: Found) -> list[str]:
+def _probe_lines(path: Path, seen: Calibration) -> list[str]:
     borrowed = len(seen.profile.kinds) - len(seen.learned)
     lines = [
         f"{len(seen.rows):,} ops timed, {len(seen.learned)} kinds learned, {borrowed} timed too seldom and borrowed; written to {path}"

@@ -36,7 +36,10 @@ def describe() -> Machine:
 
 
 def _profile_path(machine: Machine) -> Path:
-    return machines.home() / f"{machine.device.kind}.json"
+    """The profile that a probe wrote here. One without .gz is of an earlier version: reading it says so."""
+    path = machines.home() / f"{machine.device.kind}.json.gz"
+    old = path.with_suffix("")
+    return old if old.is_file() and not path.is_file() else path
 
 
 def _host_path(machine: Machine) -> Path:
