@@ -25,10 +25,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from windtunnel.families import FAMILIES
 from windtunnel.trace import Allocation, Op, Trace
 
 FUSED = "fused"
-FUSIBLE = frozenset({"streaming", "reduction", "normalisation", "softmax", "random"})
+FUSIBLE = frozenset(family.name for family in FAMILIES if family.is_fusible)
 _MOST_FUSED = 64
 _OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but on something else than what came before
 
