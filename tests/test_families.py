@@ -1,4 +1,4 @@
-"""One contract asked of every family of ops, and a toy family that proves: one file is enough to add one."""
+"""The contract of every family of ops, and a toy family that proves that one file is enough to add one."""
 
 from __future__ import annotations
 
@@ -183,6 +183,7 @@ def test_the_rules_of_a_family_are_written_in_its_own_file_only() -> None:
         "recurrent_workspace.py": ('"recurrent"',),
         "compiled.py": ('"fused"',),  # the name of a compiled kernel
         "lower.py": ('"fused"',),  # an option of optimisers
+        "memory.py": ('"matmul"', '"convolution"'),  # workspaces that cuBLAS and cuDNN keep for a whole step
     }
     for folder in ("trace", "forecast", "calibration"):
         for path in (source / folder).glob("*.py"):

@@ -96,11 +96,11 @@ class _Bins(NamedTuple):
         return cls(edges, np.stack(places, axis=1))
 
     def best_question(self, sample: _Sample, shrinkage: float, rng: np.random.Generator) -> tuple[int, float]:
-        """The feature and threshold that explain most if all leaves are asked at once."""
+        """The feature and threshold that explain most if they split all leaves at once."""
         width, features = _BINS + 1, self.numbers.shape[1]
-        tried = rng.permutation(features)[: max(_LEAST_FEATURES, int(features * _FEATURE_SHARE))]
+        candidates = rng.permutation(features)[: max(_LEAST_FEATURES, int(features * _FEATURE_SHARE))]
         best, answer = -1.0, (0, 0)
-        for feature in tried:
+        for feature in candidates:
             if not len(self.edges[feature]):
                 continue
             cell = sample.leaf * width + self.numbers[:, feature]

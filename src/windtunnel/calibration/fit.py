@@ -31,10 +31,8 @@ _FOLDS = 4
 _LARGE_BYTES, _LARGE_SHARE = 2**20, 0.01
 _EXCEEDED_BY = 0.12
 _EXACT = 0.02
-_FAR_BYTES, _FAR_SHARE = (
-    4 * 2**20,
-    0.15,
-)  # a workspace this far from the learned one is kept as it was measured
+# A workspace this far from the learned one is kept as it was measured.
+_FAR_BYTES, _FAR_SHARE = 4 * 2**20, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +149,14 @@ def _is_per_example(piece: Piece, row: ProbeRow) -> bool:
 
 
 def _spread(boosting: Boosting, table: Numbers, slowdown: Numbers) -> float:
-    """The factor that holds four of five rows which a fit has not seen."""
+    """The factor either way that holds four of five rows when they were left out of the fit."""
     fold = np.arange(len(slowdown)) % _FOLDS
     np.random.default_rng(0).shuffle(fold)
     errors = np.zeros(len(slowdown))
     for number in range(_FOLDS):
-        seen = fold != number
-        errors[~seen] = boosting.fit(table[seen], slowdown[seen]).predict(table[~seen]) - slowdown[~seen]
+        fitted = fold != number
+        trees = boosting.fit(table[fitted], slowdown[fitted])
+        errors[~fitted] = trees.predict(table[~fitted]) - slowdown[~fitted]
     return float(np.exp(np.quantile(np.abs(errors), 0.8)))
 
 

@@ -151,12 +151,12 @@ class _Cell(nn.Module):
         self.outer = nn.Linear(_WIDTH, _WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        state, seen = x, []
+        state, states = x, []
         for _ in range(self.steps):
             fresh = torch.relu(self.inner(state) + x)
             state = 0.9 * state + 0.1 * fresh if self.gated else fresh
-            seen.append(state)
-        result: Tensor = self.outer(torch.stack(seen, 1)).mean(1)
+            states.append(state)
+        result: Tensor = self.outer(torch.stack(states, 1)).mean(1)
         return result
 
 
@@ -180,12 +180,12 @@ class _Growing(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = [x[:, :4]]
+        outputs = [x[:, :4]]
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            y = F.relu(norm(layer(torch.cat(seen, 1))))
+            y = F.relu(norm(layer(torch.cat(outputs, 1))))
             scale = torch.sigmoid(y.mean((2, 3), keepdim=True))
-            seen.append(y * scale)
-        return torch.cat(seen, 1).flatten(1)
+            outputs.append(y * scale)
+        return torch.cat(outputs, 1).flatten(1)
 
 
 def _dense(rng: random.Random, number: int) -> Workload:

@@ -141,7 +141,8 @@ def _backward_results(gradient: Tensor, *args: Any) -> tuple[Tensor, ...]:
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
     """torch's scaled_dot_product_attention(query, key, value, mask, dropout, causal, ...) as a GPU runs it.
 
-    Scores are computed tile by tile and never stored, so masks and dropout change nothing that is kept.
+    Scores are computed tile by tile and never stored, so masks and dropout do not change what is stored for
+    backward.
     """
     mask: Tensor | None = args[0] if args else options.get("attn_mask")
     causal = bool(args[2] if len(args) > 2 else options.get("is_causal", False))

@@ -65,7 +65,7 @@ class Softmax(Family):
 
 
 def softmax_to_fp32(source: Tensor, dim: int, *, log: bool) -> Tensor:
-    """Softmax that reads low precision and writes fp32 in one kernel each way, as CUDA's autocast has it."""
+    """Softmax that reads low precision and writes fp32 in one kernel, as with CUDA's autocast."""
     result: Tensor = _stand_in().apply(log, source, dim)
     return result
 

@@ -79,7 +79,7 @@ def _read(data: Mapping[str, Any]) -> Profile:
 
 
 def _problems(profile: Profile) -> list[str]:
-    """What is wrong with a profile; the first is told."""
+    """What is wrong with a profile; `read` raises the first."""
     problems = [] if profile.kinds else ["an empty profile: no kind of op was timed."]
     for name, kind in profile.kinds.items():
         problem = _feature_problem(kind.features, feature_names(name))
@@ -104,7 +104,7 @@ def _feature_problem(names: Sequence[str], expected: Sequence[str]) -> str:
     unknown = [name for name in names if name not in expected]
     if missing or unknown:
         texts = (("missing", missing), ("unknown", unknown))
-        return "; ".join(f"{word} {', '.join(found)}" for word, found in texts if found)
+        return "; ".join(f"{word} {', '.join(listed)}" for word, listed in texts if listed)
     return "" if tuple(names) == tuple(expected) else f"another order; expected {', '.join(expected)}"
 
 

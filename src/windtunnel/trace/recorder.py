@@ -117,9 +117,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Where gradients meet, autograd adds in place if nobody else uses the sum so far; with fake tensors it
         allocates a new one.
         """
-        heirs: dict[int, int] = {}
+        replaced: dict[int, int] = {}
         for entry in self._entries:
-            entry.dead = [heirs.get(name, name) for name in entry.dead]
+            entry.dead = [replaced.get(name, name) for name in entry.dead]
             op = entry.op
             if op.name != "aten.add" or op.phase != "backward" or len(entry.born) != 1:
                 continue
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 (d for d in entry.dead if d not in self._held and self.allocations[d].bytes == size), None
             )
             if summand is not None:
-                heirs[total] = summand
+                replaced[total] = summand
                 entry.op = dataclasses.replace(op, name="aten.add_")
                 entry.born, entry.dead = [], [d for d in entry.dead if d != summand]
                 self.allocations[summand] = self.allocations.pop(total)
