@@ -23,6 +23,7 @@ from windtunnel.families import FAMILIES, DescribedOp, Family, OpCall, Piece, re
 from windtunnel.families.drawing import Limits, ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import log2
 from windtunnel.forecast import profile_format
+from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import forecast
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import feature_names
@@ -316,6 +317,18 @@ def test_an_op_whose_sizes_cannot_be_read_is_priced_by_its_bytes_with_a_caution(
     with registry.including(Rolling()):
         cautions = wt.predict(rolling_job(), wt.Machine.named("h200"), strategy).cautions
         assert not any("could not be read" in caution for caution in cautions)
+
+
+def test_a_compiled_kernel_with_an_op_of_unknown_sizes_has_a_caution_too() -> None:
+    strategy = wt.Strategy(batch=32, execution="compiled")
+    recorded = trace(wt.Workload.named("fcn5"), strategy, "gpu")
+    assert all(op.shape for op in recorded.ops if op.family == "streaming")
+    eager = trace(wt.Workload.named("fcn5"), wt.Strategy(batch=32), "gpu")
+    ops = [dataclasses.replace(op, shape=()) if op.family == "softmax" else op for op in eager.ops]
+    fused = fuse(dataclasses.replace(eager, ops=tuple(ops)))
+    machine = wt.Machine.named("h200")
+    cautions = forecast(fused, machine, strategy, profiles.load("h200")).cautions
+    assert any("the sizes of fused could not be read" in caution for caution in cautions)
 
 
 def test_a_probe_keeps_no_row_of_an_op_whose_sizes_cannot_be_read() -> None:

@@ -16,7 +16,7 @@ from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficient
 from windtunnel.errors import BadRecord
 from windtunnel.families.base import Coefficients, PlainOp
 from windtunnel.families.fused import FusedSizes, engine_bytes
-from windtunnel.families.recurrent import WORKSPACE_TERMS, Recurrent, RecurrentSizes, workspace_terms
+from windtunnel.families.recurrent import WORKSPACE_TERMS, RecurrentFamily, RecurrentSizes, workspace_terms
 from windtunnel.forecast import profile_format
 from windtunnel.machine import profiles
 
@@ -47,7 +47,7 @@ def workspace(
 ) -> float:
     name = "windtunnel.recurrent_backward" if backward else "windtunnel.recurrent"
     op = PlainOp(name, "recurrent", "fp32", sizes, 1.0, 1.0, 1.0)
-    return Recurrent().workspace_bytes(op, kernels, coefficients)
+    return RecurrentFamily().workspace_bytes(op, kernels, coefficients)
 
 
 def drawn_sizes(count: int) -> list[RecurrentSizes]:

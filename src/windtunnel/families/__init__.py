@@ -14,21 +14,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from windtunnel.families.attention import Attention
+from windtunnel.families.attention import AttentionFamily
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
-from windtunnel.families.convolution import Convolution
-from windtunnel.families.foreach import Foreach
-from windtunnel.families.fused import Fused
-from windtunnel.families.indexing import Indexing
-from windtunnel.families.matmul import Matmul
-from windtunnel.families.normalisation import Normalisation
-from windtunnel.families.optimiser import Optimiser
-from windtunnel.families.pooling import Pooling
-from windtunnel.families.random_numbers import RandomNumbers
-from windtunnel.families.recurrent import Recurrent
-from windtunnel.families.reduction import Reduction
-from windtunnel.families.softmax import Softmax
-from windtunnel.families.streaming import Streaming
+from windtunnel.families.convolution import ConvolutionFamily
+from windtunnel.families.foreach import ForeachFamily
+from windtunnel.families.fused import FusedFamily
+from windtunnel.families.indexing import IndexingFamily
+from windtunnel.families.matmul import MatmulFamily
+from windtunnel.families.normalisation import NormalisationFamily
+from windtunnel.families.optimiser import OptimiserFamily
+from windtunnel.families.pooling import PoolingFamily
+from windtunnel.families.random_numbers import RandomFamily
+from windtunnel.families.recurrent import RecurrentFamily
+from windtunnel.families.reduction import ReductionFamily
+from windtunnel.families.softmax import SoftmaxFamily
+from windtunnel.families.streaming import StreamingFamily
 
 __all__ = [
     "ALLOCATING",
@@ -49,20 +49,20 @@ __all__ = [
 
 # Of a GPU kernel whose name fits several families, the first is taken: softmax before reduction, for example.
 FAMILIES: tuple[Family, ...] = (
-    Attention(),
-    Recurrent(),
-    Fused(),
-    Normalisation(),
-    Softmax(),
-    Convolution(),
-    Matmul(),
-    Optimiser(),
-    Foreach(),
-    Pooling(),
-    RandomNumbers(),
-    Indexing(),
-    Reduction(),
-    Streaming(),
+    AttentionFamily(),
+    RecurrentFamily(),
+    FusedFamily(),
+    NormalisationFamily(),
+    SoftmaxFamily(),
+    ConvolutionFamily(),
+    MatmulFamily(),
+    OptimiserFamily(),
+    ForeachFamily(),
+    PoolingFamily(),
+    RandomFamily(),
+    IndexingFamily(),
+    ReductionFamily(),
+    StreamingFamily(),
 )
 OTHER = "other"  # an op of no known family
 NOT_ON_DEVICE = ("view", "host")  # ops that move no data, and ops whose data stay on the host

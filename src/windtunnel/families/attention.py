@@ -28,7 +28,7 @@ class AttentionFeatures(NamedTuple):
     number_format: float
 
 
-class Attention(Family):
+class AttentionFamily(Family):
     """Fused attention."""
 
     name = "attention"

@@ -9,13 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import COMMON_WIDTHS, ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import BYTES, evenness, log2, number_format
-from windtunnel.families.matmul import Product
+from windtunnel.families.matmul import Product, TileFeatures
 from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
 from windtunnel.families.tensors import plane
@@ -40,21 +39,8 @@ _CHANNELS_LAST = (
 
 
 class ConvolutionFeatures(NamedTuple):
-    """The features of the product that a convolution amounts to, then its own."""
+    """What a convolution has beside the tiles of the product that it amounts to."""
 
-    log_batch: float
-    log_rows: float
-    log_columns: float
-    log_depth: float
-    even_rows: float
-    even_columns: float
-    even_depth: float
-    log_large_tiles_per_core: float
-    large_tile_fill: float
-    log_small_tiles_per_core: float
-    small_tile_fill: float
-    log_flop: float
-    log_flop_per_element: float
     log_examples: float
     log_group_channels: float
     log_group_out_channels: float
@@ -131,7 +117,7 @@ _FORWARD_SIZES = ConvolutionSizes._fields
 _BACKWARD_SIZES = (*_FORWARD_SIZES[:-1], *_GRADIENTS, _FORWARD_SIZES[-1])
 
 
-class Convolution(Family):
+class ConvolutionFamily(Family):
     """Convolutions of images, sequences and volumes."""
 
     name = "convolution"
@@ -148,7 +134,8 @@ class Convolution(Family):
     kernels = ("conv", "wgrad", "dgrad", "implicit_gemm", "nchwtonhwc", "nhwctonchw", "winograd")
     sizes = _FORWARD_SIZES
     kinds: Mapping[str, tuple[str, ...]] = {
-        f"convolution {role}": ConvolutionFeatures._fields for role in ("forward", "data", "weight")
+        f"convolution {role}": (*TileFeatures._fields, *ConvolutionFeatures._fields)
+        for role in ("forward", "data", "weight")
     }
     draws: Mapping[str, int] = {
         "convolution": 48,
@@ -233,8 +220,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: int) -> Piece:
     size = BYTES.get(dtype, 4)
     moved = sizes.input_elements * size + sizes.weights * size + sizes.output_elements * size
-    features = ConvolutionFeatures(
-        *sizes.product(role).tile_features(cores),
+    own = ConvolutionFeatures(
         log_examples=log2(sizes.examples),
         log_group_channels=log2(sizes.channels / sizes.groups),
         log_group_out_channels=log2(sizes.out_channels / sizes.groups),
@@ -254,6 +240,7 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
         number_format=number_format(dtype),
         channels_last=float(sizes.channels_last),
     )
+    features = (*sizes.product(role).tile_features(cores), *own)
     per_example = sizes.examples * sizes.weights * BYTES["fp32"] if role == "weight" else 0.0
     return Piece(f"convolution {role}", features, flop, moved, dtype, per_example)
 
@@ -275,8 +262,7 @@ def _bias_gradient_piece(sizes: ConvolutionSizes, dtype: str) -> Piece:
     return reduction_piece(summed, dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _Layer(NamedTuple):
     """A convolution to be drawn, of square images by a square kernel."""
 
     precision: str
@@ -324,50 +310,30 @@ class _Drawing:
         side = min(256, self.rng.choice((5, 6, 7, 7, 7, 8, 8, 9)) << self.rng.randint(0, 5))
         channels = self.rng.choice([w for w in COMMON_WIDTHS if w >= 16])
         stride = self.rng.choice((1, 1, 1, 2))
-        layer = _Layer(
-            precision=self.sizes.precision(),
-            examples=1 << self.rng.randint(0, 8),
-            channels=channels,
-            out_channels=channels,
-            groups=channels,
-            side=side,
-            kernel=kernel,
-            stride=stride,
-            padding=kernel // 2,
+        precision, examples, padding = self.sizes.precision(), self._batch(), kernel // 2
+        return self._case(
+            _Layer(precision, examples, channels, channels, side, kernel, stride, padding, groups=channels)
         )
-        return self._case(layer)
 
     def draw_grouped(self) -> ProbeCase | None:
         """Groups of a few channels each."""
         each = self.rng.choice((4, 4, 8, 8, 16, 16, 24, 32, 40, 64))
         groups = self.rng.choice((2, 4, 8, 16, 32, 32, 32, 64))
         side = min(128, self.rng.choice((6, 7, 7, 7, 8, 9)) << self.rng.randint(0, 4))
-        wider = self.rng.choice((1, 1, 1, 1, 2))
-        layer = _Layer(
-            precision=self.sizes.precision(),
-            examples=1 << self.rng.randint(0, 8),
-            channels=groups * each,
-            out_channels=groups * each * wider,
-            groups=groups,
-            side=side,
-            kernel=3,
-            stride=self.rng.choice((1, 1, 1, 2)),
-            padding=1,
+        channels = groups * each
+        out = channels * self.rng.choice((1, 1, 1, 1, 2))
+        precision, examples = self.sizes.precision(), self._batch()
+        stride = self.rng.choice((1, 1, 1, 2))
+        return self._case(
+            _Layer(precision, examples, channels, out, side, 3, stride, padding=1, groups=groups)
         )
-        return self._case(layer)
 
     def draw_gate(self) -> ProbeCase | None:
         """1 x 1 over maps of one position or a few, as in gates that weigh channels."""
         channels, out = self.sizes.width(4, 2048), self.sizes.width(4, 2048)
-        layer = _Layer(
-            precision=self.sizes.precision(),
-            examples=1 << self.rng.randint(0, 8),
-            channels=channels,
-            out_channels=out,
-            kernel=1,
-            side=self.rng.choice((1, 1, 1, 2, 3)),
-        )
-        return self._case(layer)
+        precision, examples = self.sizes.precision(), self._batch()
+        side = self.rng.choice((1, 1, 1, 2, 3))
+        return self._case(_Layer(precision, examples, channels, out, side, kernel=1))
 
     def draw_square(self) -> ProbeCase | None:
         """3 x 3. A library has the most algorithms for it, and some of them take much workspace: the common
@@ -379,17 +345,8 @@ class _Drawing:
         widths = [w for w in COMMON_WIDTHS if w >= 8]
         channels = rng.choice(widths)
         out = rng.choice([w for w in widths if channels / 2 <= w <= channels * 2])
-        layer = _Layer(
-            precision="fp32",
-            examples=1 << rng.randint(0, 8),
-            channels=channels,
-            out_channels=out,
-            side=side,
-            kernel=3,
-            stride=rng.choice((1, 1, 1, 2)),
-            padding=1,
-        )
-        return self._case(layer)
+        examples, stride = self._batch(), rng.choice((1, 1, 1, 2))
+        return self._case(_Layer("fp32", examples, channels, out, side, 3, stride, padding=1))
 
     def _standard_layers(self) -> Iterator[_Layer]:
         """All common 3 x 3 convolutions in a random order, again and again."""
@@ -402,38 +359,21 @@ class _Drawing:
             )
             self.rng.shuffle(everything)
             for precision, (channels, out), side, examples, stride in everything:
-                yield _Layer(
-                    precision=precision,
-                    examples=examples,
-                    channels=channels,
-                    out_channels=out,
-                    side=side,
-                    kernel=3,
-                    stride=stride,
-                    padding=1,
-                )
+                yield _Layer(precision, examples, channels, out, side, 3, stride, padding=1)
 
     def _draw_patches(self) -> ProbeCase | None:
         """Images cut into patches that do not overlap; each patch becomes a vector."""
         kernel = self.rng.choice((2, 4, 8, 14, 16, 16, 32))
         side = kernel * self.rng.choice((4, 7, 8, 10, 14, 16))
         out = self.rng.choice([w for w in COMMON_WIDTHS if w >= 48])
-        layer = _Layer(
-            precision=self.sizes.precision(),
-            examples=1 << self.rng.randint(0, 8),
-            channels=3,
-            out_channels=out,
-            side=side,
-            kernel=kernel,
-            stride=kernel,
-        )
-        return self._case(layer)
+        precision, examples = self.sizes.precision(), self._batch()
+        return self._case(_Layer(precision, examples, 3, out, side, kernel, stride=kernel))
 
     def _draw_common(self) -> ProbeCase | None:
         rng, precision = self.rng, self.sizes.precision()
         kernel = rng.choice((1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 5, 7))
         side = min(256, rng.choice((5, 6, 7, 7, 7, 7, 8, 8, 8, 9)) << rng.randint(0, 5))
-        examples = 1 << rng.randint(0, 8)
+        examples = self._batch()
         widths = [w for w in COMMON_WIDTHS if 300 <= w * side <= 40000]
         if not widths:
             return None
@@ -445,18 +385,8 @@ class _Drawing:
             channels = out = each * max(2, round(channels / each))
             groups = channels // each
         out = channels if groups == channels else out
-        layer = _Layer(
-            precision=precision,
-            examples=examples,
-            channels=channels,
-            out_channels=out,
-            groups=groups,
-            side=side,
-            kernel=kernel,
-            stride=rng.choice((1, 1, 1, 1, 2)),
-            padding=kernel // 2,
-        )
-        return self._case(layer)
+        stride, padding = rng.choice((1, 1, 1, 1, 2)), kernel // 2
+        return self._case(_Layer(precision, examples, channels, out, side, kernel, stride, padding, groups))
 
     def _draw_any(self) -> ProbeCase | None:
         rng, precision = self.rng, self.sizes.precision()
@@ -476,18 +406,10 @@ class _Drawing:
             out = groups * max(1, round(out / groups)) if groups < channels else channels
         stride = rng.choice((1, 1, 1, 2)) if kernel not in (2, 4, 11) else rng.choice((kernel, 2, 4))
         padding = 0 if kernel in (2, 4) else kernel // 2
-        layer = _Layer(
-            precision=precision,
-            examples=examples,
-            channels=channels,
-            out_channels=out,
-            groups=groups,
-            side=side,
-            kernel=kernel,
-            stride=stride,
-            padding=padding,
-        )
-        return self._case(layer)
+        return self._case(_Layer(precision, examples, channels, out, side, kernel, stride, padding, groups))
+
+    def _batch(self) -> int:
+        return 1 << self.rng.randint(0, 8)
 
     def _channels(self, side: int) -> int:
         if self.rng.random() < 0.08:

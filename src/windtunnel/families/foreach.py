@@ -42,7 +42,7 @@ def draw_list(sizes: Sizes, most_tensors: int, most_elements: int) -> list[tuple
     return [(max(1, int(scale * math.exp(sizes.rng.gauss(0, 1.5)))),) for _ in range(count)]
 
 
-class Foreach(Family):
+class ForeachFamily(Family):
     """Ops on lists of tensors."""
 
     name = "foreach"

@@ -49,7 +49,7 @@ class FusedFeatures(NamedTuple):
     number_format: float
 
 
-class Fused(Family):
+class FusedFamily(Family):
     """The fused recurrent engine."""
 
     name = "fused"

@@ -35,7 +35,7 @@ class IndexingFeatures(NamedTuple):
     even_width: float
 
 
-class Indexing(Family):
+class IndexingFamily(Family):
     """Look-ups: how many, how wide, and how many rows the table has."""
 
     name = "indexing"

@@ -36,19 +36,8 @@ class TileFeatures(NamedTuple):
 
 
 class MatmulFeatures(NamedTuple):
-    log_batch: float
-    log_rows: float
-    log_columns: float
-    log_depth: float
-    even_rows: float
-    even_columns: float
-    even_depth: float
-    log_large_tiles_per_core: float
-    large_tile_fill: float
-    log_small_tiles_per_core: float
-    small_tile_fill: float
-    log_flop: float
-    log_flop_per_element: float
+    """What a product has beside its tiles."""
+
     left_transposed: float
     right_transposed: float
     has_bias: float
@@ -77,7 +66,7 @@ class Product(NamedTuple):
         )
 
 
-class Matmul(Family):
+class MatmulFamily(Family):
     """Products of matrices and vectors, one or a batch of them."""
 
     name = "matmul"
@@ -88,7 +77,7 @@ class Matmul(Family):
     )
     kernels = ("gemm", "gemv", "cutlass", "nvjet", "splitk", "cublas", "dot_kernel")
     sizes = ("batch", "rows", "columns", "depth", "left_transposed", "right_transposed")
-    kinds: Mapping[str, tuple[str, ...]] = {"matmul": MatmulFeatures._fields}
+    kinds: Mapping[str, tuple[str, ...]] = {"matmul": (*TileFeatures._fields, *MatmulFeatures._fields)}
     draws: Mapping[str, int] = {"matmul": 34}
     uses_tensor_cores = True
 
@@ -102,12 +91,14 @@ class Matmul(Family):
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         batch, rows, columns, depth, left_transposed, right_transposed = op.shape
-        features = MatmulFeatures(
+        features = (
             *Product(batch, rows, columns, depth).tile_features(cores),
-            left_transposed,
-            right_transposed,
-            has_bias=float("addmm" in op.name or "linear" in op.name),
-            number_format=number_format(dtype),
+            *MatmulFeatures(
+                left_transposed=left_transposed,
+                right_transposed=right_transposed,
+                has_bias=float("addmm" in op.name or "linear" in op.name),
+                number_format=number_format(dtype),
+            ),
         )
         return [Piece("matmul", features, op.flop, op.read_bytes + op.written_bytes, dtype)]
 

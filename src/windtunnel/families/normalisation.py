@@ -22,7 +22,7 @@ class NormalisationFeatures(NamedTuple):
     even_inner: float
 
 
-class Normalisation(Family):
+class NormalisationFamily(Family):
     """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised."""
 
     name = "normalisation"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Optimiser(Family):
+class OptimiserFamily(Family):
     """Fused optimisers."""
 
     name = "optimiser"

@@ -28,7 +28,7 @@ class PoolingFeatures(NamedTuple):
     element_bytes: float
 
 
-class Pooling(Family):
+class PoolingFamily(Family):
     """Pooling and upsampling; `height` and `width` are always those of the larger map."""
 
     name = "pooling"

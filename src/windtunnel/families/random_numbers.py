@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class RandomNumbers(Family):
+class RandomFamily(Family):
     """Random numbers; priced by memory traffic, like streaming ops, but learned by themselves."""
 
     name = "random"

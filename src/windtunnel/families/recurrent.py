@@ -54,7 +54,7 @@ def equal_parts(timesteps: int) -> int:
     return max(1, math.ceil(timesteps / _MOST_TIMESTEPS))
 
 
-class Recurrent(Family):
+class RecurrentFamily(Family):
     """Recurrent layers of cuDNN and oneDNN."""
 
     name = "recurrent"

@@ -41,7 +41,7 @@ def reduction_piece(op: DescribedOp, dtype: str) -> Piece:
     return Piece("reduction", features, op.flop, moved, dtype)
 
 
-class Reduction(Family):
+class ReductionFamily(Family):
     """Reductions. `layout` is 1 if the input is not contiguous; 2 more if dimensions that stay lie between
     dimensions that are reduced."""
 

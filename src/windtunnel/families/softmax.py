@@ -26,7 +26,7 @@ class SoftmaxFeatures(NamedTuple):
     even_length: float
 
 
-class Softmax(Family):
+class SoftmaxFamily(Family):
     """Softmax over one dimension."""
 
     name = "softmax"

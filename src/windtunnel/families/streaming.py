@@ -57,7 +57,7 @@ def streaming_piece(kind: str, op: DescribedOp, dtype: str) -> Piece:
     return Piece(kind, features, op.flop, moved, dtype)
 
 
-class Streaming(Family):
+class StreamingFamily(Family):
     """Ops limited by memory traffic."""
 
     name = "streaming"

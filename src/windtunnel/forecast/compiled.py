@@ -152,7 +152,12 @@ def _target(op: Op, last: int | None, filled: Mapping[int, bool], sizes: Mapping
 
 
 def _shape(work: Sequence[Op]) -> tuple[int, ...]:
-    """Elements, layout and tensors read, as for any streaming op; the widest op of the run counts."""
+    """Elements, layout and tensors read, as for any streaming op; the widest op of the run counts.
+
+    Empty if the sizes of one op are unknown, so that the pricer can say so.
+    """
+    if not all(op.shape for op in work):
+        return ()
     streams = [op.shape for op in work if op.family == "streaming" and len(op.shape) == 3]
     elements = max(
         (math.prod(op.shape[:1] if op.family in ("streaming", "random") else op.shape[:3]) for op in work),
