@@ -226,8 +226,7 @@ def time_steps(step: Callable[[], Any], sync: Callable[[], None], steps: int) ->
 
 
 def host_seconds(step: Callable[[], Any], sync: Callable[[], None]) -> float:
-    """Seconds until the call returns, while the device still works; includes waiting for a full launch
-    queue."""
+    """Seconds until the call returns; includes waiting for a full launch queue."""
     samples = []
     for _ in range(HOST_STEPS):
         sync()

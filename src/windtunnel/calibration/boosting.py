@@ -72,8 +72,7 @@ class Boosting:
 
 
 class _Sample(NamedTuple):
-    """The rows of one tree at one level: the leaf each is in, how many leaves there are, its pull and its
-    weight."""
+    """The rows of a tree at one level: the leaf of each, the number of leaves, pulls and weights."""
 
     leaf: NDArray[np.int64]
     leaves: int

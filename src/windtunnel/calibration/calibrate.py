@@ -53,8 +53,7 @@ _ENOUGH_ROWS = 40  # for a kind with fewer rows the reference's profile is bette
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The result of a probe. `learned` names the kinds that were learned here; the others are the
-    reference's."""
+    """The result of a probe. `learned`: the kinds learned here; the others are the reference's."""
 
     profile: Profile
     learned: tuple[str, ...]
@@ -65,8 +64,7 @@ class Calibration:
     cautions: tuple[str, ...]
 
     def machine_facts(self) -> dict[str, Any]:
-        """What a machine's description takes from a profile: the probed device, launch costs, and Python's
-        speed."""
+        """What a machine's description takes from a profile: device, launch costs and Python's speed."""
         return {
             "device": records.plain(self.device),
             "launch_costs": records.plain(self.launch_costs),
@@ -115,8 +113,7 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
 
 
 def measure_launch_costs(machine: Machine, count: int) -> LaunchCosts:
-    """The launch costs of this host, by microbenchmarks; on a CPU they include the little arithmetic of
-    those."""
+    """The launch costs of this host, by microbenchmarks; on a CPU, with their little arithmetic."""
     assert machine.launch_costs is not None
     kind = machine.device.kind
     timed = host.run_microbenchmarks("cuda" if kind == "gpu" else "cpu", count)

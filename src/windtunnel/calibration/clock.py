@@ -43,8 +43,7 @@ class OpTiming:
 
 
 class Pool:
-    """Random numbers drawn once. Tensors are cut from them one after another, so that making a case costs
-    nothing."""
+    """Random numbers drawn once. Tensors are cut from them, so that making a case costs nothing."""
 
     def __init__(self, device: str, elements: int) -> None:
         self.device = device

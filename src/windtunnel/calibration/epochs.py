@@ -53,8 +53,7 @@ def _least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[f
 
 
 def _line(short: float, long: float) -> tuple[float, float]:
-    """Seconds of a timestep and of an update: a line through two lengths, because the engine is linear in
-    length."""
+    """Seconds of a timestep and of an update, by a line through two lengths."""
     step = max(long - short, 0.0) / (LENGTHS[1] - LENGTHS[0])
     return step, max(short - LENGTHS[0] * step, short / 10)
 

@@ -123,8 +123,7 @@ def _fit_launches(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort
 
 
 def _fit_workspace(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort: Effort) -> Trees | None:
-    """Workspace above most measured values: whether a step fits must not depend on a lucky choice of
-    algorithm."""
+    """Workspace above most measured values: whether a step fits must not depend on luck."""
     if registry.of_kind(name).is_sequence:
         return None  # the family has a formula
     if sum(row.workspace_bytes > _LARGE_BYTES for _, row in pairs) < _LARGE_SHARE * len(pairs):
@@ -135,8 +134,7 @@ def _fit_workspace(name: str, pairs: Sequence[TimedPiece], table: Numbers, effor
 
 
 def _fit_per_example(pairs: Sequence[TimedPiece], table: Numbers) -> Trees | None:
-    """Which weight gradients were computed for every example by itself: their workspace is exactly that
-    large."""
+    """Which weight gradients were computed for every example by itself, by their exact workspace."""
     is_per_example = np.array([float(_is_per_example(*pair)) for pair in pairs])
     if is_per_example.sum() < _LEAST_ROWS:
         return None

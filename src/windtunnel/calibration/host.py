@@ -89,8 +89,7 @@ class Latencies:
 
 
 def measure_latencies(kernels: int = 400) -> Latencies:
-    """Time a chain of tiny kernels: queued behind a long one, so that the host is ahead, then as a captured
-    graph."""
+    """Time a chain of tiny kernels: queued behind a long one, then as a captured graph."""
     x = torch.rand(8, 8, device="cuda")
 
     def chain() -> None:

@@ -46,8 +46,7 @@ class ProbeRow:
 def probe_gpu(
     budget: float, seed: int = 0, progress: Share | None = None, weights: Mapping[str, int] | None = None
 ) -> list[ProbeRow]:
-    """Time random ops on the GPU until the budget of seconds is used; `weights` says how often each is
-    drawn."""
+    """Time random ops on the GPU for so many seconds; `weights` says how often each is drawn."""
     rows = list[ProbeRow]()
     watch = clock.GpuClock(GPU_LIMITS.elements)
     cases = Drawer(GPU_LIMITS, seed).draw_all(weights)

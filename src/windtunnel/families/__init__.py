@@ -75,9 +75,12 @@ class Registry:
     """The families by name, by op and by kind of work."""
 
     def __init__(self, families: tuple[Family, ...]) -> None:
+        self._hold(families)
+
+    def _hold(self, families: tuple[Family, ...]) -> None:
         self._families = families
         self._by_name = {family.name: family for family in families}
-        self._by_op: dict[str, str] = {}
+        self._by_op: dict[str, str] = {}  # found so far
 
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families)
@@ -99,11 +102,11 @@ class Registry:
     def including(self, family: Family) -> Iterator[None]:
         """Know one more family within this context."""
         before = self._families
-        self.__init__((family, *before))  # type: ignore[misc]
+        self._hold((family, *before))
         try:
             yield
         finally:
-            self.__init__(before)  # type: ignore[misc]
+            self._hold(before)
 
     def _recognise(self, op_name: str) -> str:
         for family in self:
@@ -121,8 +124,7 @@ def family_of(op_name: str) -> str:
 
 
 def sizes_of(family: str, call: OpCall) -> tuple[int, ...]:
-    """The sizes of a call; empty if its arguments are not as the family expects, so that the pricer can say
-    so."""
+    """The sizes of a call; empty if its arguments are not as the family expects."""
     measure = (registry.get(family) or registry.of_kind(family)).measure
     try:
         return tuple(measure(call))

@@ -88,8 +88,7 @@ def _query_and_key(call: OpCall) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _stand_in() -> Any:
-    """The operators with the inputs, outputs and saved bytes of the GPU's kernels, and their autograd
-    function."""
+    """Operators with the inputs, outputs and saved bytes of GPU kernels; returns their autograd function."""
     import torch
 
     library: Any = torch.library.Library("windtunnel", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from windtunnel.families.tensors import elements, tensor_bytes
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,8 +22,7 @@ Coefficients = Mapping[str, Sequence[float]]
 
 
 class OpCall(NamedTuple):
-    """One call as the recorder sees it: the op's name without its namespace, its arguments, and its
-    tensors."""
+    """A call as the recorder sees it: the op's name without namespace, its arguments, its tensors."""
 
     name: str
     args: Sequence[Any]
@@ -83,48 +84,47 @@ class Piece(NamedTuple):
 
 
 class Family:
-    """Ops that are priced alike. A subclass states the facts below and overrides the methods it needs.
-
-    Recognition. `names` and `prefixes` are names of ops and beginnings of them. `library_ops` are beginnings
-    of names that only the profiler shows, `kernels` parts of the names of GPU kernels.
-
-    Description. `sizes` names the whole numbers that `measure` returns. `kinds` names the features of every
-    kind of work that `pieces` returns; a kind's first word is the family's name. `draws` names what a probe
-    draws, and how often.
-
-    Behaviour. `uses_tensor_cores`: it computes at the rate of its number format, other families at that of
-    fp32. `is_fusible`: torch.compile makes its own kernel of it. `is_sequence`: one call runs all timesteps,
-    its workspace follows from a formula, and a device without such a call runs many ops instead.
-    `launches_by_size`: how many kernels a call starts depends on its sizes. `repeats_workspaces`: a library
-    takes the same workspace for the same sizes, by no rule that could be learned. `fills_device`: a call can
-    use the whole device. `fewest_flop_share`: the part of its arithmetic that the best algorithm needs.
-    `needs_contiguous`: ops whose GPU kernels copy an input first that is not contiguous.
-    """
+    """Ops that are priced alike. A subclass states these facts and overrides the methods it needs."""
 
     name: str
+
+    # Recognition: names of ops, and beginnings of names.
     names: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
+    # Beginnings of names that only the profiler shows, and parts of the names of GPU kernels, in lower case.
     library_ops: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    needs_contiguous: tuple[str, ...] = ()
+
+    # Description: names of the whole numbers that `measure` returns.
     sizes: tuple[str, ...] = ("elements", "layout", "tensors")
+    # Every kind of work that `pieces` returns, with the names of its features. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
+    # What a probe draws, and how often.
     draws: Mapping[str, int] = {}
+
+    # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
+    # torch.compile generates its own kernel for it.
     is_fusible: bool = False
+    # One call runs all timesteps, and its workspace follows from a formula. Some devices run it as many ops.
     is_sequence: bool = False
+    # The number of kernels that a call starts depends on its sizes.
     launches_by_size: bool = False
+    # A library takes the same workspace for the same sizes, by no rule that could be learned.
     repeats_workspaces: bool = False
+    # A call can use the whole device, so the device's rates bound it.
     fills_device: bool = True
+    # The part of its arithmetic that the best algorithm needs.
     fewest_flop_share: float = 1.0
+    # Beginnings of the names of ops whose GPU kernels first copy an input that is not contiguous.
+    needs_contiguous: tuple[str, ...] = ()
 
     def size_names(self, op_name: str) -> tuple[str, ...]:
         """The names of the sizes of this op."""
         return self.sizes
 
     def flop(self, call: OpCall) -> float:
-        """The arithmetic of a call: one flop for each element of its largest tensor, unless it is a
-        product."""
+        """The arithmetic of a call. Default: one flop for each element of its largest tensor."""
         return float(max((t.numel() for t in (*call.inputs, *call.outputs)), default=0))
 
     def read_bytes(self, call: OpCall) -> float:
@@ -133,8 +133,6 @@ class Family:
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
         """The sizes of a call that decide how long it takes; the names are those of `size_names`."""
-        from windtunnel.families.tensors import elements
-
         return elements(call)
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
@@ -159,11 +157,5 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in `draws`, a function that draws a case, or nothing if the case came out too
-        large."""
+        """For each name in `draws`, a function that draws a case, or None if it came out too large."""
         return {}
-
-
-def tensor_bytes(tensor: Tensor) -> float:
-    """The bytes that reading the tensor moves: an expanded tensor is no larger than its storage."""
-    return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))

@@ -76,8 +76,7 @@ class ProbeCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large a case may be on this device ("cpu" or "gpu"), so that each takes a few milliseconds at
-    most."""
+    """How large a case may be on a device ("cpu" or "gpu"), so that each takes milliseconds."""
 
     flop: float
     elements: int

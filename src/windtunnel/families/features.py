@@ -20,8 +20,7 @@ def evenness(value: float) -> float:
 
 
 def wave_fill(tiles: float, cores: int) -> float:
-    """How full the waves over all cores are on average: one tile more than there are cores takes twice the
-    time."""
+    """How full the waves over all cores are: one tile more than cores takes twice the time."""
     return tiles / cores / math.ceil(tiles / cores)
 
 

@@ -165,8 +165,7 @@ class _Drawing:
 
 
 def _compile(module: Any, tensors: list[Tensor]) -> None:
-    """Run once each way, which compiles the code, on weights as a network has them: silent units take less
-    time."""
+    """Compile the code by one run, and draw realistic weights: silent units take less time."""
     import torch
 
     bounds = [1.0, *(tensor.shape[0] ** -0.5 for tensor in tensors[1:])]

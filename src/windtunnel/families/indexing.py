@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, tensor_bytes
+from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import BYTES, both_directions, direction, element_bytes, evenness, log2
+from windtunnel.families.tensors import tensor_bytes
 
 
 class EmbeddingFeatures(NamedTuple):

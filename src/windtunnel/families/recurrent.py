@@ -113,8 +113,7 @@ class RecurrentFamily(Family):
         return parts * [piece]
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
-        """By what was learned of calls of its type; if there were none, of calls that launch each
-        timestep."""
+        """By the coefficients of its type; if there are none, of calls that launch each timestep."""
         if len(op.shape) != len(self.sizes):
             return 0.0
         sizes, backward = RecurrentSizes(*op.shape), "backward" in op.name
@@ -136,8 +135,7 @@ class RecurrentFamily(Family):
 
 
 def workspace_type(sizes: RecurrentSizes, dtype: str, *, backward: bool, kernels: float) -> str:
-    """The type of a call: its direction, gates, number format, and whether one kernel lasts for all
-    timesteps."""
+    """The type of a call: direction, gates, number format, and whether one kernel runs all timesteps."""
     how = "lasting" if kernels <= sizes.timesteps else "launched"
     return f"{'backward' if backward else 'forward'} {sizes.gates} gates {_WIDTHS.get(dtype, 4)} bytes {how}"
 
@@ -169,8 +167,7 @@ def workspace_terms(sizes: RecurrentSizes, dtype: str) -> tuple[float, ...]:
 
 @functools.cache
 def _stand_in() -> Any:
-    """The operators with the inputs, outputs and saved bytes of cuDNN's calls, and their autograd
-    function."""
+    """Operators with the inputs, outputs and saved bytes of cuDNN's calls; returns their autograd function."""
     import torch
 
     sizes = "int gates, int layers, int directions, int hidden"

@@ -72,8 +72,7 @@ def softmax_to_fp32(source: Tensor, dim: int, *, log: bool) -> Tensor:
 
 @functools.cache
 def _stand_in() -> Any:
-    """The operators with the inputs and outputs of CUDA's kernels, and the autograd function that calls
-    them."""
+    """Operators with the inputs and outputs of CUDA's kernels; returns their autograd function."""
     import torch
 
     library: Any = torch.library.Library("windtunnel", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -1,5 +1,4 @@
-"""Ops that go through memory element by element: sums, activations, casts, copies. Unknown ops are priced
-like them."""
+"""Ops that go through memory element by element: sums, activations, casts, copies."""
 
 from __future__ import annotations
 

@@ -6,10 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from windtunnel.families.base import OpCall
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from windtunnel.families.base import OpCall
+
+
+def tensor_bytes(tensor: Tensor) -> float:
+    """The bytes that reading the tensor moves: an expanded tensor is no larger than its storage."""
+    return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
 def elements(call: OpCall) -> tuple[int, int, int]:

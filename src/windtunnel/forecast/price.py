@@ -17,16 +17,14 @@ from windtunnel.trace import Op, Trace
 _LOW_PRECISION = ("tf32", "fp16", "bf16")
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
-# Compiled code starts kernels without the dispatcher and without Python's modules: a guess at the remaining
-# cost.
+# Compiled code starts kernels without the dispatcher and without Python's modules: a guess at what is left.
 _COMPILED_SHARE = 0.4
 # The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
 _MICROBENCHMARK_KERNELS = 20.0
 
 
 class Price(NamedTuple):
-    """Seconds of one op on the host lane and on the device lane, the pauses before its kernels, and its
-    workspace."""
+    """Seconds of an op on the host and on the device, pauses before its kernels, and workspace."""
 
     host_seconds: float
     device_seconds: float
@@ -82,7 +80,8 @@ class Pricer:
         for op, price in zip(ops, prices, strict=True):
             if op.family == families.OTHER:
                 self.assumed[op.name] += price.device_seconds
-        self._note_unknown_sizes(ops, prices)
+        if not all(map(families.has_known_sizes, unique.values())):
+            self._note_unknown_sizes(ops, prices)
         return prices
 
     def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:
@@ -90,11 +89,11 @@ class Pricer:
         for op, price in zip(ops, prices, strict=True):
             if not families.has_known_sizes(op):
                 unknown[op.name] += price.device_seconds
-        whole = sum(price.device_seconds for price in prices) if unknown else 0.0
+        whole = sum(price.device_seconds for price in prices) or 1.0
         for name, seconds in unknown.items():
             self._notes.add(
                 f"the sizes of {name} could not be read, so it was priced by its bytes: "
-                f"{seconds / whole if whole else 0.0:.1%} of the device's time"
+                f"{seconds / whole:.1%} of the device's time"
             )
 
     def _price(self, op: Op, work: DeviceWork) -> Price:

@@ -108,8 +108,7 @@ class Profile:
         return math.exp(float(np.interp(math.log(units), list(timed), logs)))
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
-        """Seconds of copying so many bytes to the device, interpolated between timed sizes. None if not
-        timed."""
+        """Seconds of copying so many bytes to the device, between timed sizes. None if not timed."""
         timed = self.copies.get(memory)
         if not timed:
             return None
@@ -119,8 +118,7 @@ class Profile:
         return float(np.interp(size, sizes, seconds))
 
     def seconds(self, pieces: Sequence[Piece], roofline: Roofline, threads: int) -> list[float]:
-        """Seconds of each piece: never below the physical limit, and the roofline alone for a kind never
-        probed."""
+        """Seconds of each piece: at least the physical limit; for a kind never probed, its roofline."""
         seconds = [roofline.seconds(piece) for piece in pieces]
         for name, places in _by_kind(pieces).items():
             kind = self.kinds.get(name)
@@ -200,8 +198,7 @@ def workspace_bytes(piece: Piece, ratio: float) -> float:
 
 
 def _by_ends(rows: Sequence[tuple[float, ...]], ends: int, column: int) -> float:
-    """A figure of rows (ends, timestep seconds, update seconds) at so many ends, extrapolated beyond the
-    last."""
+    """A column of rows (ends, timestep seconds, update seconds) at so many ends, also beyond the last."""
     many, seconds = [row[0] for row in rows], [row[column] for row in rows]
     beyond = 0.0
     if len(rows) > 1:

@@ -42,8 +42,7 @@ def plain(profile: Profile) -> dict[str, Any]:
 
 
 def read(data: Mapping[str, Any], where: str) -> Profile:
-    """A profile from plain data; another format, other features, or figures that are no numbers are
-    refused."""
+    """A profile from plain data. Another format, other features and bad figures are refused."""
     if data.get("format") != FORMAT:
         raise BadRecord(
             f"{where} is a profile of format {data.get('format')!r}; this version reads {FORMAT}.",

@@ -10,8 +10,7 @@ from windtunnel.families import Piece, registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Flop rates by number format, the rate of memory, the size of the last cache, and the shortest
-    kernel."""
+    """Flop rates by number format, memory rate, size of the last cache, and shortest kernel."""
 
     flop_rates: Mapping[str, float]
     memory_rate: float
@@ -24,14 +23,12 @@ class Roofline:
         return self.fixed_seconds + max(piece.flop / self.flop_rate(piece), piece.bytes / self.memory_rate)
 
     def least_seconds(self, piece: Piece) -> float:
-        """The time that no device can beat: the fewest flop at the full rate, and from memory what no cache
-        holds."""
+        """The physical limit: the fewest flop at the full rate, and from memory what no cache holds."""
         rate = self.flop_rate(piece) / registry.of_kind(piece.kind).fewest_flop_share
         return max(piece.flop / rate, (piece.bytes - self.cache_bytes) / self.memory_rate, 0.0)
 
     def is_cached(self, piece: Piece) -> bool:
-        """Whether memory traffic takes longer than arithmetic, but the last cache can hold all of its
-        data."""
+        """Whether memory traffic takes longer than arithmetic, but the last cache can hold its data."""
         return (
             piece.bytes < self.cache_bytes
             and piece.bytes / self.memory_rate > piece.flop / self.flop_rate(piece)

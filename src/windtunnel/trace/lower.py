@@ -69,8 +69,7 @@ def as_on(target: str) -> Iterator[None]:
 
 
 def prefer_lists(optimizer: Any) -> None:
-    """Optimisers work on lists of tensors by default on a GPU: choose that unless the user chose
-    otherwise."""
+    """Let optimisers work on lists of tensors, as by default on a GPU, unless the user chose."""
     for group in getattr(optimizer, "param_groups", ()):
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
@@ -99,8 +98,7 @@ def _cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
-    """CUDA casts inside cross entropy: its softmax reads low precision and writes fp32. The CPU casts
-    before."""
+    """CUDA casts inside cross entropy: softmax reads low precision and writes fp32. The CPU casts before."""
     if label_smoothing or target.is_floating_point():
         with _without_autocast():
             return torch.ops.aten.cross_entropy_loss(

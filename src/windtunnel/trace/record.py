@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob, WindtunnelError
-from windtunnel.families.base import tensor_bytes
+from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
@@ -102,8 +102,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
 
 
 def _fake_model(workload: Workload, fake: FakeTensorMode) -> torch.nn.Module:
-    """The network without its bytes. If building it reads values of tensors, it is built for real, then
-    swapped."""
+    """The network without its bytes. If building it reads values, it is built for real, then swapped."""
     try:
         with fake:
             return workload.model()

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel import families
-from windtunnel.families.base import OpCall, tensor_bytes
+from windtunnel.families.base import OpCall
+from windtunnel.families.tensors import tensor_bytes
 from windtunnel.trace import Allocation, Op, Part, Phase
 
 _DEVICE = torch.ops.prim.device.default
@@ -168,8 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._path[-1] if self._path else ""
 
     def _stays_on_host(self, call: OpCall) -> bool:
-        """Whether the op counts an optimiser's steps: those counts stay on the host, wherever the weights
-        are."""
+        """Whether the op counts an optimiser's steps: those counts stay on the host."""
         return (
             self.target == "gpu"
             and self._updating
@@ -260,8 +260,7 @@ def _total_bytes(tensors: Sequence[Tensor]) -> float:
 
 
 def _dtype(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """The number format of an op's first floating-point tensor; ops without one compute at the rate of
-    fp32."""
+    """The number format of the first floating-point tensor; fp32 if there is none."""
     first = next((t.dtype for t in (*inputs, *outputs) if t.is_floating_point()), torch.float32)
     return _FORMATS.get(first, "fp32")
 
