@@ -97,7 +97,7 @@ class Family:
 
     # Description: names of the whole numbers that `measure` returns.
     sizes: tuple[str, ...] = ("elements", "layout", "tensors")
-    # Every kind of work that `pieces` returns, with the names of its features. It begins with the family's name.
+    # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
     # What a probe draws, and how often.
     draws: Mapping[str, int] = {}

@@ -167,7 +167,7 @@ def workspace_terms(sizes: RecurrentSizes, dtype: str) -> tuple[float, ...]:
 
 @functools.cache
 def _stand_in() -> Any:
-    """Operators with the inputs, outputs and saved bytes of cuDNN's calls; returns their autograd function."""
+    """Operators with the inputs, outputs and saved bytes of cuDNN; returns their autograd function."""
     import torch
 
     sizes = "int gates, int layers, int directions, int hidden"
