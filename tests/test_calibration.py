@@ -318,6 +318,11 @@ def test_a_table_of_rows_with_a_broken_line_is_refused_with_its_number(tmp_path:
     path.write_text(path.read_text().replace("1000x0x1", "1000xzero"))
     with pytest.raises(BadRecord, match="line 2"):
         rows.load(path)
+    rows.save(path, [dataclasses.replace(_weight_gradient_row(8, 8), shape=(1, 2, 3))])
+    with pytest.raises(
+        BadRecord, match=r"line 2: aten.convolution_backward has 3 sizes, not examples, channels"
+    ):
+        rows.load(path)
     path.write_text("something,else\n1,2\n")
     with pytest.raises(BadRecord, match="no table of a probe"):
         rows.load(path)

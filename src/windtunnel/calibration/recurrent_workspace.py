@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from windtunnel.calibration.probe import ProbeRow
+from windtunnel.families import has_known_sizes
 from windtunnel.families.recurrent import RecurrentSizes, workspace_terms, workspace_type
 from windtunnel.forecast.trees import Numbers
 
@@ -19,7 +20,7 @@ def fit_workspace_coefficients(rows: Sequence[ProbeRow]) -> dict[str, tuple[floa
     """The coefficients of each type of call that was timed often enough."""
     by_type: dict[str, list[ProbeRow]] = defaultdict(list)
     for row in rows:
-        if row.family == "recurrent" and row.workspace_bytes > 0:
+        if row.family == "recurrent" and has_known_sizes(row) and row.workspace_bytes > 0:
             backward, sizes = row.phase == "backward", RecurrentSizes(*row.shape)
             by_type[workspace_type(sizes, row.dtype, backward=backward, kernels=row.kernels)].append(row)
     return {name: _fit(rows) for name, rows in sorted(by_type.items()) if len(rows) >= _LEAST_ROWS}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.errors import BadRecord
+from windtunnel.families import has_known_sizes, registry
 from windtunnel.records import read_text, write_text
 
 _COLUMNS = (
@@ -56,6 +57,10 @@ def _read(line: dict[str, str], path: Path, number: int) -> ProbeRow:
         raise BadRecord(f"{path} line {number} does not read: {error}") from error
     if not 0 < row.seconds < float("inf"):
         raise BadRecord(f"{path} line {number}: seconds must be above 0, not {row.seconds}.")
+    family = registry.get(row.family)
+    if family is not None and not has_known_sizes(row):
+        names = ", ".join(family.size_names(row.name))
+        raise BadRecord(f"{path} line {number}: {row.name} has {len(row.shape)} sizes, not {names}.")
     return row
 
 
