@@ -14,7 +14,7 @@ from pathlib import Path
 
 from windtunnel.study import study as studies
 from windtunnel.study.results import by_interval, results
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow as Row
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Local
 from windtunnel.study.run.runner import Order, run

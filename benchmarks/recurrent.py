@@ -1,15 +1,15 @@
-"""The fused recurrent engine beside every other way to train the same small network, one example at a time, on one core, or on a
-GPU.
+"""Times the fused recurrent engine against other implementations of the same small network at batch 1.
 
-    python benchmarks/recurrent.py                          the grid of Brandfonbrener 2017: n_rec 10-200 by n_steps 10-100
-    python benchmarks/recurrent.py --n-rec 1000,2000,5000 --n-steps 20 --ways fused,torch:loop,torch:module,jax:scan
-    python benchmarks/recurrent.py --device cuda --n-rec 10,20,50,100
-    python benchmarks/recurrent.py --two                    two networks on two cores against one on one
-    python benchmarks/recurrent.py --many 128               so many networks on a GPU against one
+    python benchmarks/recurrent.py              the grid of Brandfonbrener 2017: n_rec 10-200, n_steps 10-100
+    python benchmarks/recurrent.py --n-rec 1000,2000 --n-steps 20 --variants fused,torch:loop,torch:module
+    python benchmarks/recurrent.py --on cuda --n-rec 10,20,50,100
+    python benchmarks/recurrent.py --two        two networks on two cores against one on one core
+    python benchmarks/recurrent.py --many 128   128 networks on a GPU against one
 
-All variants start from the same weights, see the same examples and must show the same losses. Each way lives in a process of its own, all
-on one core; they take turns, round after round, and a ratio is the median over the rounds, so that a machine's moods meet all of them.
-`--clock cpu` counts the core's seconds rather than the wall's, for a machine that others use too.
+All variants start from the same weights, see the same examples and must have the same losses. Each variant
+runs in its own process, all on one core. They run one after the other, round after round, and a ratio is the
+median over the rounds, so that changes of the machine affect all variants. `--clock cpu` counts the CPU time
+of the core instead of wall time, for a machine with other users.
 """
 
 from __future__ import annotations
@@ -26,47 +26,48 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "windtunnel"
-WAYS = {
-    "cpu": "fused,numba,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,tensorflow:unrolled,tensorflow:scan,pytensor:scan",
+VARIANTS = {
+    "cpu": "fused,numba,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,"
+    "tensorflow:unrolled,tensorflow:scan,pytensor:scan",
     "cuda": "fused,torch:loop,torch:module,torch:graph,jax:scan",
 }
 ROUND_SECONDS = 0.05
-TRACE = 5
+COMPARED_LOSSES = 5
 
 
-# the side of a variant: one process, told what to do on its standard input
+# The process of one variant, which reads requests from its standard input
 
 
 def serve(variant: str) -> None:
-    """Build and time as told, until the input ends."""
+    """Builds and times the variant on request, until the input ends."""
     if "windtunnel" not in sys.modules:
         sys.path.insert(0, str(SOURCE / "measurement" / "frameworks"))
         import start  # type: ignore[import-not-found]
 
         start._bring_in(SOURCE)
         sys.path.pop(0)
-    told, sys.stdout = sys.stdout, sys.stderr
+    replies, sys.stdout = sys.stdout, sys.stderr  # libraries may print
     call: Callable[[int], float] = lambda steps: 0.0
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         try:
-            if "settings" in order:
-                call = build(variant, order["settings"], order["device"])
+            if "settings" in request:
+                call = build(variant, request["settings"], request["device"])
                 answer: dict[str, Any] = {
-                    "losses": [call(1) for _ in range(TRACE)],
+                    "losses": [call(1) for _ in range(COMPARED_LOSSES)],
                     "per": getattr(call, "per", 1),
                 }
             else:
                 wall, cpu = time.perf_counter(), time.process_time()
-                call(order["steps"])
+                call(request["steps"])
                 answer = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         except Exception as error:
             answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-        print(json.dumps(answer), file=told, flush=True)
+        print(json.dumps(answer), file=replies, flush=True)
 
 
 def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int], float]:
-    """A function that does so many steps and gives the last loss."""
+    """A function that runs a number of steps and returns the last loss."""
     from windtunnel.measurement.frameworks import base, catalogue
     from windtunnel.measurement.frameworks.task import Task
 
@@ -78,7 +79,7 @@ def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int]
         return own[variant](problem)
     built = catalogue.file_of(catalogue.named(name)).build(problem, task)
 
-    per = 1 if built.settle is None else built.settle()  # steps that one call does
+    per = 1 if built.settle is None else built.settle()  # steps of one call
 
     def call(steps: int) -> float:
         times, once = (steps, built.first or built.step) if steps % per else (steps // per, built.step)
@@ -94,11 +95,11 @@ def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int]
 def fused(problem: Any) -> Callable[[int], float]:
     import numpy as np
 
-    from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
+    from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
     from windtunnel.fused.train import engine_for
 
     w = problem.weights
-    network = Network(n_in=len(w["w_in"]), n_rec=len(w["w_rec"]), n_out=len(w["b_out"]))
+    network = RecurrentNetwork(n_in=len(w["w_in"]), n_rec=len(w["w_rec"]), n_out=len(w["b_out"]))
     examples = Examples(inputs=problem.inputs[:, :, 0], targets=problem.targets[:, :, 0]).checked(network)
     optimizer = Optimizer(rate=problem.rate, clip_norm=problem.clip_norm)
     engine = engine_for(network, Weights(**w), n_steps=problem.inputs.shape[1], optimizer=optimizer)
@@ -113,8 +114,8 @@ def fused(problem: Any) -> Callable[[int], float]:
     return call
 
 
-def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
-    """What a careful programmer writes: loops over contiguous rows, dead devices skipped, all buffers given, an epoch in one call."""
+def numba_step() -> Any:
+    """One step as one compiled function, so that numba sees all loops together."""
     import numba
     import numpy as np
 
@@ -185,6 +186,16 @@ def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
                 p[k] -= change * g[k]
         return loss / (n_steps * n_out)
 
+    return step
+
+
+def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
+    """Careful hand-written loops: contiguous rows, no inactive units, buffers reused, one call an epoch."""
+    import numba
+    import numpy as np
+
+    zero, step = np.float32(0), numba_step()
+
     @numba.njit
     def epoch(xs, ys, first, steps, *rest):  # type: ignore[no-untyped-def]
         loss = zero
@@ -202,24 +213,14 @@ def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
     def call(steps: int) -> float:
         nonlocal done
         done += steps
-        return float(
-            epoch(
-                xs,
-                ys,
-                done - steps,
-                steps,
-                *weights,
-                *buffers,
-                np.float32(problem.rate),
-                np.float32(problem.clip_norm),
-            )
-        )
+        rate, clip = np.float32(problem.rate), np.float32(problem.clip_norm)
+        return float(epoch(xs, ys, done - steps, steps, *weights, *buffers, rate, clip))
 
     return call
 
 
 def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
-    """JAX at its best: a scan over the examples too, so that nothing is launched from Python. In chunks of the number of steps asked for."""
+    """JAX at its best: a scan over the examples as well, so that one call from Python runs all steps."""
     import functools
 
     import jax
@@ -232,24 +233,24 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
 
     @functools.partial(jax.jit, donate_argnums=0)
     def several(weights: Any, inputs: Any, targets: Any) -> Any:
-        def one(held: Any, pair: Any) -> Any:
-            held, _, loss = learn(held, {}, *pair)
-            return held, loss
+        def one(current: Any, pair: Any) -> Any:
+            current, _, loss = learn(current, {}, *pair)
+            return current, loss
 
         return jax.lax.scan(one, weights, (inputs, targets))
 
     weights = {name: jax.device_put(value) for name, value in problem.weights.items()}
-    done, cut = 0, {}
+    done, chunks = 0, {}
 
     def call(steps: int) -> float:
         nonlocal weights, done
-        if steps not in cut:  # each length compiles anew; the parent asks for few
+        if steps not in chunks:  # each length is compiled once; the parent uses few
             rows = (jax.numpy.arange(steps) + (done if steps == 1 else 0)) % problem.batches
-            cut[steps] = (
+            chunks[steps] = (
                 jax.numpy.asarray(problem.inputs)[rows],
                 jax.numpy.asarray(problem.targets, "float32")[rows],
             )
-        inputs, targets = cut.pop(1) if steps == 1 else cut[steps]
+        inputs, targets = chunks.pop(1) if steps == 1 else chunks[steps]
         done += steps
         weights, losses = several(weights, inputs, targets)
         return float(losses[-1])
@@ -257,11 +258,11 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
     return call
 
 
-# the side of the parent
+# The parent
 
 
-class Side:
-    """A variant's process, as the parent sees it."""
+class Worker:
+    """The process of one variant."""
 
     def __init__(self, variant: str, core: int, device: Any) -> None:
         from windtunnel.measurement import environment
@@ -274,9 +275,9 @@ class Side:
         python = Path(sys.executable) if own else catalogue.python_for(name)
         if python is None:
             raise FileNotFoundError(f"{name} is not installed")
-        around = environment.for_child(1)
+        env = environment.for_child(1)
         if not own:
-            around |= catalogue.file_of(catalogue.named(name)).environment(
+            env |= catalogue.file_of(catalogue.named(name)).environment(
                 Task(framework=name, variant=how, job="rnn", device=device)
             )
         command = [str(python), "-P", __file__, "--serve", variant]
@@ -287,13 +288,13 @@ class Side:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=around,
+            env=env,
             preexec_fn=pin,
         )
 
-    def ask(self, **order: Any) -> dict[str, Any]:
+    def ask(self, **request: Any) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
-        print(json.dumps(order), file=self._child.stdin, flush=True)
+        print(json.dumps(request), file=self._child.stdin, flush=True)
         line = self._child.stdout.readline()
         return json.loads(line) if line else {"failed": "its process died"}
 
@@ -303,184 +304,190 @@ class Side:
         self._child.wait()
 
 
-def cell(sides: list[Side], settings: dict[str, Any], rounds: int, clock: str) -> dict[str, list[float]]:
-    """Seconds a step of each variant, round by round; a way that fails or shows other losses says so and is left out."""
+def time_variants(
+    workers: list[Worker], settings: dict[str, Any], rounds: int, clock: str
+) -> dict[str, list[float]]:
+    """Seconds per step of each variant and round, without variants that fail or have other losses."""
     ready, right = [], None
-    for side in sides:
-        found = side.ask(settings=settings, device=side.device)
-        losses = found.get("losses")
+    for worker in workers:
+        reply = worker.ask(settings=settings, device=worker.device)
+        losses = reply.get("losses")
         right = right or losses
         if losses is None or any(abs(a - b) > 1e-3 * abs(b) for a, b in zip(losses, right, strict=True)):
-            print(
-                f"    {side.way}: {found.get('failed', f'losses {losses} rather than {right}')}", flush=True
-            )
+            problem = reply.get("failed", f"losses {losses} instead of {right}")
+            print(f"    {worker.variant}: {problem}", flush=True)
             continue
-        ready.append(side)
-        few = max(2, found["per"])
-        wanted = int(ROUND_SECONDS / max(min(side.ask(steps=few)["wall"] / few for _ in range(3)), 1e-7))
-        side.steps = max(few, min(5000, wanted) // found["per"] * found["per"])
-        side.ask(steps=side.steps)
-    seconds: dict[str, list[float]] = {side.variant: [] for side in ready}
+        ready.append(worker)
+        set_steps(worker, reply["per"])
+    seconds: dict[str, list[float]] = {worker.variant: [] for worker in ready}
     for _ in range(rounds):
-        for side in ready:
-            seconds[side.variant].append(side.ask(steps=side.steps)[clock] / side.steps)
+        for worker in ready:
+            seconds[worker.variant].append(worker.ask(steps=worker.steps)[clock] / worker.steps)
     return seconds
 
 
+def set_steps(worker: Worker, per: int) -> None:
+    """Chooses the steps of a round so that it lasts about ROUND_SECONDS, and runs one round as warm-up."""
+    few = max(2, per)
+    step_seconds = max(min(worker.ask(steps=few)["wall"] / few for _ in range(3)), 1e-7)
+    worker.steps = max(few, min(5000, int(ROUND_SECONDS / step_seconds)) // per * per)
+    worker.ask(steps=worker.steps)
+
+
 def flop_of(settings: dict[str, Any]) -> float:
-    """Of a dense step: forward, back and the gradient are a product of every weight with every timestep."""
+    """Flop of a dense step: forward, backward and gradients each use every weight at every timestep."""
     n, ends = settings["n_rec"], settings["n_in"] + settings["n_out"]
     return 6.0 * settings["n_steps"] * (n * n + n * ends)
 
 
 def peak_flop_rate() -> float:
-    """What one core can multiply and add when all stays in its registers."""
+    """The multiply-add rate of one core on its registers."""
     import ctypes
 
-    from windtunnel.fused.emit import Compiled, Emitter
+    from windtunnel.fused.emit import CompiledModule, Emitter
 
-    e, sums, turns = Emitter(), 12, 2_000_000
-    with e.function("turn", ("out",)):
-        parts = [e.local(e.floats, e.same(k)) for k in range(sums)]
-        with e.loop(e.i(0), e.i(turns)):
+    e, sums, repeats = Emitter(), 12, 2_000_000
+    with e.function("multiply_add", ("out",)):
+        parts = [e.variable(e.floats, e.full(k)) for k in range(sums)]
+        with e.loop(e.i64(0), e.i64(repeats)):
             for part in parts:
-                e.set(part, e.fma(e.get(part), e.same(0.999), e.same(0.5)))
-        e.vstore(e.sum([e.get(part) for part in parts]), e.slot("out"), e.i(0))
-    code, out = Compiled(e.module), (ctypes.c_float * 64)()
-    table, call = (
-        (ctypes.c_void_p * 1)(ctypes.addressof(out)),
-        ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("turn")),
-    )
+                e.write(part, e.fma(e.read(part), e.full(0.999), e.full(0.5)))
+        e.vstore(e.tree_sum([e.read(part) for part in parts]), e.argument("out"), e.i64(0))
+    code, out = CompiledModule(e.module), (ctypes.c_float * 64)()
+    table = (ctypes.c_void_p * 1)(ctypes.addressof(out))
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.address("multiply_add"))
     seconds = []
     for _ in range(20):
         begin = time.thread_time()
         call(ctypes.addressof(table))
         seconds.append(time.thread_time() - begin)
-    return 2.0 * e.width * sums * turns / min(seconds)
+    return 2.0 * e.width * sums * repeats / min(seconds)
 
 
 def block_flop_rate() -> float:
-    """Of one multiprocessor, which is all that one network has: 128 lanes that multiply and add (Volta to Hopper), at the highest clock."""
+    """The peak of one multiprocessor, which runs one network: 128 multiply-add lanes at the highest clock."""
     import torch
 
-    clock = (
-        getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000) * 1e3
-    )  # kHz; an H200 where PyTorch does not tell
-    return 2.0 * 128 * clock
+    # In kHz; that of an H200 if PyTorch does not report it.
+    clock_rate = getattr(torch.cuda.get_device_properties(0), "clock_rate", 1_980_000)
+    return 2.0 * 128 * clock_rate * 1e3
 
 
 def compare(options: argparse.Namespace) -> None:
-    peak = peak_flop_rate() if options.device == "cpu" else block_flop_rate()
-    sides = []
-    for variant in (options.variants or WAYS[options.device]).split(","):
+    peak = peak_flop_rate() if options.on == "cpu" else block_flop_rate()
+    workers = []
+    for variant in (options.variants or VARIANTS[options.on]).split(","):
         try:
-            sides.append(Side(variant, options.core, options.device))
+            workers.append(Worker(variant, options.core, options.on))
         except FileNotFoundError as error:
             print(f"left out: {error}")
-    place = "one core" if options.device == "cpu" else "one GPU"
+    place = "one core" if options.on == "cpu" else "one GPU"
     print(
-        f"microseconds a step, batch 1, relu, {place} ({options.clock} clock, {options.rounds} rounds); peak of a core or multiprocessor {peak / 1e9:.0f} Gflop/s"
+        f"microseconds per step, batch 1, relu, {place} ({options.clock} clock, {options.rounds} rounds); "
+        f"peak of a core or multiprocessor {peak / 1e9:.0f} Gflop/s"
     )
     worst: tuple[float, str] = (float("inf"), "")
     for n_rec in map(int, options.n_rec.split(",")):
         for n_steps in map(int, options.n_steps.split(",")):
             settings = {"n_in": 2, "n_rec": n_rec, "n_out": 2, "n_steps": n_steps}
-            seconds = cell(sides, settings, options.rounds, options.clock)
-            where = f"n_rec {n_rec} n_steps {n_steps}"
-            print(
-                f"{where}: "
-                + "  ".join(
-                    f"{variant} {statistics.median(found) * 1e6:.1f}" for variant, found in seconds.items()
-                ),
-                flush=True,
-            )
-            worst = min(worst, (verdict(seconds, flop_of(settings) / peak), where))
-    print(f"least ratio to the best other: {worst[0]:.2f} at {worst[1]}")
-    for side in sides:
-        side.close()
+            seconds = time_variants(workers, settings, options.rounds, options.clock)
+            sizes = f"n_rec {n_rec} n_steps {n_steps}"
+            medians = {variant: statistics.median(times) * 1e6 for variant, times in seconds.items()}
+            text = "  ".join(f"{variant} {median:.1f}" for variant, median in medians.items())
+            print(f"{sizes}: {text}", flush=True)
+            worst = min(worst, (print_ratios(seconds, flop_of(settings) / peak), sizes))
+    print(f"smallest ratio to the best other: {worst[0]:.2f} at {worst[1]}")
+    for worker in workers:
+        worker.close()
 
 
-def verdict(seconds: dict[str, list[float]], limit: float) -> float:
-    ours = seconds.pop("fused")
+def print_ratios(seconds: dict[str, list[float]], limit: float) -> float:
+    """Prints how many times faster the fused engine is than each variant; returns the ratio to the best."""
+    fused_seconds = seconds.pop("fused")
     ratios = {
-        variant: statistics.median(a / b for a, b in zip(found, ours, strict=True))
-        for variant, found in seconds.items()
+        variant: statistics.median(a / b for a, b in zip(times, fused_seconds, strict=True))
+        for variant, times in seconds.items()
     }
-    best = min(ratios, key=ratios.__getitem__)
-    words = ", ".join(
-        f"{ratios[variant]:.1f}x {variant}" for variant in sorted(ratios, key=ratios.__getitem__)
-    )
+    order = sorted(ratios, key=ratios.__getitem__)
+    best, text = order[0], ", ".join(f"{ratios[variant]:.1f}x {variant}" for variant in order)
+    over_limit = statistics.median(fused_seconds) / limit
     print(
-        f"    fused is {ratios[best]:.2f}x the best other ({best}); {statistics.median(ours) / limit:.1f} times the arithmetic limit; {words}",
+        f"    fused is {ratios[best]:.2f}x the best other ({best}); "
+        f"{over_limit:.1f} times the arithmetic limit; {text}",
         flush=True,
     )
     return ratios[best]
 
 
 def two(rounds: int) -> None:
-    """Two networks on two cores, in turns with one network on one."""
+    """Two networks on two cores, alternating with one network on one core."""
     import numpy as np
 
-    from windtunnel.fused.many import Job, train_many
-    from windtunnel.fused.settings import Examples, Network
+    from windtunnel.fused.many import train_many
+    from windtunnel.fused.settings import Examples, RecurrentNetwork
+    from windtunnel.fused.train import TrainingRun
 
-    network, g = Network(n_rec=50), np.random.default_rng(0)
+    network, g = RecurrentNetwork(n_rec=50), np.random.default_rng(0)
     examples = Examples(inputs=g.uniform(-5, 5, (500, 100, 2)), targets=g.uniform(-5, 5, (500, 100, 2)))
-    jobs, gains = [Job(network=network, examples=examples, epochs=10, seed=seed) for seed in (0, 1)], []
-    train_many(jobs)
+    runs = [TrainingRun(network=network, examples=examples, epochs=10, seed=seed) for seed in (0, 1)]
+    gains = []
+    train_many(runs)
     for _ in range(rounds):
         seconds = []
-        for some in (jobs[:1], jobs):
+        for some in (runs[:1], runs):
             begin = time.perf_counter()
             train_many(some)
             seconds.append(time.perf_counter() - begin)
         gains.append(2 * seconds[0] / seconds[1])
     print(
-        f"two networks at once on {len(os.sched_getaffinity(0))} cores: {statistics.median(gains):.2f}x one (median of {rounds} rounds, best {max(gains):.2f}x)"
+        f"two networks at once on {len(os.sched_getaffinity(0))} cores: {statistics.median(gains):.2f}x one "
+        f"(median of {rounds} rounds, best {max(gains):.2f}x)"
     )
 
 
 def many(count: int, rounds: int) -> None:
-    """So many networks on one GPU, in turns with one network."""
+    """Many networks on one GPU, alternating with one network."""
     import numpy as np
     import torch
 
     from windtunnel.fused import cuda
-    from windtunnel.fused.many import Job
-    from windtunnel.fused.settings import Examples, Network
+    from windtunnel.fused.settings import Examples, RecurrentNetwork
+    from windtunnel.fused.train import TrainingRun
 
-    network, g = Network(n_rec=50), np.random.default_rng(0)
+    network, g = RecurrentNetwork(n_rec=50), np.random.default_rng(0)
     examples = Examples(inputs=g.uniform(-5, 5, (500, 100, 2)), targets=g.uniform(-5, 5, (500, 100, 2)))
-    batches = [
-        cuda.Batch([Job(network=network, examples=examples, seed=seed) for seed in range(some)])
+    trainers = [
+        cuda.BlockTrainer(
+            [TrainingRun(network=network, examples=examples, seed=seed) for seed in range(some)]
+        )
         for some in (1, count)
     ]
-    placed = [batch.place([np.arange(500)[:, None]] * len(batch.jobs)) for batch in batches]
-    taken: list[list[float]] = [[], []]
+    orders = [trainer.upload([np.arange(500)[:, None]] * len(trainer.runs)) for trainer in trainers]
+    times: list[list[float]] = [[], []]
     for _ in range(rounds + 1):
-        for seconds, batch, order in zip(taken, batches, placed, strict=True):
+        for seconds, trainer, order in zip(times, trainers, orders, strict=True):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            batch.run(*order)
+            trainer.run(*order)
             torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begin)
-    ratio = statistics.median(
-        all_ / one for one, all_ in zip(taken[0][1:], taken[1][1:], strict=True)
-    )  # the first of each loads its code
-    one = statistics.median(taken[0][1:]) / 500
+    alone, together = times[0][1:], times[1][1:]  # the first run loads the code
+    ratio = statistics.median(b / a for a, b in zip(alone, together, strict=True))
+    example_seconds = statistics.median(alone) / 500
     print(
-        f"{count} networks of 50 devices at once take {ratio:.2f}x one (median of {rounds} rounds; one takes {one * 1e6:.1f} us an example of 100 timesteps)"
+        f"{count} networks of 50 hidden units at once take {ratio:.2f}x one (median of {rounds} rounds; "
+        f"one takes {example_seconds * 1e6:.1f} us per example of 100 timesteps)"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The fused recurrent engine beside all other variants.")
+    parser = argparse.ArgumentParser(description="Times the fused recurrent engine against other variants.")
     parser.add_argument("--n-rec", default="10,20,50,100,200")
     parser.add_argument("--n-steps", default="10,20,50,100")
     parser.add_argument(
-        "--ways", default="", help="with commas between; all that there are for the device else"
+        "--variants", default="", help="Separated by commas. Default: all variants of the device."
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--on", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--core", type=int, default=0)

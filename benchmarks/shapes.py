@@ -1,9 +1,9 @@
-"""How best to divide a small recurrent network among the threads of one block: every division that fits, timed on this GPU.
+"""Times every thread layout of the fused kernel that fits, on this GPU.
 
     python benchmarks/shapes.py [N_REC,...]
 
-Prints microseconds an example at 10 and 100 timesteps, and what a timestep and an update cost by the line through the two.
-`windtunnel/fused/cuda.py` (`_SHAPES`) holds what this found on an H200.
+Prints microseconds per example at 10 and 100 timesteps, and the cost of a timestep and of an update from the
+line through both. `windtunnel/fused/cuda.py` (`_FAST_LAYOUT`, `_SMALL_LAYOUT`) holds the results of an H200.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ import numpy as np
 import torch
 
 from windtunnel.fused import cuda
-from windtunnel.fused.many import Job
-from windtunnel.fused.settings import Examples, Network, Optimizer
+from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork
+from windtunnel.fused.train import TrainingRun
 
-SHAPES = [(lanes, devices) for lanes in (1, 2, 4, 8) for devices in (1, 2, 4, 8) if devices <= lanes]
+LAYOUTS = [(lanes, units) for lanes in (1, 2, 4, 8) for units in (1, 2, 4, 8) if units <= lanes]
 EXAMPLES, ROUNDS = 200, 7
 REGISTERS = 255
 
 
 def measure(n_rec: int, n_steps: int) -> float:
-    """Microseconds an example."""
+    """Microseconds per example."""
     draw = np.random.default_rng(0)
     examples = Examples(
         inputs=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
         targets=draw.uniform(-1, 1, (EXAMPLES, n_steps, 2)),
     )
-    batch = cuda.Batch([Job(network=Network(n_rec=n_rec), examples=examples, optimizer=Optimizer(rate=1e-4))])
-    placed, seconds = batch.place([np.arange(EXAMPLES)[:, None]]), []
+    network = RecurrentNetwork(n_rec=n_rec)
+    run = TrainingRun(network=network, examples=examples, optimizer=Optimizer(rate=1e-4))
+    trainer = cuda.BlockTrainer([run])
+    order, seconds = trainer.upload([np.arange(EXAMPLES)[:, None]]), []
     for _ in range(ROUNDS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        batch.run(*placed)
+        trainer.run(*order)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
     return min(seconds) / EXAMPLES * 1e6
@@ -43,15 +45,16 @@ def measure(n_rec: int, n_steps: int) -> float:
 
 def main() -> None:
     for n_rec in map(int, (sys.argv[1] if len(sys.argv) > 1 else "10,20,32,50,64,100,128").split(",")):
-        for lanes, units in SHAPES:
-            shape = cuda._Shape(n_rec, lanes, units)
-            if shape.held(Network(n_rec=n_rec)) > REGISTERS or shape.threads > 1024:
+        for lanes, units in LAYOUTS:
+            layout = cuda.ThreadLayout(n_rec, lanes, units)
+            if layout.held_floats(RecurrentNetwork(n_rec=n_rec)) > REGISTERS or layout.threads > 1024:
                 continue
-            setattr(cuda, "_shape", lambda network, shape=shape: shape)  # noqa: B010  a checker minds the plain way
+            setattr(cuda, "thread_layout", lambda network, layout=layout: layout)  # noqa: B010  for mypy
             few, many = measure(n_rec, 10), measure(n_rec, 100)
             step = (many - few) / 90
             print(
-                f"n_rec {n_rec:4} lanes {lanes} units {units} threads {shape.threads:4}: {few:6.2f} {many:7.2f} us; {step:.3f} a timestep, {few - 10 * step:.2f} an update",
+                f"n_rec {n_rec:4} lanes {lanes} units {units} threads {layout.threads:4}: "
+                f"{few:6.2f} {many:7.2f} us; {step:.3f} per timestep, {few - 10 * step:.2f} per update",
                 flush=True,
             )
 

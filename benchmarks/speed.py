@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 import windtunnel as wt
-from windtunnel.prediction import price, trace
+from windtunnel.prediction import forecast_trace, trace
 
 JOBS = (("resnet50", {}, 32, 1.0), ("gpt2", {}, 8, 1.5), ("rnn", {"n_steps": 100}, 1, 1.0))
 AGAIN_BAR = 0.05
@@ -39,15 +39,15 @@ def main() -> None:
     h200, a100 = wt.Machine.named("h200"), wt.Machine.named("a100-80gb")
     for name, settings, batch, bar in JOBS:
         job, strategy = wt.Workload.named(name, **settings), wt.Strategy(batch=batch)
-        kept = trace(job, strategy, "gpu")
+        recorded = trace(job, strategy, "gpu")
         tell(
             f"predict {name}",
             seconds(lambda job=job, strategy=strategy: wt.predict(job, h200, strategy)),
             bar,
         )
         tell(
-            f"  the same, trace kept, another machine ({len(kept.ops)} ops)",
-            seconds(lambda kept=kept, job=job, s=strategy: price(kept, job, a100, s)),
+            f"  the same, trace kept, another machine ({len(recorded.ops)} ops)",
+            seconds(lambda recorded=recorded, job=job, s=strategy: forecast_trace(recorded, job, a100, s)),
             AGAIN_BAR,
         )
     command = [sys.executable, "-m", "windtunnel", "--help"]

@@ -32,7 +32,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from windtunnel import records
 from windtunnel.accuracy import truth
-from windtunnel.accuracy.truth import Case, read_cases
+from windtunnel.accuracy.truth import TruthCase as Case
+from windtunnel.accuracy.truth import read_cases
 from windtunnel.machine import here
 from windtunnel.measurement import compilation, environment, sampler, worker
 

@@ -1,4 +1,4 @@
-"""The main job, end to end: this machine described, two jobs predicted and measured, then flown on two GPUs unseen.
+"""The main use, end to end: describe this machine, predict and measure jobs on it, predict them for two GPUs.
 
 make demo
 """
@@ -21,26 +21,25 @@ ELSEWHERE = ("h200", "k80")
 
 
 def main() -> None:
-    here = wt.Machine.here().with_cpu_only()
+    here = wt.Machine.find("cpu")
     host = here.host
-    print(
-        f"This machine: {host.model}, {host.cores} cores, {units.show(host.memory_bytes or 0, 'B')} of memory at {units.show(host.memory_rate or 0, 'B/s')}\n"
-    )
+    memory, rate = units.show(host.memory_bytes or 0, "B"), units.show(host.memory_rate or 0, "B/s")
+    print(f"This machine: {host.model}, {host.cores} cores, {memory} of memory at {rate}\n")
     print(f"{'job':<34}{'threads':>8}{'predicted':>12}{'measured':>12}{'ratio':>7}  bound by")
     with tempfile.TemporaryDirectory() as folder:
         store = wt.Store(Path(folder) / "store.sqlite")
         best = {}
         for name, settings, threads in FLIGHTS:
-            measured = fly_here(name, settings, threads, here, store)
+            measured = run_here(name, settings, threads, here, store)
             key = (name, *settings.values())
             best[key] = min(best.get(key, measured), measured, key=lambda m: m.step_seconds)
         store.close()
-    print("\nThe same elsewhere, predicted without the hardware:")
+    print("\nThe same jobs on other machines, predicted without the hardware:")
     for name, settings, _ in FLIGHTS[:3]:
         compare(name, settings, best[(name, *settings.values())])
 
 
-def fly_here(
+def run_here(
     name: str, settings: dict[str, int], threads: int, here: wt.Machine, store: wt.Store
 ) -> wt.Measurement:
     job, strategy = wt.Workload.named(name, **settings), wt.Strategy(threads=threads)
@@ -49,16 +48,15 @@ def fly_here(
         job, here, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=3, seconds=1.5)
     )
     ratio = forecast.step_seconds / measured.step_seconds
-    shown = [units.show(result.step_seconds, "s") for result in (forecast, measured)]
+    seconds = "".join(f"{units.show(each.step_seconds, 's'):>12}" for each in (forecast, measured))
     print(
-        f"{describe(name, settings):<34}{threads:>8}{shown[0]:>12}{shown[1]:>12}{ratio:>7.2f}  {forecast.bound_by}",
-        flush=True,
+        f"{describe(name, settings):<34}{threads:>8}{seconds}{ratio:>7.2f}  {forecast.bound_by}", flush=True
     )
     return measured
 
 
 def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> None:
-    """Which device wins for this job, and why."""
+    """Print which device is fastest for this job, and why."""
     job = wt.Workload.named(name, **settings)
     forecasts = {machine: wt.predict(job, wt.Machine.named(machine)) for machine in ELSEWHERE}
     times = {
@@ -68,18 +66,19 @@ def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> No
     winner = min(times, key=lambda device: times[device])
     print(f"\n{describe(name, settings)}")
     for device, seconds in times.items():
-        why = "measured" if device not in forecasts else f"{forecasts[device].bound_by}-bound"
-        print(f"  {device:<10}{units.show(seconds, 's'):>10}  {why}")
-    print(f"  {winner} wins: {reason(winner, forecasts)}")
+        limit = "measured" if device not in forecasts else f"{forecasts[device].bound_by}-bound"
+        print(f"  {device:<10}{units.show(seconds, 's'):>10}  {limit}")
+    print(f"  {winner} is fastest: {reason(winner, forecasts)}")
 
 
 def reason(winner: str, forecasts: dict[str, wt.Forecast]) -> str:
     launch_bound = [machine for machine, f in forecasts.items() if f.bound_by == "launch"]
     if winner not in forecasts:
-        return f"on {' and '.join(launch_bound)} each of its many small ops costs the host more to launch than the CPU needs to do it"
+        machines = " and ".join(launch_bound)
+        return f"on {machines} the host needs longer to launch each small op than the CPU needs to run it"
     forecast = forecasts[winner]
     rate = units.show(forecast.flop / forecast.step_seconds, "flop/s")
-    return f"its ops are large enough to keep the device busy at {rate}"
+    return f"its ops are large enough to keep the device busy, at {rate}"
 
 
 def describe(name: str, settings: dict[str, int]) -> str:

@@ -1,85 +1,84 @@
-"""One hundred recurrent networks learn the same perceptual decision from different seeds, side by side on this machine's cores.
+"""Trains one hundred recurrent networks on one perceptual decision, from different seeds, on all cores.
 
     python examples/hundred_networks.py [networks] [picture.png]
 
-The task is that of Song, Yang and Wang 2016: say which of two noisy inputs was the stronger, once both are gone. The networks are
-leaky, noisy and obey Dale's law (40 excitatory devices, 10 inhibitory), and the error counts in the decision period alone. Each has a
-psychometric curve of its own: how often it chooses the first input, by how much that one was stronger. All are drawn together.
+The task is that of Song, Yang and Wang 2016: decide which of two noisy inputs was stronger, after both have
+ended. The networks are leaky and noisy and follow Dale's law (40 excitatory hidden units, 10 inhibitory).
+The error counts in the decision period only. Each network has its own psychometric curve: how often it
+chooses the first input, over how much stronger that input was. The example shows all curves together.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
+import torch
 
-from windtunnel.fused import reference
-from windtunnel.fused.many import Job, train_many
-from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
-from windtunnel.fused.train import Trained
-from windtunnel.learning import decision
+import windtunnel as wt
+from windtunnel.fused.many import train_many
+from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
+from windtunnel.fused.train import TrainingRun
+from windtunnel.learning import data
 
 N_STEPS, EPOCHS, BATCH = 20, 10, 20
+DECISION = N_STEPS - N_STEPS // 5  # the decision period is the last fifth of a trial
 EXCITATORY, INHIBITORY = 40, 10
+UNITS = EXCITATORY + INHIBITORY
 
 
-def network() -> Network:
-    """Excitatory and inhibitory devices; only the excitatory ones are read out; no device speaks to itself."""
-    signs = np.repeat([1, -1], [EXCITATORY, INHIBITORY])
-    others = 1 - np.eye(len(signs), dtype=np.float32)
-    read = np.repeat([1.0, 0.0], [EXCITATORY, INHIBITORY])[:, None] * np.ones((1, 2))
-    return Network(
-        n_rec=len(signs),
-        leak=0.5,
-        recurrent_noise=0.1,
-        signs=signs,
-        mask_rec=others,
-        mask_out=read,
-        loss="cross_entropy",
-    )
+def constraints() -> dict[str, Any]:
+    """Only excitatory units are read out; no unit has a connection to itself."""
+    read_out = np.repeat([1.0, 0.0], [EXCITATORY, INHIBITORY])[:, None] * np.ones((1, 2))
+    return {
+        "leak": 0.5,
+        "recurrent_noise": 0.1,
+        "signs": np.repeat([1, -1], [EXCITATORY, INHIBITORY]),
+        "mask_rec": 1 - np.eye(UNITS, dtype=np.float32),
+        "mask_out": read_out,
+    }
 
 
-def examples(trials: dict[str, object]) -> Examples:
-    inputs, choices = (np.asarray(trials[name]) for name in ("inputs", "choices"))
-    _, asked = decision.periods(N_STEPS)
+def examples(trials: dict[str, Any]) -> Examples:
     return Examples(
-        inputs=inputs,
-        targets=np.repeat(choices[:, None], N_STEPS, 1),
-        mask=(np.arange(N_STEPS) >= asked).astype(np.float32),
+        inputs=np.asarray(trials["inputs"]),
+        targets=np.repeat(np.asarray(trials["choices"])[:, None], N_STEPS, 1),
+        mask=(np.arange(N_STEPS) >= DECISION).astype(np.float32),
     )
 
 
-def start(net: Network, seed: int) -> Weights:
-    """Inhibition four times as strong as excitation, since there are four times as few of it: the sums balance."""
-    weights = Weights.random(net, seed)
+def initial_weights(network: RecurrentNetwork, seed: int) -> Weights:
+    """Inhibitory weights are four times as strong, because there are four times as few: the sums balance."""
+    weights = Weights.random(network, seed)
     weights.w_rec[EXCITATORY:] *= EXCITATORY / INHIBITORY
     return weights
 
 
-def curve(net: Network, weights: Weights, unseen: dict[str, object]) -> dict[float, float]:
-    """By signed coherence, the share of trials in which the first input is chosen."""
-    coherences, choices = np.asarray(unseen["coherences"]), np.asarray(unseen["choices"])
+def psychometric_curve(weights: Weights, trials: dict[str, Any]) -> dict[float, float]:
+    """The share of trials in which the first input is chosen, by signed coherence."""
+    module = wt.FusedRNN(2, UNITS, 2, batch_first=True, **constraints())
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in weights.as_dict().items()})
+    torch.manual_seed(0)  # the module draws its noise in training mode
+    with torch.no_grad():
+        outputs = module(torch.as_tensor(trials["inputs"])).numpy()
+    first = outputs[:, DECISION:].mean(1).argmax(1) == 0
+    coherences, choices = np.asarray(trials["coherences"]), np.asarray(trials["choices"])
     signed = np.where(choices == 0, coherences, -coherences)
-    inputs = np.asarray(unseen["inputs"])
-    noise = net.recurrent_noise * np.random.default_rng(0).standard_normal(
-        (*inputs.shape[:2], net.n_rec), np.float32
-    )
-    outputs, _, _ = reference.forward(net, weights, inputs, noise)
-    _, asked = decision.periods(N_STEPS)
-    first = outputs[:, asked:].mean(1).argmax(1) == 0
     return {float(c): float(first[signed == c].mean()) for c in np.unique(signed)}
 
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    net, data = network(), decision.generate(n_steps=N_STEPS)
-    seen, unseen = examples(dict(data.train)), dict(data.held_out)
-    jobs = [
-        Job(
-            network=net,
-            examples=seen,
-            weights=start(net, seed),
+    network = RecurrentNetwork(n_rec=UNITS, loss="cross_entropy", **constraints())
+    trials = data.load("decision", n_steps=N_STEPS)
+    shared = examples(dict(trials.train))
+    runs = [
+        TrainingRun(
+            network=network,
+            examples=shared,
+            weights=initial_weights(network, seed),
             optimizer=Optimizer(name="adam", rate=0.003),
             epochs=EPOCHS,
             batch=BATCH,
@@ -87,46 +86,47 @@ def main() -> None:
         )
         for seed in range(count)
     ]
-    begin = time.perf_counter()
-    trained = [found for found in train_many(jobs) if isinstance(found, Trained)]
-    seconds = time.perf_counter() - begin
+    start = time.perf_counter()
+    trained = [result for result in train_many(runs) if not isinstance(result, wt.WindtunnelError)]
+    seconds = time.perf_counter() - start
     steps = count * len(trained[0].losses)
     print(
-        f"{len(trained)} of {count} networks trained in {seconds:.1f} s: {steps} steps of {BATCH} trials, {seconds / steps * 1e6:.0f} us a step\n"
+        f"{len(trained)} of {count} networks trained in {seconds:.1f} s: "
+        f"{steps} steps of {BATCH} trials, {seconds / steps * 1e6:.0f} us per step\n"
     )
-    curves = [curve(net, found.weights, unseen) for found in trained]
+    curves = [psychometric_curve(result.weights, dict(trials.held_out)) for result in trained]
     show(curves)
     if len(sys.argv) > 2:
         draw(curves, sys.argv[2])
 
 
 def show(curves: list[dict[float, float]]) -> None:
-    print("how often the first input is chosen (one mark a network, by tenths)")
+    print("how often the first input is chosen, from 0 (left) to 1 (right), as a histogram over the networks")
     for coherence in sorted(curves[0]):
-        shares = np.array([found[coherence] for found in curves])
+        shares = np.array([curve[coherence] for curve in curves])
         counts = np.histogram(shares, bins=20, range=(0, 1))[0]
         marks = "".join(" .:oO@"[min(5, int(np.ceil(5 * n / len(curves))))] for n in counts)
-        print(
-            f"{coherence:+7.3f} |{marks}| median {np.median(shares):.2f}, from {shares.min():.2f} to {shares.max():.2f}"
-        )
+        text = f"median {np.median(shares):.2f}, from {shares.min():.2f} to {shares.max():.2f}"
+        print(f"{coherence:+7.3f} |{marks}| {text}")
 
 
 def draw(curves: list[dict[float, float]], path: str) -> None:
     import altair as alt  # type: ignore[import-not-found,unused-ignore]
 
     rows = [
-        {"network": k, "coherence": c, "first input chosen": share}
-        for k, found in enumerate(curves)
-        for c, share in found.items()
+        {"network": number, "coherence": coherence, "first input chosen": share}
+        for number, curve in enumerate(curves)
+        for coherence, share in curve.items()
     ]
     base = alt.Chart(alt.Data(values=rows)).encode(
         alt.X("coherence:Q", title="how much stronger the first input was (signed coherence)")
     )
-    one = base.mark_line(opacity=0.15).encode(alt.Y("first input chosen:Q"), alt.Detail("network:N"))
-    middle = base.mark_line(color="black", strokeWidth=3).encode(
+    each = base.mark_line(opacity=0.15).encode(alt.Y("first input chosen:Q"), alt.Detail("network:N"))
+    median = base.mark_line(color="black", strokeWidth=3).encode(
         alt.Y("median(first input chosen):Q", title="how often it is chosen")
     )
-    (one + middle).properties(width=480, height=320, title=f"{len(curves)} networks, one decision").save(path)
+    title = f"{len(curves)} networks, one decision"
+    (each + median).properties(width=480, height=320, title=title).save(path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Traces are the slow part of a forecast, so tests share them."""
+"""Fixtures and helpers. Tests share traces, since recording them is the slow part of a forecast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel.forecast.forecast import Forecast, forecast
+from windtunnel.forecast.forecast import Forecast, forecast_step
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import Trace
@@ -36,11 +36,11 @@ def fly(
 ) -> Forecast:
     """A forecast whose trace is shared among tests."""
     strategy = strategy or wt.Strategy()
-    where = wt.Machine.named(machine) if isinstance(machine, str) else machine
+    target = wt.Machine.named(machine) if isinstance(machine, str) else machine
     recorded = _trace(
-        job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, where.device.kind
+        job, tuple(sorted(settings.items())), strategy.batch, strategy.precision, target.device.kind
     )
-    return forecast(recorded, where, strategy, profile_for(where))
+    return forecast_step(recorded, target, strategy, profile_for(target)).forecast
 
 
 @pytest.fixture

@@ -402,7 +402,7 @@ def test_a_probed_host_is_as_fast_as_its_probe_says_at_any_speed_of_plain_python
     machine = wt.Machine.here()
     base, name = here.launch_costs_base(machine)
     assert name == "reference host" and machine.host_factor is None
-    here.keep_host_factor(machine, 1.75)
+    here.save_host_factor(machine, 1.75)
     for pace in (0.5, 2.0):
         monkeypatch.setattr(here, "interpreter_seconds", lambda kind, pace=pace: pace)
         probed = wt.Machine.here()

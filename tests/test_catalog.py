@@ -1,4 +1,4 @@
-"""The hardware catalogue: every machine loads, every figure names its source, and the papers' numbers are in it."""
+"""The catalogue: every machine loads, every figure has a source, and the papers' figures are in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from windtunnel.machine.machine import CATALOG, Link, Machine, Storage, names
 
 FILES = list((CATALOG / "machines").glob("*.toml"))
 NAMES = sorted(path.stem for path in FILES)
-SEEDS_MACHINES = ("k80", "m2090", "m2070", "gtx1080", "i7-3820", "e5-2660-v2", "macbook-2016")
+PAPERS_MACHINES = ("k80", "m2090", "m2070", "gtx1080", "i7-3820", "e5-2660-v2", "macbook-2016")
 SOURCED_PARTS = ("host", "device", "link", "peer_link", "network", "storage")
 
 
 def shared(kind: str) -> dict[str, dict[str, Any]]:
-    """The entries of links.toml or storage.toml, as they stand in the file."""
+    """The entries of links.toml or storage.toml."""
     return tomllib.loads((CATALOG / f"{kind}.toml").read_text(encoding="utf-8"))
 
 
@@ -75,12 +75,12 @@ def test_a_machine_loads_under_the_name_of_its_file(name: str) -> None:
 def test_every_figure_of_a_machine_has_a_source(name: str) -> None:
     machine = Machine.named(name)
     paths = figures_of(machine)
-    assert len(paths) >= 5, f"the walk found only {paths}"
+    assert len(paths) >= 5, f"only these figures: {paths}"
     assert [path for path in paths if not machine.source_of(path).strip()] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_source_of_a_machine_is_about_a_figure_it_does_not_have(name: str) -> None:
+def test_every_source_belongs_to_a_figure(name: str) -> None:
     machine = Machine.named(name)
     plain = records.plain(machine)
     for key in machine.sources:
@@ -91,14 +91,14 @@ def test_no_source_of_a_machine_is_about_a_figure_it_does_not_have(name: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_text_of_a_machine_names_a_path_of_somebodys_disk(name: str) -> None:
+def test_no_text_of_a_machine_names_a_local_path(name: str) -> None:
     machine = Machine.named(name)
     text = " ".join([machine.title, machine.note, *machine.sources.values()])
     assert "/work" not in text and "/home" not in text and "/tmp" not in text
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_machine_states_a_single_precision_rate_and_a_memory_rate(name: str) -> None:
+def test_a_machine_has_an_fp32_rate_and_a_memory_rate(name: str) -> None:
     device = Machine.named(name).device
     assert "fp32" in device.flop_rates
     assert device.memory_rate
@@ -122,14 +122,14 @@ def test_every_shared_entry_has_a_rate_and_a_source(kind: str) -> None:
         assert entry["source"].strip(), name
 
 
-# What cannot be otherwise
+# Physical relations
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("slow", "fast"), [("fp64", "fp32"), ("fp32", "tf32"), ("tf32", "bf16"), ("bf16", "fp8")]
 )
-def test_fewer_bits_are_never_slower(name: str, slow: str, fast: str) -> None:
+def test_a_format_with_fewer_bits_is_never_slower(name: str, slow: str, fast: str) -> None:
     rates = Machine.named(name).device.flop_rates
     if slow in rates and fast in rates:
         assert rates[fast] >= rates[slow]
@@ -148,7 +148,7 @@ def test_a_gpu_reads_its_own_memory_faster_than_its_link() -> None:
         assert machine.device.memory_rate > machine.link.rate, machine.name
 
 
-def test_a_gpu_reaches_its_peers_faster_than_its_host_where_it_has_a_link_to_them() -> None:
+def test_a_peer_link_is_faster_than_the_link_to_the_host() -> None:
     peered = [machine for machine in gpus() if machine.peer_link]
     assert len(peered) > 5
     for machine in peered:
@@ -156,7 +156,7 @@ def test_a_gpu_reaches_its_peers_faster_than_its_host_where_it_has_a_link_to_the
         assert machine.peer_link.rate > machine.link.rate, machine.name
 
 
-def test_a_gpu_without_a_link_says_that_its_memory_is_shared() -> None:
+def test_the_note_of_a_gpu_without_a_link_says_that_memory_is_shared() -> None:
     unlinked = [machine for machine in gpus() if machine.link is None]
     assert {"apple-m1", "jetson-orin"} <= {machine.name for machine in unlinked}
     for machine in unlinked:
@@ -164,7 +164,7 @@ def test_a_gpu_without_a_link_says_that_its_memory_is_shared() -> None:
         assert machine.host.memory_rate == machine.device.memory_rate, machine.name
 
 
-def test_a_gpu_with_a_link_says_where_its_host_is_from() -> None:
+def test_the_note_of_a_gpu_with_a_link_explains_its_host() -> None:
     for machine in gpus():
         if machine.link:
             assert "host is" in machine.note, machine.name
@@ -237,7 +237,7 @@ def test_the_rate_between_gpus_is_that_of_one_direction(name: str, rate: float) 
 # Counted names
 
 
-def test_a_counted_name_gives_units_in_a_node() -> None:
+def test_a_count_in_the_name_gives_devices_in_a_node() -> None:
     one, eight = Machine.named("h200"), Machine.named("8xh200")
     assert (eight.devices, eight.nodes, eight.name) == (8, 1, "8xh200")
     assert (eight.device, eight.host, eight.link, eight.sources) == (
@@ -248,24 +248,24 @@ def test_a_counted_name_gives_units_in_a_node() -> None:
     )
 
 
-def test_a_twice_counted_name_gives_nodes_of_units() -> None:
+def test_two_counts_in_the_name_give_nodes_and_devices() -> None:
     machine = Machine.named("4x8xh200")
     assert (machine.nodes, machine.devices) == (4, 8)
 
 
-def test_a_cpu_machine_counts_nodes_and_not_units() -> None:
+def test_a_cpu_machine_has_several_nodes_but_not_several_devices() -> None:
     assert Machine.named("2x1xepyc-9654").nodes == 2
     with pytest.raises(BadRecord, match="CPU machine"):
         Machine.named("2xepyc-9654")
 
 
-def test_an_unknown_machine_is_answered_with_the_nearest_one() -> None:
+def test_the_error_for_an_unknown_machine_names_the_most_similar_one() -> None:
     with pytest.raises(UnknownName) as caught:
         Machine.named("gtx1081")
     assert "gtx1080" in str(caught.value) + str(getattr(caught.value, "hint", ""))
 
 
-def test_the_host_of_a_gpu_machine_alone_is_the_cpu_machine() -> None:
+def test_a_gpu_machine_without_its_gpu_is_the_cpu_machine() -> None:
     alone, cpu = Machine.named("k80").with_cpu_only(), Machine.named("e5-2660-v2")
     assert alone.device == alone.host == cpu.host
     assert (alone.link, alone.peer_link) == (None, None)
@@ -276,10 +276,10 @@ def test_the_host_of_a_gpu_machine_alone_is_the_cpu_machine() -> None:
 
 
 def test_all_machines_of_the_papers_are_in_the_catalogue() -> None:
-    assert set(SEEDS_MACHINES) <= set(NAMES)
+    assert set(PAPERS_MACHINES) <= set(NAMES)
 
 
-def test_one_die_of_the_k80_has_half_of_the_cards_24_gb_and_the_hosts_ten_cores() -> None:
+def test_one_die_of_the_k80_has_half_of_the_cards_24_gb() -> None:
     machine = Machine.named("k80")
     assert machine.device.memory_bytes == 24e9 / 2
     assert machine.device.cores == 2496 / 192
@@ -321,14 +321,14 @@ def test_the_papers_transfer_rates_are_in_the_catalogue() -> None:
     assert storage("5x-samsung-960-pro").read_rate == 17e9
 
 
-def test_five_striped_drives_give_less_than_five_times_one_and_less_than_their_link() -> None:
+def test_five_striped_drives_are_slower_than_five_times_one_and_than_their_link() -> None:
     one, five = storage("samsung-960-pro").read_rate, storage("5x-samsung-960-pro").read_rate
     assert one and five
     assert one < five < 5 * one
     assert five < link("pcie-4.0-x16").rate
 
 
-def test_refreshing_a_gtx_1080_over_pcie_4_takes_what_the_guide_computes() -> None:
+def test_filling_a_gtx_1080_over_pcie_4_takes_the_time_in_the_guide() -> None:
     memory = Machine.named("gtx1080").device.memory_bytes
     assert memory == 8e9
     seconds = memory / link("pcie-4.0-x16").rate

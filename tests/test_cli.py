@@ -1,4 +1,4 @@
-"""Journeys at the command line, as a user would take them, the first mistakes included."""
+"""Commands as a user types them, with the first mistakes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_help_shows_examples_before_options() -> None:
         assert 0 < text.index("Examples") < text.index("--help ")
 
 
-def test_a_prediction_as_text_and_as_data_tell_the_same() -> None:
+def test_a_prediction_is_the_same_as_text_and_as_json() -> None:
     words = ("predict", "rnn", "n_rec=20", "n_steps=5", "--on", "h200")
     text, data = run(*words), run(*words, "--json")
     assert text.returncode == data.returncode == 0 and not data.stderr
-    found = json.loads(data.stdout)
+    forecast = json.loads(data.stdout)
     assert {
         "step_seconds",
         "low_seconds",
@@ -48,15 +48,15 @@ def test_a_prediction_as_text_and_as_data_tell_the_same() -> None:
         "cautions",
         "device_seconds",
         "host_seconds",
-    } <= set(found)
-    assert found["memory"]["peak_bytes"] > 0 and sum(found["memory"]["parts"].values()) == pytest.approx(
-        found["memory"]["peak_bytes"]
-    )
-    assert sum(found["parts"].values()) == pytest.approx(found["step_seconds"])
-    assert f"bound by {found['bound_by']}" in text.stdout
+    } <= set(forecast)
+    memory = forecast["memory"]
+    assert memory["peak_bytes"] > 0
+    assert sum(memory["parts"].values()) == pytest.approx(memory["peak_bytes"])
+    assert sum(forecast["parts"].values()) == pytest.approx(forecast["step_seconds"])
+    assert f"bound by {forecast['bound_by']}" in text.stdout
 
 
-def test_a_measurement_is_printed_beside_its_forecast(tmp_path: Path) -> None:
+def test_a_measurement_is_printed_with_its_forecast(tmp_path: Path) -> None:
     done = run(
         "measure",
         "rnn",
@@ -69,13 +69,12 @@ def test_a_measurement_is_printed_beside_its_forecast(tmp_path: Path) -> None:
         store=tmp_path / "s.sqlite",
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["forecast_over_measured"] == pytest.approx(
-        found["forecast"]["step_seconds"] / found["step_seconds"]
+    measured = json.loads(done.stdout)
+    assert measured["forecast_over_measured"] == pytest.approx(
+        measured["forecast"]["step_seconds"] / measured["step_seconds"]
     )
-    assert {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions"} <= set(
-        found
-    )
+    keys = {"step_seconds", "low_seconds", "high_seconds", "parts", "memory", "bound_by", "cautions"}
+    assert keys <= set(measured)
 
 
 def test_machines_and_networks_can_be_listed_and_shown() -> None:
@@ -95,6 +94,9 @@ def test_machines_and_networks_can_be_listed_and_shown() -> None:
         (("predict", "rnn", "--on", "h2000"), ("'h2000'", "'h200'")),
         (("predict", "rnn", "n_recs=5", "--on", "h200"), ("'n_recs'", "'n_rec'")),
         (("predict", "rnn", "n_rec", "--on", "h200"), ("'n_rec'", "key=value")),
+        (("predict", "rnn", "way=module", "--on", "h200"), ("'way'", "now called 'variant'")),
+        (("network", "train", "ffn", "--on", "h200"), ("--on h200", "this machine", "--on cpu")),
+        (("machine", "show", "gpt2"), ("'gpt2'", "machine list")),
         (("predict", "rnn", "n_rec=many", "--on", "h200"), ("n_rec", "whole number", "'many'")),
         (("predict", "rnn", "--precision", "fp12", "--on", "h200"), ("'fp12'",)),
         (("predict", "rnn", "--batch", "0", "--on", "h200"), ("batch", "0")),
@@ -121,13 +123,13 @@ def test_a_mistake_gets_a_clear_message_and_exit_code_2(
     assert all(word in done.stderr for word in expected), done.stderr
 
 
-def test_the_version_can_be_asked() -> None:
+def test_version_prints_the_version() -> None:
     import windtunnel
 
     assert run("--version").stdout.strip() == windtunnel.__version__
 
 
-def test_a_gpu_that_is_not_there_is_said() -> None:
+def test_a_missing_gpu_is_unavailable() -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -136,13 +138,14 @@ def test_a_gpu_that_is_not_there_is_said() -> None:
     assert done.returncode == 2 and "no CUDA GPU" in done.stderr
 
 
-def test_a_job_whose_step_raises_is_told_without_traceback_unless_debug(tmp_path: Path) -> None:
+def test_the_error_for_a_failing_job_has_a_traceback_only_with_debug(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(
         "import torch, windtunnel as wt\n"
         "def build():\n"
-        "    return wt.Workload(name='bad', model=lambda: torch.nn.Linear(3, 3), batch=lambda n: torch.randn(n, 4), loss=lambda m, b: m(b).sum(),\n"
-        "                       optimizer=lambda p: torch.optim.SGD(p, lr=0.1))\n"
+        "    return wt.Workload(name='bad', loss=lambda m, b: m(b).sum(),\n"
+        "        model=lambda: torch.nn.Linear(3, 3), batch=lambda n: torch.randn(n, 4),\n"
+        "        optimizer=lambda p: torch.optim.SGD(p, lr=0.1))\n"
     )
     done = run("predict", f"{path}:build", "--on", "h200")
     assert done.returncode == 2 and "bad" in done.stderr and "Traceback" not in done.stderr
@@ -164,7 +167,7 @@ def test_a_store_from_the_future_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "newer windtunnel" in done.stderr
 
 
-def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_after_an_interrupt_the_same_command_continues(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     words = [
         sys.executable,
@@ -180,7 +183,7 @@ def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_p
         "--store",
         str(path),
     ]
-    # A shell that starts tests in the background has them ignore interrupts; a user's terminal does not.
+    # A shell makes background processes ignore interrupts; a user's terminal does not.
     listen = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(
         words,

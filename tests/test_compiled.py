@@ -1,4 +1,4 @@
-"""A compiled step: what the forecast makes of an eager trace, and that one can really be run."""
+"""torch.compile: how the forecast fuses an eager trace, and that a compiled step can be measured."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def trace_of(*ops: Op, held: tuple[int, ...] = (0,), parts: dict[int, Part] | No
     )
 
 
-def moved(trace: Trace) -> float:
+def moved_bytes(trace: Trace) -> float:
     return sum(o.read_bytes + o.written_bytes for o in trace.ops)
 
 
-def test_a_chain_reads_once_and_writes_once() -> None:
+def test_a_fused_chain_reads_once_and_writes_once() -> None:
     chain = trace_of(op("mul", born=(1,)), op("tanh", born=(2,), dead=(1,)), op("add", born=(3,), dead=(2,)))
     (fused,) = fuse(chain).ops
     assert (fused.name, fused.family, fused.read_bytes, fused.written_bytes) == (
@@ -80,28 +80,28 @@ def test_a_chain_reads_once_and_writes_once() -> None:
         SIZE,
     )
     assert fused.flop == chain.flop and fused.born == (3,) and fused.dead == ()
-    assert set(fuse(chain).allocations) == {0, 3}, "what never reaches memory is not allocated"
+    assert set(fuse(chain).allocations) == {0, 3}, "intermediate tensors are not allocated"
 
 
-def test_what_is_kept_for_backward_is_written_but_not_read_again() -> None:
+def test_a_tensor_saved_for_backward_is_written_but_not_read_again() -> None:
     (fused,) = fuse(trace_of(op("mul", born=(1,)), op("tanh", born=(2,)))).ops
     assert (fused.read_bytes, fused.written_bytes, fused.born) == (SIZE, 2 * SIZE, (1, 2))
 
 
-def test_an_op_in_place_on_a_newborn_moves_nothing_more() -> None:
-    bias = op("native_batch_norm", born=(1,), family="normalisation")
-    (fused,) = fuse(trace_of(bias, op("add_", read=2 * SIZE), op("relu_"))).ops
+def test_an_in_place_op_on_a_new_tensor_moves_no_more_bytes() -> None:
+    norm = op("native_batch_norm", born=(1,), family="normalisation")
+    (fused,) = fuse(trace_of(norm, op("add_", read=2 * SIZE), op("relu_"))).ops
     assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, SIZE)
 
 
-def test_gradients_added_up_in_place_are_still_written() -> None:
+def test_gradients_accumulated_in_place_are_still_written() -> None:
     (fused,) = fuse(
         trace_of(op("mul", born=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))
     ).ops
     assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, 2 * SIZE)
 
 
-def test_products_part_kernels_and_views_do_not() -> None:
+def test_a_matrix_product_ends_a_fused_kernel_and_a_view_does_not() -> None:
     ops = (
         op("mul", born=(1,)),
         op("view", family="view"),
@@ -115,16 +115,16 @@ def test_products_part_kernels_and_views_do_not() -> None:
     )
     fused = fuse(trace_of(*ops))
     assert [o.name for o in fused.ops] == [FUSED, "aten.mm", "aten.mm", FUSED, "aten.add"]
-    assert fused.ops[2].born == (4, 5), "what a view gave birth to is born in the next op"
+    assert fused.ops[2].born == (4, 5), "a tensor that a view creates is created by the next op"
     assert fused.ops[-1] == ops[-1], "the update stays eager"
 
 
-def test_a_kernel_has_an_end() -> None:
+def test_a_fused_kernel_has_a_largest_length() -> None:
     ops = [op("relu", born=(i,), dead=(i - 1,) if i > 1 else ()) for i in range(1, 151)]
     assert len(fuse(trace_of(*ops)).ops) == 3
 
 
-def test_the_host_calls_graphs_and_not_modules() -> None:
+def test_the_host_calls_compiled_graphs_instead_of_modules() -> None:
     fused = fuse(
         trace_of(op("mul", born=(1,)), op("mul", born=(2,), phase="backward"), parts={2: "gradients"})
     )
@@ -133,12 +133,13 @@ def test_the_host_calls_graphs_and_not_modules() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 @pytest.mark.parametrize("job", JOBS)
-def test_compiling_changes_no_arithmetic_and_moves_no_more(
+def test_compiling_changes_no_arithmetic_and_moves_no_more_bytes(
     recorded: Callable[..., Trace], job: str, target: str
 ) -> None:
     eager = recorded(job, target, batch=2)
     compiled = fuse(eager)
-    assert math.isclose(compiled.flop, eager.flop, rel_tol=1e-12) and moved(compiled) <= moved(eager)
+    assert math.isclose(compiled.flop, eager.flop, rel_tol=1e-12)
+    assert moved_bytes(compiled) <= moved_bytes(eager)
     assert all(o.read_bytes >= 0 and o.written_bytes >= 0 for o in compiled.ops)
     for family in ("matmul", "convolution", "attention", "recurrent", "indexing"):
         assert [o.flop for o in compiled.ops if o.family == family] == [
@@ -151,14 +152,16 @@ def test_compiling_changes_no_arithmetic_and_moves_no_more(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_memory_stays_consistent(recorded: Callable[..., Trace], job: str) -> None:
+def test_tensors_of_a_fused_trace_are_created_and_freed_once(
+    recorded: Callable[..., Trace], job: str
+) -> None:
     eager = recorded(job, "gpu", batch=2)
     compiled = fuse(eager)
     alive = set(compiled.held)
     for each in compiled.ops:
-        assert not alive & set(each.born), "nothing is born twice"
+        assert not alive & set(each.born), "no tensor is created twice"
         alive |= set(each.born)
-        assert set(each.dead) <= alive, "only what lives can die"
+        assert set(each.dead) <= alive, "only a live tensor can be freed"
         alive -= set(each.dead)
     assert alive == {*eager.held, *(n for o in eager.ops for n in o.born)} - {
         n for o in eager.ops for n in o.dead
@@ -170,10 +173,10 @@ def test_memory_stays_consistent(recorded: Callable[..., Trace], job: str) -> No
         assert sizes[0] == sizes[1]
 
 
-def test_a_compiled_step_can_be_measured_where_a_compiler_is(
+def test_a_compiled_step_is_measured_if_a_compiler_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And where none is, that is said by name."""
+    """Without a compiler, the failure is named."""
     job, here = wt.Workload.named("fcn5", layers="20,16,10"), wt.Machine.here().with_cpu_only()
     protocol = wt.Protocol(
         processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=300
@@ -188,5 +191,7 @@ def test_a_compiled_step_can_be_measured_where_a_compiler_is(
     monkeypatch.delenv("CXX")
     measured = wt.measure(job, here, strategy, protocol=protocol, store=store)
     assert measured.families["streaming"] > 0 and measured.families["matmul"] > 0
-    assert measured.first_seconds > 10 * measured.step_seconds, "the first step compiles and is kept apart"
+    assert measured.first_seconds > 10 * measured.step_seconds, (
+        "the first step compiles and is stored separately"
+    )
     assert not any("could not follow" in caution for caution in measured.cautions)

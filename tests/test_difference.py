@@ -1,4 +1,4 @@
-"""Which part of a forecast is off."""
+"""A difference names the part of a forecast that is off."""
 
 from __future__ import annotations
 
@@ -50,45 +50,49 @@ def measured(
     )
 
 
-def test_the_family_that_is_off_is_named() -> None:
-    found = explain(
+def test_the_family_with_the_largest_difference_is_named() -> None:
+    difference = explain(
         forecast(10e-3, {"matmul": 6e-3, "convolution": 3e-3}, 2e-3),
         measured(14e-3, {"matmul": 6.1e-3, "convolution": 7e-3}, 2e-3),
     )
-    assert found.largest.name == "convolution" and found.largest.seconds == pytest.approx(4e-3)
-    assert "convolution: 7.00 ms measured, 3.00 ms predicted" in found.sentence()
-    assert str(found).splitlines()[2].split()[0] == "convolution", "the largest difference comes first"
+    assert difference.largest.name == "convolution" and difference.largest.seconds == pytest.approx(4e-3)
+    assert "convolution: 7.00 ms measured, 3.00 ms predicted" in difference.sentence()
+    assert str(difference).splitlines()[2].split()[0] == "convolution", "the largest difference comes first"
 
 
-def test_a_step_that_waits_for_its_host_says_so() -> None:
-    found = explain(forecast(2e-3, {"matmul": 1e-3}, 2e-3), measured(4e-3, {"matmul": 1e-3}, 4e-3))
-    assert found.largest.name == "device waiting" and found.share(found.largest) == pytest.approx(1.0)
-    assert [(row.name, row.predicted, row.measured) for row in found.beside] == [("host busy", 2e-3, 4e-3)]
+def test_a_device_that_waits_for_its_host_is_named() -> None:
+    difference = explain(forecast(2e-3, {"matmul": 1e-3}, 2e-3), measured(4e-3, {"matmul": 1e-3}, 4e-3))
+    assert difference.largest.name == "device waiting" and difference.share(
+        difference.largest
+    ) == pytest.approx(1.0)
+    assert [(row.name, row.predicted, row.measured) for row in difference.beside] == [
+        ("host busy", 2e-3, 4e-3)
+    ]
 
 
-def test_on_a_cpu_the_host_is_what_lies_outside_ops() -> None:
-    found = explain(
+def test_on_a_cpu_the_host_is_the_time_outside_ops() -> None:
+    difference = explain(
         forecast(2e-3, {"matmul": 1.5e-3}, 0.5e-3), measured(2.5e-3, {"matmul": 1.5e-3}, 1e-3, kernels=None)
     )
-    assert found.largest.name == "host" and not found.beside
-    assert "cost of launching it" in found.note
+    assert difference.largest.name == "host" and not difference.beside
+    assert "launch costs included" in difference.note
 
 
 @pytest.mark.parametrize("copy", [0.0, 3e-3])
 def test_rows_sum_to_both_steps_and_shares_to_one(copy: float) -> None:
     one = forecast(10e-3, {"matmul": 6e-3, "softmax": 1e-3, "view": 0.0}, 2e-3, copy=copy)
     two = measured(11e-3, {"matmul": 5e-3, "softmax": 1e-6, "other": 2e-3}, 2e-3, copy=copy / 2)
-    found = explain(one, two)
-    assert sum(row.predicted or 0.0 for row in found.rows) == pytest.approx(10e-3)
-    assert sum(row.measured or 0.0 for row in found.rows) == pytest.approx(11e-3)
-    assert sum(row.seconds for row in found.rows) == pytest.approx(found.seconds)
-    assert sum(found.share(row) for row in found.rows) == pytest.approx(1.0)
-    assert ("copy" in {row.name for row in found.rows}) == bool(copy)
+    difference = explain(one, two)
+    assert sum(row.predicted or 0.0 for row in difference.rows) == pytest.approx(10e-3)
+    assert sum(row.measured or 0.0 for row in difference.rows) == pytest.approx(11e-3)
+    assert sum(row.seconds for row in difference.rows) == pytest.approx(difference.seconds)
+    assert sum(difference.share(row) for row in difference.rows) == pytest.approx(1.0)
+    assert ("copy" in {row.name for row in difference.rows}) == bool(copy)
 
 
-def test_steps_that_agree_are_said_to() -> None:
-    found = explain(forecast(10e-3, {"matmul": 9e-3}), measured(10e-3, {"matmul": 9e-3}))
-    assert "agree" in found.sentence() and found.share(found.largest) == 0.0
+def test_steps_that_agree_are_reported_as_such() -> None:
+    difference = explain(forecast(10e-3, {"matmul": 9e-3}), measured(10e-3, {"matmul": 9e-3}))
+    assert "agree" in difference.sentence() and difference.share(difference.largest) == 0.0
 
 
 def test_the_difference_of_a_real_step_is_plain_data_and_a_table(tmp_path: Path) -> None:
@@ -102,7 +106,7 @@ def test_the_difference_of_a_real_step_is_plain_data_and_a_table(tmp_path: Path)
     assert {"matmul", "streaming"} <= set(seen.families)
     assert seen.device_seconds == pytest.approx(sum(seen.families.values()))
     assert seen.device_seconds + (seen.host_seconds or 0.0) == pytest.approx(seen.step_seconds)
-    found = explain(wt.predict(job, here, strategy), seen)
-    data = json.loads(json.dumps(found.plain()))
+    difference = explain(wt.predict(job, here, strategy), seen)
+    data = json.loads(json.dumps(difference.plain()))
     assert {"matmul", "host"} <= {row["name"] for row in data["rows"]}
-    assert "whole step" in str(found) and found.largest.name in found.sentence()
+    assert "whole step" in str(difference) and difference.largest.name in difference.sentence()

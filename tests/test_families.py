@@ -24,7 +24,7 @@ from windtunnel.families.drawing import Limits, ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import log2
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.compiled import fuse
-from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import feature_names
 from windtunnel.machine import profiles
@@ -284,7 +284,9 @@ def test_one_class_is_enough_to_recognise_measure_draw_fit_and_price_a_family() 
         again = profile_format.read(profile_format.plain(learned), "a copy")
         assert again.kinds["rolling"].features == ("log_rows", "log_columns", "threads")
         recorded = trace(rolling_job(), strategy, "cpu")
-        before, after = (forecast(recorded, machine, strategy, each) for each in (profile, again))
+        before, after = (
+            forecast_step(recorded, machine, strategy, each).forecast for each in (profile, again)
+        )
         assert after.families["rolling"] == pytest.approx(1000 * piece_seconds(op, roofline), rel=0.05)
         assert after.step_seconds > before.step_seconds
         assert not any("roll_rows" in caution for caution in after.cautions)
@@ -327,7 +329,7 @@ def test_a_compiled_kernel_with_an_op_of_unknown_sizes_has_a_caution_too() -> No
     ops = [dataclasses.replace(op, shape=()) if op.family == "softmax" else op for op in eager.ops]
     fused = fuse(dataclasses.replace(eager, ops=tuple(ops)))
     machine = wt.Machine.named("h200")
-    cautions = forecast(fused, machine, strategy, profiles.load("h200")).cautions
+    cautions = forecast_step(fused, machine, strategy, profiles.load("h200")).forecast.cautions
     assert any("the sizes of fused could not be read" in caution for caution in cautions)
 
 

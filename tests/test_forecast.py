@@ -1,4 +1,4 @@
-"""Physical questions first: laws that every forecast must keep, then cases worked by hand."""
+"""Forecasts of a step: first the physical laws that every forecast obeys, then cases worked by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import nn
 
 import windtunnel as wt
 from windtunnel.errors import BadInput, DoesNotFit, RateMissing
-from windtunnel.forecast.forecast import forecast
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.memory import account
 from windtunnel.forecast.price import Pricer
-from windtunnel.forecast.schedule import Lanes, Task, place
 from windtunnel.machine.machine import Link
 from windtunnel.machine.profiles import profile_for
 from windtunnel.results import PARTS
@@ -67,18 +66,18 @@ def test_the_step_lies_inside_its_interval_and_is_no_faster_than_its_lanes(
 
 
 @every_case
-def test_a_faster_unit_memory_or_link_is_never_slower(
+def test_a_faster_device_memory_or_link_never_makes_a_step_slower(
     job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
 ) -> None:
     slow = wt.Machine.named(machine)
     device = slow.device
-    faster_unit = dataclasses.replace(
+    faster_device = dataclasses.replace(
         device,
         flop_rates={k: 2 * v for k, v in device.flop_rates.items()},
         memory_rate=2 * (device.memory_rate or 0),
     )
     quick = dataclasses.replace(
-        slow, device=faster_unit, link=slow.link and dataclasses.replace(slow.link, rate=2 * slow.link.rate)
+        slow, device=faster_device, link=slow.link and dataclasses.replace(slow.link, rate=2 * slow.link.rate)
     )
     assert fly(job, quick, strategy, **settings).step_seconds <= fly(
         job, slow, strategy, **settings
@@ -86,7 +85,7 @@ def test_a_faster_unit_memory_or_link_is_never_slower(
 
 
 @every_case
-def test_a_faster_host_is_never_slower(
+def test_a_faster_host_never_makes_a_step_slower(
     job: str, machine: str, strategy: wt.Strategy, settings: dict[str, object]
 ) -> None:
     slow = wt.Machine.named(machine)
@@ -112,14 +111,14 @@ def test_a_small_recurrent_network_is_launch_bound_on_every_gpu() -> None:
         assert fly("rnn", machine, n_steps=100).bound_by == "launch"
 
 
-def test_on_a_gpu_its_time_is_flat_in_width_and_linear_in_timesteps() -> None:
+def test_on_a_gpu_the_time_of_a_recurrent_network_is_flat_in_width_and_linear_in_timesteps() -> None:
     narrow, wide = (fly("rnn", "k80", n_rec=n).step_seconds for n in (10, 200))
     assert wide == pytest.approx(narrow, rel=0.05)
     ten, hundred = (fly("rnn", "k80", n_steps=n).step_seconds for n in (10, 100))
     assert 8 < hundred / ten <= 10
 
 
-def test_on_a_cpu_its_time_rises_with_width_and_the_gpu_overtakes() -> None:
+def test_a_cpu_wins_on_narrow_recurrent_networks_and_a_gpu_on_wide_ones() -> None:
     cpu = {n: fly("rnn", "macbook-2016", n_rec=n).step_seconds for n in (50, 5000)}
     gpu = {n: fly("rnn", "k80", n_rec=n).step_seconds for n in (50, 5000)}
     assert cpu[50] < gpu[50], (
@@ -133,28 +132,28 @@ def test_input_and_output_sizes_hardly_matter_on_a_gpu() -> None:
     assert large == pytest.approx(small, rel=0.05), "Brandfonbrener 2017, section 4.1.4"
 
 
-def test_a_captured_graph_is_faster_where_launches_bound() -> None:
+def test_a_captured_graph_is_faster_if_launches_limit_the_step() -> None:
     assert (
         fly("rnn", "h200", wt.Strategy(execution="graph")).step_seconds
         < 0.5 * fly("rnn", "h200").step_seconds
     )
 
 
-def test_threads_help_up_to_the_physical_cores_and_hurt_beyond() -> None:
+def test_more_threads_are_faster_up_to_the_physical_cores_and_slower_beyond() -> None:
     times = {n: fly("fcn5", "i7-3820", wt.Strategy(threads=n), **SMALL).step_seconds for n in (1, 2, 4, 8)}
     assert times[1] > times[2] > times[4], "Wuensche 2018, Table I"
     assert times[8] > times[4], "Wuensche 2018, section III.F: not more threads than physical cores"
 
 
-def test_streaming_is_never_faster_than_resident_and_prefetch_never_slower_than_none() -> None:
+def test_streaming_is_never_faster_than_resident_data_and_prefetch_is_never_slower() -> None:
     strategies = {
         "resident": {},
         "streamed": {"data": "streamed"},
         "prefetched": {"data": "streamed", "prefetch": 1},
     }
     seconds = {
-        name: fly("fcn5", "k80", wt.Strategy(batch=256, **how), **SMALL).step_seconds
-        for name, how in strategies.items()
+        name: fly("fcn5", "k80", wt.Strategy(batch=256, **options), **SMALL).step_seconds
+        for name, options in strategies.items()
     }  # type: ignore[arg-type]
     assert seconds["resident"] <= seconds["prefetched"] < seconds["streamed"]
 
@@ -168,14 +167,14 @@ def test_a_streamed_batch_is_a_copy_over_the_link() -> None:
 
 
 @pytest.mark.parametrize(("machine", "variant"), [("h200", "module"), ("ice-lake-2-cores", "fused")])
-def test_a_sequence_longer_than_any_probed_takes_as_much_longer(machine: str, variant: str) -> None:
+def test_beyond_the_longest_probed_sequence_time_grows_in_proportion(machine: str, variant: str) -> None:
     short, long = (
         fly("rnn", machine, variant=variant, n_rec=50, n_steps=n).device_seconds for n in (250, 2000)
     )
     assert short and long and 6 < long / short < 9
 
 
-def test_low_precision_pays_on_matrix_units() -> None:
+def test_low_precision_is_faster_on_tensor_cores() -> None:
     seconds = [
         fly("fcn5", "h200", wt.Strategy(batch=8192, precision=p), **SMALL).step_seconds
         for p in ("fp32", "tf32", "bf16")
@@ -199,7 +198,7 @@ def test_more_memory_never_makes_a_case_stop_fitting(recorded: Callable[..., Tra
     assert fits == sorted(fits) and fits[0] is False and fits[-1] is True
 
 
-def test_what_does_not_fit_is_refused_with_parts_and_the_largest_batch_that_does() -> None:
+def test_a_job_that_does_not_fit_is_refused_with_its_parts_and_the_largest_batch_that_fits() -> None:
     job = wt.Workload.named("fcn5", layers=(4096, 1024, 64))
     tiny = wt.Machine.named("k80")
     tiny = dataclasses.replace(tiny, device=dataclasses.replace(tiny.device, memory_bytes=1.1e9))
@@ -212,12 +211,12 @@ def test_what_does_not_fit_is_refused_with_parts_and_the_largest_batch_that_does
         wt.predict(job, tiny, wt.Strategy(batch=int(largest * 1.05)))
 
 
-def test_an_absurd_batch_does_not_fit_anywhere() -> None:
+def test_a_huge_batch_does_not_fit_on_any_device() -> None:
     with pytest.raises(DoesNotFit):
         wt.predict(wt.Workload.named("rnn", n_steps=2), wt.Machine.named("h200"), wt.Strategy(batch=2**40))
 
 
-def test_an_op_of_no_known_family_is_priced_and_named() -> None:
+def test_an_op_of_an_unknown_family_is_priced_and_named() -> None:
     job = wt.Workload(
         name="odd",
         model=lambda: nn.Linear(64, 64),
@@ -226,11 +225,13 @@ def test_an_op_of_no_known_family_is_priced_and_named() -> None:
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
     )
     result = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=8))
-    named = [c for c in result.cautions if "aten.linalg_inv_ex" in c]
-    assert named and "%" in named[0]
+    cautions = [caution for caution in result.cautions if "aten.linalg_inv_ex" in caution]
+    assert cautions and "%" in cautions[0]
 
 
-def test_every_op_costs_the_host_and_all_but_views_the_unit(recorded: Callable[..., Trace]) -> None:
+def test_every_op_costs_host_time_and_every_op_but_a_view_costs_device_time(
+    recorded: Callable[..., Trace],
+) -> None:
     for target, machine in (("gpu", "h200"), ("cpu", "i7-3820")):
         steps = recorded("rnn", target)
         where = wt.Machine.named(machine)
@@ -242,58 +243,27 @@ def test_every_op_costs_the_host_and_all_but_views_the_unit(recorded: Callable[.
             assert target == "cpu" or op.family in ("view", "host") or price.device_seconds > 0
 
 
-def test_a_rate_nobody_sourced_is_named_when_it_is_needed(recorded: Callable[..., Trace]) -> None:
+def test_a_missing_rate_is_named_when_it_is_needed(recorded: Callable[..., Trace]) -> None:
     machine = wt.Machine.named("k80")
-    blind = dataclasses.replace(machine, device=dataclasses.replace(machine.device, memory_rate=None))
+    no_rate = dataclasses.replace(machine, device=dataclasses.replace(machine.device, memory_rate=None))
     with pytest.raises(RateMissing, match=r"device\.memory_rate of k80"):
-        forecast(recorded("rnn", "gpu"), blind, wt.Strategy(), profile_for(blind))
-    unlinked = dataclasses.replace(machine, link=None)
+        forecast_step(recorded("rnn", "gpu"), no_rate, wt.Strategy(), profile_for(no_rate))
+    no_link = dataclasses.replace(machine, link=None)
     with pytest.raises(RateMissing, match=r"link\.rate"):
-        forecast(recorded("rnn", "gpu"), unlinked, wt.Strategy(data="streamed"), profile_for(unlinked))
+        forecast_step(recorded("rnn", "gpu"), no_link, wt.Strategy(data="streamed"), profile_for(no_link))
 
 
-def test_a_precision_the_unit_does_not_state_is_cautioned() -> None:
+def test_a_precision_without_a_stated_rate_gets_a_caution() -> None:
     result = fly("fcn5", "k80", wt.Strategy(precision="bf16"), **SMALL)
     assert any("bf16" in caution for caution in result.cautions)
 
 
-def test_a_graph_needs_a_gpu_and_idle_units_are_told() -> None:
+def test_a_graph_needs_a_gpu_with_resident_data_and_idle_devices_get_a_caution() -> None:
     with pytest.raises(BadInput, match="GPU"):
         fly("rnn", "i7-3820", wt.Strategy(execution="graph"))
     with pytest.raises(BadInput, match="streamed"):
         fly("rnn", "h200", wt.Strategy(execution="graph", data="streamed"))
     assert any("one device of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
-
-
-def test_lanes_by_hand() -> None:
-    """Host issues three kernels at 10 us each; the device needs 25, 1 and 1. It ends at 10+25+1+1 = 37."""
-    tasks = []
-    for seconds in (25.0, 1.0, 1.0):
-        tasks.append(Task(lane="host", seconds=10.0, part="launch"))
-        tasks.append(Task(lane="device", seconds=seconds, part="compute", after=(len(tasks) - 1,)))
-    spans = place(tasks)
-    assert [(s.start, s.end) for s in spans if tasks[s.task].lane == "device"] == [
-        (10, 35),
-        (35, 36),
-        (36, 37),
-    ]
-    assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
-
-
-def test_a_task_waits_for_the_end_of_an_earlier_step_by_hand() -> None:
-    """A copy of 2 s may begin when the step before has ended; each step then computes for 3 s behind its copy: 5 s a step."""
-    step = [
-        Task(lane="copy", seconds=2.0, part="copy", back=1),
-        Task(lane="device", seconds=3.0, part="compute", after=(0,)),
-    ]
-    lanes = Lanes()
-    for _ in range(3):
-        lanes.place(step)
-    assert lanes.ends == [5.0, 10.0, 15.0]
-    ahead = Lanes()
-    for _ in range(4):  # two steps back instead: the copy hides behind the step before
-        ahead.place([step[0]._replace(back=2), step[1]])
-    assert ahead.ends == [5.0, 8.0, 11.0, 14.0]
 
 
 def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:
@@ -326,7 +296,8 @@ def one_op(family: str, *, flop: float, read: float, written: float, shape: tupl
 
 
 def test_a_large_streaming_op_reaches_most_of_the_memory_rate() -> None:
-    """An H200 adds two tensors of 1 GB: 3 GB at 4.8 TB/s are 625 us; a device-to-device copy reaches nine tenths of that rate."""
+    """An H200 adds two tensors of 1 GB: it moves 3 GB, which takes 625 us at 4.8 TB/s. A device-to-device
+    copy reaches nine tenths of that rate."""
     steps = one_op("streaming", flop=2.5e8, read=2e9, written=1e9, shape=(250_000_000, 0, 2))
     machine = wt.Machine.named("h200")
     price = Pricer(machine, wt.Strategy(), steps, profile_for(machine)).price(steps.ops)[0]
@@ -334,7 +305,8 @@ def test_a_large_streaming_op_reaches_most_of_the_memory_rate() -> None:
 
 
 def test_a_large_matrix_product_reaches_most_of_the_arithmetic_rate() -> None:
-    """4096 cubed on an H200 in fp32: 137.4 Gflop at 66.9 TFLOP/s are 2.05 ms; libraries reach about three quarters of that."""
+    """Two 4096 x 4096 matrices on an H200 in fp32: 137.4 GFLOP take 2.05 ms at 66.9 TFLOP/s. Libraries reach
+    about three quarters of that rate."""
     steps = one_op(
         "matmul",
         flop=2 * 4096**3,
@@ -347,7 +319,7 @@ def test_a_large_matrix_product_reaches_most_of_the_arithmetic_rate() -> None:
     assert 2.05e-3 <= price.device_seconds < 2.05e-3 / 0.6
 
 
-def test_an_op_far_outside_of_what_was_probed_is_told() -> None:
+def test_an_op_far_outside_the_probed_sizes_gets_a_caution() -> None:
     job = wt.Workload(
         name="huge",
         model=lambda: nn.Linear(60000, 60000, bias=False),
@@ -355,15 +327,16 @@ def test_an_op_far_outside_of_what_was_probed_is_told() -> None:
         loss=lambda m, b: m(b).sum(),
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
     )
-    told = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=4096)).cautions
+    cautions = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=4096)).cautions
     assert any(
         "larger or smaller than anything that was probed" in caution and "aten.mm" in caution
-        for caution in told
+        for caution in cautions
     )
 
 
-def test_the_peak_by_hand() -> None:
-    """A layer of 1000 x 1000 without bias, 100 examples, SGD, in devices of 4 MB: weights 1, gradients 1; the batch is 0.1."""
+def test_the_memory_peak_by_hand() -> None:
+    """A layer of 1000 x 1000 without bias, trained by SGD on 100 examples: weights 4 MB, gradients 4 MB,
+    batch 0.4 MB."""
     job = wt.Workload(
         name="layer",
         model=lambda: nn.Linear(1000, 1000, bias=False),
@@ -378,7 +351,7 @@ def test_the_peak_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("job", "machine"), [("rnn", "h200"), ("rnn", "i7-3820")])
-def test_a_forecast_prints_itself_as_the_golden_output_says(job: str, machine: str) -> None:
+def test_a_printed_forecast_equals_its_golden_output(job: str, machine: str) -> None:
     from pathlib import Path
 
     path = Path(__file__).parent / "golden" / f"{job}-{machine}.txt"

@@ -1,4 +1,4 @@
-"""Networks really learn, a training survives a kill, and what cannot be used is refused with its reason."""
+"""Networks learn, a killed training resumes, and data that cannot be used is refused with a reason."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ import pytest
 import torch
 from torch import nn
 
+import windtunnel as wt
 from windtunnel.errors import BadInput, BadJob, Interrupted, StoreError, Unavailable, UnknownName
 from windtunnel.job.lesson import Lesson, Stage
 from windtunnel.learning import checkpoint, data, decision, pictures, training
+from windtunnel.learning.options import TrainingIdentity
+from windtunnel.learning.result import TrainingResult
 from windtunnel.networks import autoencoder, ffn, rnn
+
+
+def train(lesson, *, identity=None, progress=None, **options):
+    return training.train_lesson(
+        lesson, training.TrainingOptions(**options), identity=identity, progress=progress
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -33,36 +42,36 @@ def digits():
     return data.load("digits")
 
 
-# ---- what the guide's networks learn ----------------------------------------------------------------------------------
+# ---- what the networks learn ----
 
 
-def test_a_feed_forward_network_reads_95_of_100_digits_it_never_saw(digits):
-    course = training.train(ffn.teach(ffn.Settings(epochs=12), digits), until="accuracy=0.96")
-    assert course.figures["accuracy"] >= 0.95
-    assert course.reached
-    assert course.rows[0].figures["accuracy"] < 0.3, "before training it must not know the digits"
-    assert len(course.rows) < 13, "it stops at the target"
+def test_a_feed_forward_network_reads_95_percent_of_held_out_digits(digits):
+    result = train(ffn.teach(ffn.Settings(epochs=12), digits), until="accuracy=0.96")
+    assert result.figures["accuracy"] >= 0.95
+    assert result.reached
+    assert result.rows[0].figures["accuracy"] < 0.3, "an untrained network must not know the digits"
+    assert len(result.rows) < 13, "it stops at the target"
 
 
-def test_an_auto_encoder_restores_unseen_digits_better_than_as_many_principal_components(digits):
+def test_an_autoencoder_restores_held_out_digits_better_than_as_many_principal_components(digits):
     settings = autoencoder.Settings(epochs=40)
-    course = training.train(autoencoder.teach(settings, digits))
+    result = train(autoencoder.teach(settings, digits))
     seen, unseen = (part["images"].flatten(1).numpy() for part in (digits.train, digits.held_out))
     mean = seen.mean(0)
     components = np.linalg.svd(seen - mean, full_matrices=False)[2][: settings.hidden]
-    restored = (unseen - mean) @ components.T @ components + mean
-    assert course.figures["reconstruction"] < 0.95 * ((restored - unseen) ** 2).mean()
+    projected = (unseen - mean) @ components.T @ components + mean
+    assert result.figures["reconstruction"] < 0.95 * ((projected - unseen) ** 2).mean()
 
 
 def test_a_recurrent_network_learns_the_perceptual_decision():
-    course = training.train(rnn.teach(rnn.Settings(), data.load("decision", n_steps=20)), epochs=2)
-    assert course.figures["accuracy"] > 0.85
-    assert course.figures["accuracy_0.512"] > course.figures["accuracy_0.032"] + 0.2, (
+    result = train(rnn.teach(rnn.Settings(), data.load("decision", n_steps=20)), epochs=2)
+    assert result.figures["accuracy"] > 0.85
+    assert result.figures["accuracy_0.512"] > result.figures["accuracy_0.032"] + 0.2, (
         "easy trials must be easier than hard ones"
     )
 
 
-def test_a_wide_code_gets_a_caution_that_names_the_guides_reason(digits):
+def test_a_wide_hidden_layer_of_an_autoencoder_gives_a_caution_with_its_source(digits):
     (caution,) = autoencoder.teach(autoencoder.Settings(hidden=64), digits).cautions
     assert "fewer hidden nodes than inputs" in caution and "Wuensche" in caution
     (caution,) = ffn.teach(ffn.Settings(hidden=32), digits).cautions
@@ -70,10 +79,10 @@ def test_a_wide_code_gets_a_caution_that_names_the_guides_reason(digits):
     assert ffn.teach(ffn.Settings(), digits).cautions == ()
 
 
-# ---- data -------------------------------------------------------------------------------------------------------------
+# ---- data ----
 
 
-def test_digits_are_split_without_overlap_and_with_every_class_on_both_sides(digits):
+def test_digits_are_split_without_overlap_and_every_class_is_in_both_parts(digits):
     assert len(digits.train["images"]) + len(digits.held_out["images"]) == 1797
     assert 0.15 < len(digits.held_out["labels"]) / 1797 < 0.22
     assert digits.held_out["labels"].bincount().min() >= 30
@@ -82,7 +91,7 @@ def test_digits_are_split_without_overlap_and_with_every_class_on_both_sides(dig
     assert torch.equal(digits.train["labels"], data.digits().train["labels"]), "the split is always the same"
 
 
-def test_text_comes_from_other_files_when_held_out():
+def test_held_out_text_comes_from_other_files():
     text = data.load("text")
     alphabet = text.facts["alphabet"]
     train, unseen = (data.decode(part["text"].tolist(), alphabet) for part in (text.train, text.held_out))
@@ -91,7 +100,7 @@ def test_text_comes_from_other_files_when_held_out():
     assert train.count(data.REPLACEMENT) < 0.01 * len(train)
 
 
-def test_synthetic_images_can_be_told_apart_by_what_they_show_but_not_by_their_mean():
+def test_synthetic_images_can_be_classified_by_their_spectrum():
     images = data.images(size=16, examples=200, held_out=100)
     spectra = [
         torch.fft.fft2(part["images"].mean(1)).abs().flatten(1)[:, 1:]
@@ -102,17 +111,17 @@ def test_synthetic_images_can_be_told_apart_by_what_they_show_but_not_by_their_m
     assert (guessed == images.held_out["labels"]).float().mean() > 0.9
 
 
-def test_summing_the_stimulus_solves_the_decision_and_the_other_periods_tell_nothing():
+def test_the_sum_of_the_stimulus_solves_the_decision_and_the_decision_period_has_no_information():
     trials = data.load("decision", n_steps=20).held_out
-    onset, asked = decision.periods(20)
+    onset, end = decision.periods(20)
     moderate = trials["coherences"] == decision.MODERATE
-    stimulus = trials["inputs"][:, onset:asked].sum(1).argmax(1) == trials["choices"]
-    rest = trials["inputs"][:, asked:].sum(1).argmax(1) == trials["choices"]
+    stimulus = trials["inputs"][:, onset:end].sum(1).argmax(1) == trials["choices"]
+    rest = trials["inputs"][:, end:].sum(1).argmax(1) == trials["choices"]
     assert stimulus[moderate].float().mean() > 0.95
     assert abs(rest.float().mean() - 0.5) < 0.05
 
 
-def test_pictures_in_class_folders_come_in_the_size_and_channels_asked_for(tmp_path):
+def test_pictures_in_class_folders_are_read_with_the_given_size_and_channels(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
         (tmp_path / name).mkdir()
@@ -125,14 +134,12 @@ def test_pictures_in_class_folders_come_in_the_size_and_channels_asked_for(tmp_p
     assert data.load(str(tmp_path), "digits", channels=1).facts == {"classes": 2, "channels": 1, "size": 32}
 
 
-def test_a_table_can_be_learned_from_whether_its_rows_are_pictures_or_not(tmp_path):
+def test_a_network_learns_from_tables_with_and_without_square_rows(tmp_path):
     rows = [f"{i % 2},{i},{5 - i % 2},{'yes' if i % 2 else 'no'}" for i in range(40)]
     (tmp_path / "table.csv").write_text("\n".join(["a,b,c,answer", *rows]))
     table = data.load(str(tmp_path / "table.csv"), "digits")
     assert table.train["images"].shape == (32, 1, 1, 3) and table.train["images"].max() == 1
-    assert (
-        training.train(ffn.teach(ffn.Settings(epochs=30, batch=8, rate=0.03), table)).figures["accuracy"] == 1
-    )
+    assert train(ffn.teach(ffn.Settings(epochs=30, batch=8, rate=0.03), table)).figures["accuracy"] == 1
     np.savez(tmp_path / "pictures.npz", images=np.arange(10 * 16).reshape(10, 4, 4), labels=np.arange(10) % 2)
     assert data.load(str(tmp_path / "pictures.npz"), "digits").facts == {
         "classes": 2,
@@ -168,7 +175,7 @@ BAD_DATA = {
     "empty folder": (lambda f: f, "digits", "0 class folders"),
     "broken pictures": (_broken_pictures, "digits", "cannot be read as a picture"),
     "text too short": (lambda f: _written(f, "a.txt", "short"), "text", "5 characters"),
-    "text that is none": (
+    "text that is not UTF-8": (
         lambda f: _written(f, "a.txt", b"\xff\xfe\x00\xd8" * 900),
         "text",
         "cannot be read as text",
@@ -181,7 +188,7 @@ BAD_DATA = {
     ),
     "ragged table": (lambda f: _written(f, "a.csv", "1,2,x\n1,y\n"), "digits", "line 2 has 2 columns"),
     "table of one class": (lambda f: _written(f, "a.csv", "1,2,x\n1,2,x\n"), "digits", "one class"),
-    "table with a lone example": (
+    "table with one example of a class": (
         lambda f: _written(f, "a.csv", "1,2,x\n1,2,x\n3,4,y\n"),
         "digits",
         "one example of class 'y'",
@@ -207,7 +214,7 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("case", BAD_DATA)
-def test_data_that_cannot_be_used_is_refused_with_its_reason(case, tmp_path):
+def test_data_that_cannot_be_used_is_refused_with_a_reason(case, tmp_path):
     make, wanted, reason = BAD_DATA[case]
     with pytest.raises(BadInput, match=reason) as caught:
         data.load(str(make(tmp_path)), wanted)
@@ -225,7 +232,7 @@ def test_an_unknown_data_set_is_refused_with_the_nearest_name():
         data.load("digit")
 
 
-def test_data_without_what_the_network_must_know_is_refused(tmp_path):
+def test_data_without_a_fact_that_the_network_needs_is_refused(tmp_path):
     _written(tmp_path, "a.csv", "\n".join(f"{i},{i},{i},{i % 2}" for i in range(10)))
     with pytest.raises(BadInput, match="size"):
         training.prepare("dcn", {}, str(tmp_path / "a.csv"))
@@ -233,11 +240,11 @@ def test_data_without_what_the_network_must_know_is_refused(tmp_path):
         training.prepare("ffn", {}, "text")
 
 
-# ---- training: targets, checkpoints, kills ----------------------------------------------------------------------------
+# ---- training: targets, checkpoints, kills ----
 
 
 def _lesson(broken_from: int | None = None, width: int = 4) -> Lesson:
-    """Two stages with noise from dropout, so that a resumed run differs unless weights, Adam and random numbers all came back."""
+    """Two stages with dropout: a resumed run differs unless weights, Adam and random state are restored."""
     inputs, steps = torch.randn(24, 3, generator=torch.Generator().manual_seed(5)), [0]
 
     def batches(generator):
@@ -276,8 +283,8 @@ def _lesson(broken_from: int | None = None, width: int = 4) -> Lesson:
     )
 
 
-def _without_seconds(course: training.Course) -> list[tuple]:
-    return [(r.stage, r.epoch, r.steps, r.loss, dict(r.figures)) for r in course.rows]
+def _without_seconds(result: TrainingResult) -> list[tuple]:
+    return [(r.stage, r.epoch, r.steps, r.loss, dict(r.figures)) for r in result.rows]
 
 
 def _equal_weights(one: nn.Module, other: nn.Module) -> bool:
@@ -288,24 +295,25 @@ def _equal_weights(one: nn.Module, other: nn.Module) -> bool:
 
 @pytest.mark.parametrize("killed_at", [2, 4, 7, 9, 16])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(killed_at, tmp_path):
-    def kill(done, total, told):
+    def kill(done, total, text):
         if done == killed_at:
             raise KeyboardInterrupt
 
-    whole = training.train(_lesson())
+    uninterrupted = train(_lesson())
     with pytest.raises(Interrupted, match=f"epoch {(killed_at - 1) // 4}"):
-        training.train(_lesson(), folder=tmp_path, progress=kill)
-    resumed = training.train(_lesson(), folder=tmp_path)
+        train(_lesson(), folder=tmp_path, progress=kill)
+    resumed = train(_lesson(), folder=tmp_path)
     assert resumed.resumed == (killed_at - 1) // 4
-    assert _without_seconds(resumed) == _without_seconds(whole)
-    assert _equal_weights(resumed.model, whole.model)
+    assert _without_seconds(resumed) == _without_seconds(uninterrupted)
+    assert _equal_weights(resumed.model, uninterrupted.model)
 
 
-def test_a_killed_process_loses_no_more_than_its_last_epoch(tmp_path):
+def test_a_killed_process_loses_at_most_its_last_epoch(tmp_path):
     body = (
-        "import sys, time, torch; from pathlib import Path; from windtunnel.learning import training\n"
-        "torch.set_num_threads(1); lesson, identity = training.prepare('rnn', {'n_rec': 8, 'lesson_batch': 500})\n"
-        "training.train(lesson, folder=Path(sys.argv[1]), identity=identity, epochs=500)\n"
+        "import sys, torch, windtunnel as wt; from pathlib import Path\n"
+        "from windtunnel.learning.training import TrainingOptions, train\n"
+        "torch.set_num_threads(1); job = wt.Workload.named('rnn', n_rec=8, lesson_batch=500)\n"
+        "train(job, TrainingOptions(folder=Path(sys.argv[1]), epochs=500))\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", body, str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -319,19 +327,17 @@ def test_a_killed_process_loses_no_more_than_its_last_epoch(tmp_path):
         child.wait()
     lesson, identity = training.prepare("rnn", {"n_rec": 8, "lesson_batch": 500})
     done = checkpoint.load(tmp_path / checkpoint.NAME)[1]["done"][1]
-    resumed = training.train(lesson, folder=tmp_path, identity=identity, epochs=done + 1)
+    resumed = train(lesson, folder=tmp_path, identity=identity, epochs=done + 1)
     assert resumed.resumed == done >= 1
-    assert _without_seconds(resumed) == _without_seconds(training.train(lesson, epochs=done + 1))
+    assert _without_seconds(resumed) == _without_seconds(train(lesson, epochs=done + 1))
 
 
-def test_a_finished_training_is_not_run_again_but_can_go_on_for_longer(tmp_path):
-    first = training.train(_lesson(), folder=tmp_path)
-    again = training.train(
-        _lesson(), folder=tmp_path, progress=lambda *_: pytest.fail("nothing is left to train")
-    )
+def test_a_finished_training_is_not_repeated_but_can_be_extended(tmp_path):
+    first = train(_lesson(), folder=tmp_path)
+    again = train(_lesson(), folder=tmp_path, progress=lambda *_: pytest.fail("nothing is left to train"))
     assert again.rows == first.rows and again.resumed == 4
-    assert training.train(_lesson(), folder=tmp_path, epochs=3).rows[:5] == first.rows
-    assert training.train(_lesson(), folder=tmp_path, fresh=True).resumed == 0
+    assert train(_lesson(), folder=tmp_path, epochs=3).rows[:5] == first.rows
+    assert train(_lesson(), folder=tmp_path, fresh=True).resumed == 0
 
 
 @pytest.mark.parametrize(
@@ -345,24 +351,25 @@ def test_a_finished_training_is_not_run_again_but_can_go_on_for_longer(tmp_path)
 )
 def test_a_checkpoint_of_another_training_is_refused_and_kept(other, reason, tmp_path):
     identity = {"network": "ffn", "settings": {"hidden": 4}, "data": "digits"}
-    training.train(_lesson(), folder=tmp_path, identity=identity, epochs=1)
+    train(_lesson(), folder=tmp_path, identity=TrainingIdentity(**identity), epochs=1)
     before = (tmp_path / checkpoint.NAME).read_bytes()
     changed = {**identity, **other}
+    seed = changed.pop("seed", 0)
     with pytest.raises(BadInput, match=reason):
-        training.train(_lesson(), folder=tmp_path, identity=changed, seed=changed.pop("seed", 0))
+        train(_lesson(), folder=tmp_path, identity=TrainingIdentity(**changed), seed=seed)
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
 
 
 def test_weights_of_another_shape_are_refused_by_name_and_nothing_is_overwritten(tmp_path):
-    training.train(_lesson(width=4), folder=tmp_path, epochs=1)
+    train(_lesson(width=4), folder=tmp_path, epochs=1)
     before = (tmp_path / checkpoint.NAME).read_bytes()
     with pytest.raises(BadInput, match=r"0\.weight is \(4, 3\) there and \(5, 3\) here"):
-        training.train(_lesson(width=5), folder=tmp_path)
+        train(_lesson(width=5), folder=tmp_path)
     model = _lesson(width=5).model()
-    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before_load = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(BadInput, match="another network"):
         checkpoint.load_weights(tmp_path / "weights.safetensors", model)
-    assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(before_load[name], tensor) for name, tensor in model.state_dict().items())
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
 
 
@@ -370,12 +377,12 @@ def test_weights_of_another_shape_are_refused_by_name_and_nothing_is_overwritten
 def test_a_damaged_checkpoint_is_refused_and_kept(body, tmp_path):
     path = _written(tmp_path, checkpoint.NAME, body)
     with pytest.raises(BadInput, match="no checkpoint of windtunnel, or is damaged"):
-        training.train(_lesson(), folder=tmp_path)
+        train(_lesson(), folder=tmp_path)
     assert path.read_bytes() == body
 
 
 def test_a_checkpoint_holds_no_pickle_and_its_header_is_json(tmp_path):
-    training.train(_lesson(), folder=tmp_path, epochs=1)
+    train(_lesson(), folder=tmp_path, epochs=1)
     body = (tmp_path / checkpoint.NAME).read_bytes()
     header = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
     note = json.loads(header["__metadata__"]["windtunnel"])["note"]
@@ -383,17 +390,17 @@ def test_a_checkpoint_holds_no_pickle_and_its_header_is_json(tmp_path):
     assert any(name.startswith("optimizers/0/state/0/exp_avg") for name in header)
 
 
-def test_a_loss_that_is_no_number_stops_the_training_and_keeps_the_last_good_checkpoint(tmp_path):
-    training.train(_lesson(), folder=tmp_path / "good", epochs=1, until="error<=1e9")
+def test_a_loss_that_is_not_finite_stops_the_training_and_keeps_the_last_good_checkpoint(tmp_path):
+    train(_lesson(), folder=tmp_path / "good", epochs=1, until="error<=1e9")
     with pytest.raises(BadJob, match=r"epoch 2 \(before\).*epoch 1 is kept") as caught:
-        training.train(_lesson(broken_from=5), folder=tmp_path / "bad")
+        train(_lesson(broken_from=5), folder=tmp_path / "bad")
     assert "Lower the rate" in caught.value.hint
     good, bad = (checkpoint.load(tmp_path / name / checkpoint.NAME)[0]["model"] for name in ("good", "bad"))
     assert all(torch.equal(good[name], bad[name]) for name in good)
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch):
-    training.train(_lesson(), folder=tmp_path, epochs=1, until="error<=1e9")
+def test_a_full_disk_is_an_error_and_the_old_checkpoint_stays(tmp_path, monkeypatch):
+    train(_lesson(), folder=tmp_path, epochs=1, until="error<=1e9")
     before = (tmp_path / checkpoint.NAME).read_bytes()
 
     def full(_):
@@ -401,7 +408,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_checkpoint_whole(tmp_path, monke
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="No space left on device") as caught:
-        training.train(_lesson(), folder=tmp_path)
+        train(_lesson(), folder=tmp_path)
     assert "is kept" in caught.value.hint
     assert (tmp_path / checkpoint.NAME).read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], (
@@ -409,67 +416,65 @@ def test_a_full_disk_is_told_and_leaves_the_old_checkpoint_whole(tmp_path, monke
     )
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_any_step(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error_before_any_step(tmp_path):
     _written(tmp_path, "taken", "a file")
     with pytest.raises(StoreError, match="taken cannot be made"):
-        training.train(
-            _lesson(), folder=tmp_path / "taken", progress=lambda *_: pytest.fail("a step was made")
-        )
+        train(_lesson(), folder=tmp_path / "taken", progress=lambda *_: pytest.fail("a step was made"))
 
 
-def test_synthetic_images_stay_small_unless_a_size_is_asked_for_and_photographs_are_not_shrunk_to_nothing(
+def test_synthetic_images_stay_small_unless_a_size_is_set_and_photographs_keep_at_least_32_pixels(
     tmp_path, monkeypatch
 ):
-    asked = []
+    calls = []
     monkeypatch.setattr(
-        data, "load", lambda source, wanted, **sizes: asked.append(sizes) or data.images(size=32, channels=3)
+        data, "load", lambda source, wanted, **sizes: calls.append(sizes) or data.images(size=32, channels=3)
     )
     training.prepare("resnet18", {})
     training.prepare("resnet18", {"size": "64"})
     training.prepare("resnet18", {}, str(tmp_path))
     training.prepare("dcn", {}, str(tmp_path))
-    assert [sizes["size"] for sizes in asked] == [None, 64, 224, 32]
+    assert [sizes["size"] for sizes in calls] == [None, 64, 224, 32]
 
 
-def test_training_leaves_the_callers_random_numbers_alone_and_repeats_itself():
+def test_training_restores_the_random_state_of_the_caller_and_is_reproducible():
     torch.manual_seed(7)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(7)
-    one = training.train(_lesson(), epochs=1)
-    assert torch.equal(torch.rand(3), wanted)
-    assert _without_seconds(one) == _without_seconds(training.train(_lesson(), epochs=1))
-    assert _without_seconds(one) != _without_seconds(training.train(_lesson(), epochs=1, seed=1))
+    one = train(_lesson(), epochs=1)
+    assert torch.equal(torch.rand(3), expected)
+    assert _without_seconds(one) == _without_seconds(train(_lesson(), epochs=1))
+    assert _without_seconds(one) != _without_seconds(train(_lesson(), epochs=1, seed=1))
 
 
 @pytest.mark.parametrize(
     ("until", "reason"),
     [
-        ("accuracy=0.9", "no figure 'accuracy'.*Known: error, other"),
+        ("accuracy=0.9", "no metric 'accuracy'.*Known: error, other"),
         ("other=0.9", "higher or a lower other"),
         ("error", "is no target"),
         ("error=low", "is no target"),
         ("error=nan", "is no target"),
     ],
 )
-def test_a_target_that_cannot_be_is_refused_before_any_step(until, reason):
+def test_an_impossible_target_is_refused_before_any_step(until, reason):
     with pytest.raises(BadInput, match=r"(?s)" + reason):
-        training.train(_lesson(), until=until, progress=lambda *_: pytest.fail("a step was made"))
+        train(_lesson(), until=until, progress=lambda *_: pytest.fail("a step was made"))
 
 
-def test_a_target_stops_in_the_direction_that_is_better():
-    assert training.train(_lesson(), until="error<=1e9").rows[-1].epoch == 1
-    assert training.train(_lesson(), until="error>=1e9").reached is False
-    assert training.train(_lesson()).reached is None
+def test_a_target_stops_the_training_in_its_own_direction():
+    assert train(_lesson(), until="error<=1e9").rows[-1].epoch == 1
+    assert train(_lesson(), until="error>=1e9").reached is False
+    assert train(_lesson()).reached is None
 
 
-def test_other_wishes_that_cannot_be_met_are_refused():
+def test_other_impossible_options_are_refused():
     with pytest.raises(BadInput, match="at least one epoch"):
-        training.train(_lesson(), epochs=0)
+        train(_lesson(), epochs=0)
     with pytest.raises(BadInput, match="cpu or cuda"):
-        training.train(_lesson(), device="tpu")
+        train(_lesson(), device="tpu")
     if not torch.cuda.is_available():
         with pytest.raises(Unavailable, match="no CUDA GPU"):
-            training.train(_lesson(), device="cuda")
+            train(_lesson(), device="cuda")
     with pytest.raises(BadInput, match="at least 4 timesteps"):
         data.load("decision", n_steps=3)
 
@@ -478,10 +483,10 @@ def test_other_wishes_that_cannot_be_met_are_refused():
     ("module", "use"),
     [
         ("sklearn.datasets", lambda f: data.load("digits")),
-        ("safetensors.torch", lambda f: training.train(_lesson(), folder=f)),
+        ("safetensors.torch", lambda f: train(_lesson(), folder=f)),
     ],
 )
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(module, use, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_the_extra_that_installs_it(module, use, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Unavailable) as caught:
         use(tmp_path)
@@ -489,11 +494,27 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(module, use, t
     assert 'pip install "windtunnel[learn]"' in caught.value.hint
 
 
-# ---- pictures ---------------------------------------------------------------------------------------------------------
+def test_a_result_prints_its_metrics_target_and_files(tmp_path):
+    text = str(train(_lesson(), folder=tmp_path, until="error<=1e9"))
+    assert text.startswith("network: 1 epoch, 4 steps in ")
+    assert "target    error<=1e+09: reached in epoch 1" in text and "curve.svg" in text
+
+
+def test_a_job_by_name_or_workload_is_trained_on_its_own_data():
+    options = training.TrainingOptions(epochs=1)
+    job = wt.Workload.named("rnn", n_rec=8, lesson_batch=500)
+    result = training.train(job, options)
+    assert result.title == "rnn on decision" and result.rows[-1].epoch == 1
+    own = wt.Workload(name="mine", model=nn.Module, batch=list, step=lambda *_: None)
+    with pytest.raises(BadInput, match="mine was made in Python"):
+        training.train(own, options)
+
+
+# ---- pictures ----
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_sheet_is_a_png_that_shows_each_image_in_its_place(channels, tmp_path):
+def test_a_sheet_is_a_png_with_each_image_at_its_position(channels, tmp_path):
     image = pytest.importorskip("PIL.Image")
     images = torch.rand(5, channels, 4, 6, generator=torch.Generator().manual_seed(0))
     path = pictures.save_sheet(tmp_path / "sheet.png", images, columns=3, scale=2)
@@ -507,17 +528,17 @@ def test_a_sheet_is_a_png_that_shows_each_image_in_its_place(channels, tmp_path)
     )
 
 
-def test_a_learning_curve_is_drawn_with_a_point_for_each_epoch(tmp_path):
-    training.train(_lesson(), folder=tmp_path)
+def test_a_learning_curve_has_a_point_for_each_epoch(tmp_path):
+    train(_lesson(), folder=tmp_path)
     svg = "{http://www.w3.org/2000/svg}"
     lines = ElementTree.parse(tmp_path / "curve.svg").getroot().findall(f"{svg}polyline")
     assert [len(line.attrib["points"].split()) for line in lines] == [5, 4], (
-        "the examination has a point before the first epoch, the loss has none"
+        "the metric has a point before the first epoch, the loss has none"
     )
     assert len(json.loads((tmp_path / "curve.json").read_text())["rows"]) == 5
 
 
-def test_a_spark_runs_from_the_lowest_to_the_highest_bar():
+def test_a_text_curve_runs_from_the_lowest_to_the_highest_bar():
     assert pictures.spark([0, 1, 2, 3]) == "▁▃▆█"
     assert pictures.spark([5.0, 5.0]) == "▁▁"
     assert len(pictures.spark(list(range(1000)), width=40)) == 40

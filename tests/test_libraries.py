@@ -1,4 +1,4 @@
-"""Networks of public libraries as jobs. Where a library is not installed its tests are skipped, but never how that is told."""
+"""Networks of public libraries as jobs. Tests of a library that is not installed are skipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(address: str, **settings: Any) -> wt.Workload:
     return wt.Workload.named(address, **settings)
 
 
-def test_an_address_names_a_library_and_nothing_else_does() -> None:
+def test_an_address_begins_with_the_name_of_a_library() -> None:
     assert libraries.is_address("timm:anything") and libraries.is_address("torchvision:resnet34")
     assert (
         not libraries.is_address("timm")
@@ -41,17 +41,17 @@ def test_an_address_names_a_library_and_nothing_else_does() -> None:
 
 
 @pytest.mark.parametrize("address", ["torchvision:resnet34", "timm:mixer_s16_224", "transformers:gpt2"])
-def test_a_missing_library_is_told_with_the_words_that_install_it(
+def test_the_error_for_a_missing_library_says_how_to_install_it(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    with pytest.raises(Unavailable, match="not installed") as told:
+    with pytest.raises(Unavailable, match="not installed") as caught:
         wt.Workload.named(address)
-    assert told.value.hint == "pip install windtunnel[libraries]"
+    assert caught.value.hint == "pip install windtunnel[libraries]"
 
 
 @pytest.mark.parametrize(("address", "settings"), JOBS)
-def test_a_job_is_built_stepped_and_traced(address: str, settings: dict[str, Any]) -> None:
+def test_a_job_is_built_trained_and_traced(address: str, settings: dict[str, Any]) -> None:
     workload = job(address, **settings)
     assert workload.name == address and workload.origin is not None and workload.origin.settings == settings
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def test_a_job_is_built_stepped_and_traced(address: str, settings: dict[str, Any
     assert recorded.parameters == sum(p.numel() for p in trainer.model.parameters())
 
 
-def test_sizes_are_the_librarys_where_none_are_given() -> None:
+def test_default_sizes_are_those_of_the_library() -> None:
     recorded = trace(job("torchvision:resnet34"), wt.Strategy(batch=1), "gpu")
     assert recorded.parameters == 21_797_672
     assert recorded.batch_bytes == pytest.approx(3 * 224 * 224 * 4 + 8)
@@ -103,15 +103,15 @@ def test_settings_from_a_command_line_are_text() -> None:
         ("transformers:vit", {}, BadJob, "torchvision:NAME"),
     ],
 )
-def test_mistakes_are_told_with_the_nearest_right_word(
+def test_the_error_for_a_mistake_names_the_most_similar_word(
     address: str, settings: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as caught:
         job(address, **settings)
-    assert words in str(told.value)
+    assert words in str(caught.value)
 
 
-def test_a_library_job_survives_being_written_down(tmp_path: Any) -> None:
+def test_a_library_job_is_saved_and_loaded(tmp_path: Any) -> None:
     workload = job("torchvision:resnet18", image=64)
     workload.save(tmp_path / "job.toml")
     assert wt.Workload.named(str(tmp_path / "job.toml")).origin == workload.origin

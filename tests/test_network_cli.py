@@ -1,4 +1,4 @@
-"""Whole journeys: windtunnel network list | show | train, with their exit codes."""
+"""The commands windtunnel network list, show and train, with their exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windtunnel.learning import checkpoint
 
 @pytest.fixture
 def windtunnel(monkeypatch, tmp_path, capsys):
-    """Run a command line in an empty folder; gives exit code, standard output, standard error."""
+    """Run a command in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
 
@@ -40,10 +40,10 @@ def test_list_groups_every_network_by_its_kind(windtunnel):
     assert [row["name"] for row in json.loads(windtunnel("list", "--json")[1])] == list(networks.names())
 
 
-def test_show_tells_purpose_guide_layers_flop_and_memory(windtunnel):
+def test_show_prints_purpose_guide_layers_flop_and_memory(windtunnel):
     code, out, _ = windtunnel("show", "autoencoder", "hidden=8")
     assert code == 0
-    for told in (
+    for text in (
         "compressing data",
         "fewer nodes than there are inputs",
         "hidden=8",
@@ -51,12 +51,12 @@ def test_show_tells_purpose_guide_layers_flop_and_memory(windtunnel):
         "FLOP and",
         "digits",
     ):
-        assert told in out, told
+        assert text in out, text
     bars = [line.count("█") for line in out.splitlines() if "█" in line]
-    assert bars[0] == bars[2] > bars[1], "the picture narrows to the code and widens again"
+    assert bars[0] == bars[2] > bars[1], "the bars narrow to the code and widen again"
 
 
-def test_show_gives_the_same_as_data(windtunnel):
+def test_show_prints_the_same_as_json(windtunnel):
     facts = json.loads(windtunnel("show", "rnn", "n_rec=30", "--json")[1])
     assert facts["settings"]["n_rec"] == 30
     assert (
@@ -74,7 +74,7 @@ def test_show_warns_of_a_code_that_compresses_nothing(windtunnel):
     )
 
 
-def test_train_to_a_target_then_the_same_command_has_nothing_left_to_do(windtunnel, tmp_path):
+def test_train_to_a_target_and_the_same_command_again_does_nothing(windtunnel, tmp_path):
     words = ("train", "ffn", "batch=64", "--until", "accuracy=0.9", "--epochs", "6")
     code, out, err = windtunnel(*words)
     assert code == 0 and "accuracy=0.9: reached in epoch" in out
@@ -93,7 +93,7 @@ def test_train_to_a_target_then_the_same_command_has_nothing_left_to_do(windtunn
     assert again["reached"] is True and again["settings"]["batch"] == 64
 
 
-def test_train_on_a_table_of_the_users(windtunnel, tmp_path):
+def test_train_on_the_users_own_table(windtunnel, tmp_path):
     (tmp_path / "mine.csv").write_text("\n".join(f"{i % 3},{i % 3 * 2},{'abc'[i % 3]}" for i in range(60)))
     code, out, _ = windtunnel(
         "train",
@@ -113,13 +113,13 @@ def test_train_on_a_table_of_the_users(windtunnel, tmp_path):
     assert "here/weights.safetensors" in course["files"]
 
 
-def test_train_draws_what_an_auto_encoder_restores(windtunnel, tmp_path):
+def test_train_draws_the_reconstructions_of_an_auto_encoder(windtunnel, tmp_path):
     code, out, _ = windtunnel("train", "autoencoder", "--epochs", "1", "--folder", "run")
     assert code == 0 and "reconstructions.png" in out
     assert (tmp_path / "run" / "reconstructions.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_of_another_network_is_refused_until_fresh_is_asked_for(windtunnel, tmp_path):
+def test_a_folder_of_another_network_is_refused_without_fresh(windtunnel, tmp_path):
     windtunnel("train", "autoencoder", "--epochs", "1", "--folder", "run")
     before = (tmp_path / "run" / checkpoint.NAME).read_bytes()
     code, _, err = windtunnel("train", "ffn", "--epochs", "1", "--folder", "run")
@@ -129,7 +129,7 @@ def test_a_folder_of_another_network_is_refused_until_fresh_is_asked_for(windtun
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("train", "autoencodr"), "Did you mean 'autoencoder'"),
         (("show", "autoencodr"), "Did you mean 'autoencoder'"),
@@ -140,19 +140,19 @@ def test_a_folder_of_another_network_is_refused_until_fresh_is_asked_for(windtun
         (("train", "ffn", "--until", "soon"), "is no target"),
         (("train", "ffn", "--data", "nowhere.csv"), "nowhere.csv"),
         (("train", "ffn", "--data", "."), "0 class folders"),
-        (("train", "ffn", "--device", "abacus"), "cpu or cuda"),
+        (("train", "ffn", "--on", "abacus"), "--on cpu or --on cuda"),
         (("train", "ffn", "--epochs", "0"), "--epochs"),
         (("train", "rnn", "n_steps=2"), "at least 4 timesteps"),
         (("train", "rnn", "--data", "digits"), "perceptual decisions"),
         (("train", "ffn", "rate=1e30", "--epochs", "2"), "Lower the rate"),
     ],
 )
-def test_what_cannot_be_done_ends_with_code_2_a_reason_and_no_output(windtunnel, words, told):
+def test_a_mistake_gives_exit_code_2_a_reason_and_no_output(windtunnel, words, message):
     code, out, err = windtunnel(*words)
-    assert code == 2 and told in err and out == "" and "Traceback" not in err
+    assert code == 2 and message in err and out == "" and "Traceback" not in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_unavailable(windtunnel):
-    code, _, err = windtunnel("train", "ffn", "--device", "cuda")
+def test_a_missing_gpu_is_unavailable(windtunnel):
+    code, _, err = windtunnel("train", "ffn", "--on", "cuda")
     assert code == 2 and err.startswith("Unavailable: ")

@@ -1,4 +1,7 @@
-"""One contract, asked of every named network: it builds, steps, learns, can be forecast and measured, saves and loads, and refuses bad settings by name."""
+"""One contract that every built-in network meets.
+
+It builds, trains, can be forecast and measured, saves and loads, and refuses wrong settings by name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from windtunnel.learning import checkpoint, guide, training
 from windtunnel.learning.layers import layers
 from windtunnel.strategy import Strategy
 
-# Sizes at which a step takes some hundredths of a second.
+# Sizes for which a step takes about 10 ms.
 SMALL = {
     "fcn5": {"layers": (12, 16, 8), "rate": 0.5},
     "rnn": {"n_rec": 10, "n_steps": 5},
@@ -31,8 +34,8 @@ SMALL = {
     "bert": {"size": "tiny", "context": 32, "length": 16, "vocabulary": 60},
     "vit": {"size": 32, "width": 32, "heads": 2, "layers": 2, "classes": 4},
 }
-GAMES = ("gan",)  # two players: what one gains the other loses, so that neither loss needs to fall
-LONG = ("lstm", "gpt2", "bert")  # whose epochs have too many batches to draw just to count them
+ADVERSARIAL = ("gan",)  # each of its two networks raises the loss of the other, so no loss needs to fall
+LONG = ("lstm", "gpt2", "bert")  # their epochs have too many batches to count
 HERE = [name for name in networks.names() if importlib.util.find_spec(f"windtunnel.networks.{name}")]
 EVERY = pytest.mark.parametrize("name", HERE)
 
@@ -47,7 +50,7 @@ def _small(name: str) -> wt.Workload:
 
 
 def _count_setting(name: str) -> str:
-    """A setting that counts something: nodes, widths, layers."""
+    """A setting that is a count: of nodes, layers or widths."""
     kind = networks.named(name).settings
     fields = [
         f.name
@@ -58,13 +61,13 @@ def _count_setting(name: str) -> str:
     return next((key for key in preferred if key in {f.name for f in dataclasses.fields(kind)}), fields[0])
 
 
-def test_every_network_of_the_guide_is_here():
+def test_every_network_has_a_file_and_an_entry_in_the_guide():
     assert list(networks.names()) == HERE
     assert set(guide.WHEN) == set(networks.names())
 
 
 @EVERY
-def test_it_says_what_it_learns_from_and_lets_initial_weights_be_set(name):
+def test_it_names_its_data_set_and_has_a_setting_for_initial_weights(name):
     network = networks.named(name)
     assert network.module.DATA in ("digits", "text", "images", "arithmetic", "decision")
     assert network.settings().init == "modern"
@@ -73,14 +76,14 @@ def test_it_says_what_it_learns_from_and_lets_initial_weights_be_set(name):
 
 
 @EVERY
-def test_low_initial_weights_are_those_the_guide_advises(name):
+def test_init_guide_gives_weights_up_to_0_1(name):
     model = wt.Workload.named(name, **{**SMALL.get(name, {}), "init": "guide"}).model()
     matrices = [p.detach() for p in model.parameters() if p.dim() >= 2]
     assert all(m.abs().max() <= 0.1 for m in matrices) and max(float(m.abs().max()) for m in matrices) > 0.09
 
 
 @EVERY
-def test_it_steps_and_its_loss_falls_on_a_batch_it_sees_again_and_again(name):
+def test_it_trains_and_its_loss_on_one_repeated_batch_falls(name):
     torch.manual_seed(0)
     job = _small(name)
     model, batch = job.model(), job.batch(4)
@@ -89,7 +92,7 @@ def test_it_steps_and_its_loss_falls_on_a_batch_it_sees_again_and_again(name):
     losses = torch.tensor([float(trainer.step(batch).detach().mean()) for _ in range(10)])
     assert losses.isfinite().all()
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-    assert name in GAMES or losses[-3:].mean() < losses[0], losses
+    assert name in ADVERSARIAL or losses[-3:].mean() < losses[0], losses
 
 
 @EVERY
@@ -101,7 +104,7 @@ def test_it_can_be_forecast(name, machine):
 
 
 @EVERY
-def test_its_layers_hold_all_its_parameters(name):
+def test_its_layers_contain_all_its_parameters(name):
     job = _small(name)
     assert sum(layer.parameters for layer in layers(job)) == sum(p.numel() for p in job.model().parameters())
 
@@ -121,7 +124,7 @@ def test_its_weights_are_the_same_after_saving_and_loading(name, tmp_path):
 
 
 @EVERY
-def test_it_refuses_an_unknown_setting_and_a_negative_width_by_name(name):
+def test_it_names_an_unknown_setting_and_a_negative_size_in_its_error(name):
     with pytest.raises(BadRecord, match=f"job {name}: unknown key 'colour'"):
         wt.Workload.named(name, colour="red")
     setting = _count_setting(name)
@@ -130,9 +133,9 @@ def test_it_refuses_an_unknown_setting_and_a_negative_width_by_name(name):
 
 
 @EVERY
-def test_it_has_a_lesson_on_its_own_data(name):
+def test_it_has_a_lesson_on_its_own_data_set(name):
     lesson, identity = training.prepare(name, SMALL.get(name, {}))
-    assert isinstance(lesson, Lesson) and lesson.stages and identity["network"] == name
+    assert isinstance(lesson, Lesson) and lesson.stages and identity.network == name
     for stage in lesson.stages:
         assert stage.epochs >= 1
         if name not in LONG:
@@ -146,7 +149,7 @@ def here():
 
 @pytest.mark.parametrize("name", networks.names())
 def test_it_can_be_measured(name, here, tmp_path):
-    """In a forked process, which spares every network the start of an interpreter; two are measured in fresh ones below."""
+    """In a forked process, which starts faster; two networks are measured in fresh processes below."""
     job = dataclasses.replace(_small(name), origin=None)
     protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.1, warm_seconds=0.05)
     measured = wt.measure(
@@ -156,7 +159,7 @@ def test_it_can_be_measured(name, here, tmp_path):
     assert sum(measured.parts.values()) == pytest.approx(measured.step_seconds)
 
 
-@pytest.mark.parametrize("name", ["ffn", "rbm"])  # one loss and one optimiser, and a step of its own
+@pytest.mark.parametrize("name", ["ffn", "rbm"])  # ffn has one loss and one optimiser, rbm its own step
 def test_it_can_be_measured_in_a_fresh_process(name, here, tmp_path):
     protocol = wt.Protocol(processes=1, most_processes=1, seconds=0.2)
     measured = wt.measure(

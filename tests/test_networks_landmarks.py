@@ -1,4 +1,4 @@
-"""The landmark networks: their published sizes to the last parameter, one step each, a forecast each, and small lessons."""
+"""The landmark networks: their published parameter counts, one step, one forecast, small lessons."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def learn(lesson: Lesson, epochs: int) -> tuple[torch.nn.Module, list[float]]:
         ("gpt2", {"size": "medium"}, 354_823_168),
         ("gpt2", {"size": "large"}, 774_030_080),
         ("gpt2", {"size": "xl"}, 1_557_611_200),
-        ("bert", {}, 110_106_428),  # with both heads of its pretraining; the encoder has its own test
+        ("bert", {}, 110_106_428),  # with both heads of pretraining; the encoder has its own test
     ],
 )
-def test_a_landmark_has_exactly_as_many_parameters_as_were_published(
+def test_a_landmark_has_exactly_the_published_number_of_parameters(
     name: str, settings: dict[str, Any], published: int
 ) -> None:
     assert parameters(default_model(name, **settings)) == published
@@ -89,23 +89,24 @@ def test_the_encoder_of_bert_with_its_pooler_has_the_published_count(size: str, 
         assert parameters(bert.Encoder(bert.Settings(size=size))) == published
 
 
-def test_u_net_has_the_parameters_that_its_drawing_adds_up_to() -> None:
-    # Two 3x3 convolutions with biases on each of 5 heights going down, from 1 channel: 64, 128, 256, 512, 1024.
-    def pair(given: int, wide: int) -> int:
-        return 9 * given * wide + wide + 9 * wide * wide + wide
+def test_u_net_has_the_number_of_parameters_that_its_figure_gives() -> None:
+    # Going down: two 3x3 convolutions with biases on each of 5 levels, 1 channel to 64, 128, 256, 512, 1024.
+    def pair(channels: int, wide: int) -> int:
+        return 9 * channels * wide + wide + 9 * wide * wide + wide
 
     widths = [64, 128, 256, 512, 1024]
-    down = sum(pair(given, wide) for given, wide in itertools.pairwise([1, *widths]))
+    down = sum(pair(channels, wide) for channels, wide in itertools.pairwise([1, *widths]))
     # 640 + 36,928; 73,856 + 147,584; 295,168 + 590,080; 1,180,160 + 2,359,808; 4,719,616 + 9,438,208
     assert down == 18_842_048
-    # Going up each height has a 2x2 transposed convolution that halves the channels, then a pair that sees twice its width.
+    # Going up: a 2x2 transposed convolution that halves the channels, then a pair with twice its width as
+    # input.
     up = sum(4 * 2 * wide * wide + wide + pair(2 * wide, wide) for wide in widths[:-1])
     head = 64 * 2 + 2
     assert down + up + head == 31_030_658
     assert parameters(default_model("unet")) == 31_030_658
 
 
-def test_u_net_as_published_turns_572_pixels_into_a_map_of_388() -> None:
+def test_u_net_as_published_maps_572_pixels_to_388() -> None:
     assert unet.Settings().map_size == 388
     with torch.device("meta"):
         scores = unet.UNet(unet.Settings(width=1))(torch.empty(1, 1, 572, 572))
@@ -118,7 +119,7 @@ def test_padded_u_net_keeps_the_size_of_the_image() -> None:
         assert unet.UNet(settings)(torch.empty(1, 1, 48, 48)).shape == (1, 2, 48, 48)
 
 
-def test_gpt2_cannot_see_what_comes_after() -> None:
+def test_gpt2_does_not_attend_to_later_tokens() -> None:
     model = gpt2.GPT2(gpt2.Settings(**SMALLEST["gpt2"])).eval()
     text = torch.randint(0, 50, (1, 10))
     changed = text.clone()
@@ -128,7 +129,7 @@ def test_gpt2_cannot_see_what_comes_after() -> None:
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
-def test_bert_sees_both_ways() -> None:
+def test_bert_attends_to_later_tokens() -> None:
     model = bert.Encoder(bert.Settings(**SMALLEST["bert"])).eval()
     text = torch.randint(0, 50, (1, 10))
     changed = text.clone()
@@ -138,9 +139,9 @@ def test_bert_sees_both_ways() -> None:
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_landmark_steps_and_its_loss_on_one_batch_falls(name: str) -> None:
-    calm = {} if name.startswith("resnet") else {"dropout": 0.0}
-    job = wt.Workload.named(name, **SMALLEST[name], **calm)
+def test_a_landmark_trains_and_its_loss_on_one_batch_falls(name: str) -> None:
+    no_dropout = {} if name.startswith("resnet") else {"dropout": 0.0}
+    job = wt.Workload.named(name, **SMALLEST[name], **no_dropout)
     batch = job.batch(4)
     trainer = Trainer(job, job.model(), Strategy(), "cpu")
     losses = [float(trainer.step(batch).detach()) for _ in range(12)]
@@ -156,7 +157,7 @@ def test_a_landmark_can_be_forecast(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_low_initial_values_are_a_setting_of_every_landmark(name: str) -> None:
+def test_every_landmark_has_a_setting_for_initial_weights(name: str) -> None:
     model = wt.Workload.named(name, **SMALLEST[name], init="0.03").model()
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     largest = max(float(matrix.detach().abs().max()) for matrix in matrices)
@@ -176,10 +177,10 @@ def test_a_network_for_photographs_learns_small_images_well_above_chance(name: s
     model, curve = learn(lesson, epochs=12)
     assert curve[-1] < curve[0]
     assert lesson.examine(model)["accuracy"] >= 0.5  # chance is 0.25
-    assert model.training  # an examination leaves the model as it found it
+    assert model.training  # an examination restores the training mode
 
 
-def test_images_too_small_for_a_network_are_enlarged_with_a_word_about_it() -> None:
+def test_images_too_small_for_a_network_are_enlarged_with_a_caution() -> None:
     small = data.images(classes=4, size=8, examples=8, held_out=8)
     lesson = networks.named("alexnet").module.teach(
         networks.named("alexnet").settings(**SMALLEST["alexnet"]), small
@@ -189,14 +190,14 @@ def test_images_too_small_for_a_network_are_enlarged_with_a_word_about_it() -> N
     assert images.shape[-1] == 63
 
 
-def test_u_net_learns_to_mark_bright_regions() -> None:
+def test_u_net_learns_to_find_bright_regions() -> None:
     lesson = unet.teach(unet.Settings(width=4, momentum=0.9), data.images(classes=4))
     model, _ = learn(lesson, epochs=4)
     assert lesson.metric == "overlap"
     assert lesson.examine(model)["overlap"] >= 0.75  # marking everything gives about 0.5
 
 
-def test_batches_of_a_lesson_follow_the_generator_alone() -> None:
+def test_batches_of_a_lesson_depend_on_the_generator_only() -> None:
     lesson = vit.teach(
         vit.Settings(**SMALLEST["vit"]), data.images(classes=4, size=8, examples=32, held_out=8)
     )
@@ -256,7 +257,7 @@ def test_text_is_refused_where_images_are_needed() -> None:
         ("vit", {"size": 8}, "job vit: size must be at least 16"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(name: str, settings: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused_by_name(name: str, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadRecord) as caught:
         wt.Workload.named(name, **settings)
     assert str(caught.value).startswith(words)

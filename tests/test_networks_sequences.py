@@ -1,4 +1,4 @@
-"""Networks over text and trees: what they learn beats what counting can."""
+"""Networks for text and trees: they beat models that only count."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learn(lesson: Lesson, epochs: int) -> torch.nn.Module:
 
 
 def a_little_of(text: Dataset, characters: int, held_out: int, piece: int = 1000) -> Dataset:
-    """Pieces from all over a text, so that a little of it still has every file's style."""
+    """Pieces at equal distances in a text, so that a small part still has the style of every file."""
 
     def thin(ids: torch.Tensor, wanted: int) -> torch.Tensor:
         pieces = ids[: len(ids) // piece * piece].view(-1, piece)
@@ -57,8 +57,10 @@ def a_little_of(text: Dataset, characters: int, held_out: int, piece: int = 1000
 
 
 def trigram_bits(text: Dataset) -> float:
-    """Bits a character of an interpolated trigram model, each order weighed against the one below as Witten and Bell 1991 do:
-    by how many different characters its context was seen to be followed by. No constant is left to be tuned."""
+    """Bits per character of a trigram model, interpolated as in Witten and Bell 1991.
+
+    The weight of each order depends on how many different characters followed its context. Nothing is tuned.
+    """
     train, held_out = (tuple(part["text"].tolist()) for part in (text.train, text.held_out))
     grams = [Counter(train[i - order : i + 1] for i in range(order, len(train))) for order in range(3)]
     seen: Counter[tuple[int, ...]] = Counter()
@@ -80,8 +82,9 @@ def trigram_bits(text: Dataset) -> float:
     return bits / (len(held_out) - 2)
 
 
-def test_the_trigram_model_to_beat_is_right_about_a_text_worked_by_hand() -> None:
-    # Learn "aab": a (2 of 3, 2 kinds), b (1 of 3); after a: a, b (2 seen, 2 kinds); after aa: b (1 seen, 1 kind). Alphabet of 2.
+def test_the_trigram_model_agrees_with_a_text_worked_by_hand() -> None:
+    # Learn "aab" with an alphabet of 2: a (2 of 3), b (1 of 3), 2 kinds; after a: a and b (2 seen, 2 kinds);
+    # after aa: b (1 seen, 1 kind).
     # p(b) = (1 + 2/2) / 5 = 0.4; p(b|a) = (1 + 2 * 0.4) / 4 = 0.45; p(b|aa) = (1 + 0.45) / 2 = 0.725
     ids = {"text": torch.tensor([0, 0, 1])}
     assert trigram_bits(
@@ -105,7 +108,7 @@ def test_lstm_beats_a_trigram_model_on_held_out_text(tmp_path: Path) -> None:
     assert len(set(passage)) > 15
 
 
-def test_an_untaught_lstm_needs_about_as_many_bits_as_the_alphabet_has() -> None:
+def test_an_untrained_lstm_needs_about_the_bits_of_a_uniform_guess() -> None:
     text = a_little_of(data.text(), characters=5_000, held_out=5_000)
     lesson = lstm.teach(lstm.Settings(width=16), text)
     assert lesson.examine(lesson.model())["bits_per_character"] == pytest.approx(
@@ -114,7 +117,7 @@ def test_an_untaught_lstm_needs_about_as_many_bits_as_the_alphabet_has() -> None
 
 
 def bag_accuracy(arithmetic: Dataset) -> float:
-    """What counting leaves and operators, without their order, can tell of the deeper half of the held-out trees."""
+    """Accuracy on the deeper held-out trees of a network that gets only counts of leaves and operators."""
     symbols = [*arithmetic.facts["operators"], *range(arithmetic.facts["leaves"])]
 
     def counts(tree: Any) -> Counter[Any]:
@@ -125,8 +128,8 @@ def bag_accuracy(arithmetic: Dataset) -> float:
         )
 
     def bags(part: Any) -> torch.Tensor:
-        found = [counts(tree) for tree in part["trees"]]
-        return torch.tensor([[float(bag[symbol]) for symbol in symbols] for bag in found])
+        counted = [counts(tree) for tree in part["trees"]]
+        return torch.tensor([[float(bag[symbol]) for symbol in symbols] for bag in counted])
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -143,7 +146,7 @@ def bag_accuracy(arithmetic: Dataset) -> float:
     return float(right[len(right) // 2 :].float().mean())
 
 
-def test_recursive_generalises_to_deeper_trees_than_it_saw_where_counting_does_not() -> None:
+def test_recursive_generalises_to_deeper_trees_and_counting_does_not() -> None:
     arithmetic = trees.generate()
     lesson = recursive.teach(recursive.Settings(), arithmetic)
     figures = lesson.examine(learn(lesson, epochs=10))
@@ -156,7 +159,7 @@ def height(tree: Any) -> int:
     return 0 if isinstance(tree, int) else 1 + max(height(tree[1]), height(tree[2]))
 
 
-def test_held_out_trees_were_not_seen_and_half_of_them_are_deeper() -> None:
+def test_held_out_trees_are_not_in_training_and_half_of_them_are_deeper() -> None:
     arithmetic = trees.generate(examples=500, held_out=100, depth=3, deepest=5)
     assert max(height(tree) for tree in arithmetic.train["trees"]) == 3
     depths = [height(tree) for tree in arithmetic.held_out["trees"]]
@@ -165,44 +168,44 @@ def test_held_out_trees_were_not_seen_and_half_of_them_are_deeper() -> None:
     assert not set(arithmetic.train["trees"]) & set(arithmetic.held_out["trees"])
 
 
-def test_trees_are_the_same_for_the_same_seed_and_others_for_another() -> None:
+def test_trees_depend_on_the_seed_only() -> None:
     first, again, other = (
         trees.generate(examples=50, held_out=10, seed=seed).train["trees"] for seed in (1, 1, 2)
     )
     assert first == again != other
 
 
-def test_a_tree_works_out_as_by_hand() -> None:
+def test_the_value_of_a_tree_is_as_computed_by_hand() -> None:
     assert trees.value(("*", ("-", 1, 2), 3), 5) == 2  # -3 modulo 5
     assert trees.value(("-", 1, ("*", 2, 3)), 5) == 0  # the same leaves, -5 modulo 5
 
 
 @pytest.mark.parametrize("wrong", [{"depth": 1}, {"deepest": 4}, {"modulus": 1}, {"examples": 0}])
-def test_trees_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+def test_impossible_trees_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(BadRecord, match="arithmetic:"):
         trees.generate(**wrong)
 
 
-def test_asking_for_more_trees_than_there_are_is_refused_and_does_not_hang() -> None:
-    with pytest.raises(BadRecord, match="hardly a tree of depth 2 to 2 is left"):
+def test_more_trees_than_exist_are_refused_without_hanging() -> None:
+    with pytest.raises(BadRecord, match="tree of depth 2 to 2 is left"):
         trees.generate(examples=40_000, held_out=2000, depth=2, deepest=3, modulus=2)
 
 
-def test_a_forest_gives_each_tree_the_scores_it_has_when_alone() -> None:
-    model = recursive.Recursive(recursive.Settings())
+def test_a_tree_has_the_same_scores_in_a_forest_and_alone() -> None:
+    model = recursive.RecursiveNetwork(recursive.Settings())
     grown = [3, ("+", 1, 2), ("*", ("-", 4, 0), ("+", 2, ("*", 3, 3))), ("-", 2, ("+", 1, 1))]
     together = model(recursive.plant(grown, trees.OPERATORS))
     alone = torch.cat([model(recursive.plant([tree], trees.OPERATORS)) for tree in grown])
     assert torch.allclose(together, alone, atol=1e-5)
 
 
-def test_the_order_of_the_parts_matters_to_a_recursive_network() -> None:
-    model = recursive.Recursive(recursive.Settings())
+def test_the_order_of_children_matters_to_a_recursive_network() -> None:
+    model = recursive.RecursiveNetwork(recursive.Settings())
     scores = model(recursive.plant([("-", 1, 2), ("-", 2, 1)], trees.OPERATORS))
     assert not torch.allclose(scores[0], scores[1])
 
 
-def test_a_recursive_step_on_complete_trees_uses_one_call_for_each_level() -> None:
+def test_a_step_on_complete_trees_has_one_call_for_each_level() -> None:
     forest, labels = recursive.build(recursive.Settings(depth=3)).batch(5)
     assert [len(level.operators) for level in forest.levels] == [20, 10, 5]
     assert len(forest.leaves) == 40
@@ -222,21 +225,21 @@ def test_gpt2_learns_to_spell_a_few_words(tmp_path: Path) -> None:
     text = data.from_text("words", words(2000, 0), words(300, 1))
     lesson = gpt2.teach(gpt2.Settings(size="tiny", length=32, dropout=0.0, rate=0.003), text)
     model = learn(lesson, epochs=4)
-    # A word is one of five and about five characters long with its space: log2(5) / 5.2 = 0.45 bits is the best there is.
+    # There are five words of about 5.2 characters with their space: log2(5) / 5.2 = 0.45 bits is optimal.
     assert 0.4 < lesson.examine(model)["bits_per_character"] < 1.0
     assert lesson.draw is not None
     written = lesson.draw(model, tmp_path)[0].read_text(encoding="utf-8").split()
     assert sum(word in WORDS for word in written) > len(written) / 2
 
 
-def test_bert_learns_to_fill_in_what_was_masked() -> None:
+def test_bert_learns_to_fill_in_masked_characters() -> None:
     text = data.from_text("cycle", "abcdef" * 3000, "abcdef" * 200)
     lesson = bert.teach(bert.Settings(size="tiny", layers=1, length=12, dropout=0.0, rate=0.003), text)
     figures = lesson.examine(learn(lesson, epochs=4))
     assert figures["accuracy"] > 0.5  # chance is one in six
 
 
-def test_masked_places_hold_the_words_that_were_there() -> None:
+def test_a_batch_records_the_masked_characters_and_their_positions() -> None:
     text = torch.arange(200) % 7
     pairs = bert._pairs(text, 7, 20, 50, torch.Generator().manual_seed(0))
     marks = (pairs.tokens == 9).sum()
@@ -248,7 +251,7 @@ def test_masked_places_hold_the_words_that_were_there() -> None:
     assert torch.equal((whole[following][:, 8] + 1) % 7, whole[following][:, 10])
 
 
-def test_every_epoch_of_a_text_begins_elsewhere_but_follows_the_generator() -> None:
+def test_epochs_cut_the_text_differently_but_depend_on_the_generator_only() -> None:
     text = a_little_of(data.text(), characters=5_000, held_out=5_000)
     stage = lstm.teach(lstm.Settings(), text).stages[0]
     generator = torch.Generator().manual_seed(0)
@@ -258,7 +261,7 @@ def test_every_epoch_of_a_text_begins_elsewhere_but_follows_the_generator() -> N
     assert not torch.equal(first, second)
 
 
-def test_a_passage_is_asked_for_the_character_after_each() -> None:
+def test_the_target_of_each_character_is_the_next_one() -> None:
     text = Dataset(
         name="count",
         train={"text": torch.arange(500)},
@@ -272,7 +275,7 @@ def test_a_passage_is_asked_for_the_character_after_each() -> None:
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_sequence_network_steps_and_its_loss_on_one_batch_falls(name: str) -> None:
+def test_a_sequence_network_trains_and_its_loss_on_one_batch_falls(name: str) -> None:
     job = wt.Workload.named(name, **SMALLEST[name])
     batch = job.batch(8)
     trainer = Trainer(job, job.model(), Strategy(), "cpu")
@@ -315,7 +318,7 @@ def test_data_of_another_kind_is_refused() -> None:
         ("recursive", {"rate": 0}, "job recursive: rate must be above 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(name: str, settings: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_refused_by_name(name: str, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadRecord) as caught:
         wt.Workload.named(name, **settings)
     assert str(caught.value).startswith(words)

@@ -1,4 +1,4 @@
-"""How a step is run: the same learning in smaller pieces, with less kept, or by another optimiser; and what is refused."""
+"""Strategies: micro-batches, recomputation, other optimisers, and what is refused."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def trainer(job: wt.Workload, **how: Any) -> Trainer:
     return Trainer(job, job.model(), wt.Strategy(**how), "cpu")
 
 
-def job(model: Callable[[], nn.Module], **given: Any) -> wt.Workload:
+def job(model: Callable[[], nn.Module], **changes: Any) -> wt.Workload:
     parts = {
         "loss": lambda m, b: m(b).square().mean(),
         "optimizer": lambda params: torch.optim.SGD(params, lr=0.1),
         "default_batch": 6,
     }
-    return wt.Workload(name="case", model=model, batch=lambda n: torch.randn(n, 8), **{**parts, **given})
+    return wt.Workload(name="case", model=model, batch=lambda n: torch.randn(n, 8), **{**parts, **changes})
 
 
 def pair() -> nn.Module:
@@ -44,13 +44,14 @@ def gradients(steps: Trainer) -> list[torch.Tensor]:
     return [p.grad for p in steps.model.parameters() if p.grad is not None]
 
 
-# Learning stays what it was.
+# The result of training stays the same.
 
 
 @pytest.mark.parametrize(("name", "batch"), [("ffn", 32), ("rnn", 4)])
-def test_micro_batches_learn_what_the_whole_batch_does(name: str, batch: int) -> None:
-    """rnn lays its batch out time first."""
+def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, batch: int) -> None:
+    """In a batch of rnn, the first dimension is time."""
     network = wt.Workload.named(name)
+    torch.manual_seed(0)  # with 1 of 200 seeds, rounding exceeds the tolerance
     examples = network.batch(batch)
     whole, pieces = (trainer(network, batch=batch, accumulate=n) for n in (1, 2))
     for _ in range(3):
@@ -61,7 +62,7 @@ def test_micro_batches_learn_what_the_whole_batch_does(name: str, batch: int) ->
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
 
-def test_recomputing_gives_the_same_gradients_dropout_included() -> None:
+def test_recomputing_gives_the_same_gradients_even_with_dropout() -> None:
     network = wt.Workload.named("gpt2", **TINY, vocabulary=100)
     examples = network.batch(2)
     plain, again = (trainer(network, batch=2, recompute=how) for how in ("none", "blocks"))
@@ -79,7 +80,7 @@ def test_recomputing_changes_instances_and_not_classes() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw", "fused-adamw"])
-def test_another_optimiser_takes_the_place_of_the_jobs_own_and_learns(name: str) -> None:
+def test_another_optimiser_replaces_the_jobs_own_and_learns(name: str) -> None:
     steps = trainer(job(pair), optimizer=name)
     examples = torch.randn(6, 8)
     losses = [float(steps.step(examples).detach()) for _ in range(5)]
@@ -91,7 +92,7 @@ def test_another_optimiser_takes_the_place_of_the_jobs_own_and_learns(name: str)
     }.get(name, torch.optim.AdamW)
 
 
-def test_another_optimiser_trains_what_the_jobs_own_would() -> None:
+def test_another_optimiser_updates_the_same_parameters() -> None:
     network = job(pair, optimizer=lambda params: torch.optim.SGD(list(params)[:2], lr=0.1))
     steps = trainer(network, optimizer="adam")
     assert [len(group["params"]) for group in steps.optimizer.param_groups] == [2]
@@ -105,7 +106,7 @@ def test_another_optimiser_trains_what_the_jobs_own_would() -> None:
     assert isinstance(trainer(single, optimizer="adamw").optimizer, torch.optim.AdamW)
 
 
-# What the trace shows of it.
+# What the trace shows.
 
 
 def test_a_trace_shows_every_micro_batch_and_one_update() -> None:
@@ -117,9 +118,10 @@ def test_a_trace_shows_every_micro_batch_and_one_update() -> None:
     assert products[0] == products[1], "the same examples are multiplied with the same weights"
 
 
-def test_recomputed_blocks_run_again_on_the_way_back() -> None:
+def test_recomputed_blocks_run_again_in_backward() -> None:
     network = wt.Workload.named("gpt2", **TINY)
-    plain, again = (trace(network, wt.Strategy(batch=2, recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
+    strategies = [wt.Strategy(batch=2, recompute=how) for how in ("none", "blocks")]  # type: ignore[arg-type]
+    plain, again = (trace(network, strategy, "gpu") for strategy in strategies)
 
     def attentions(steps: Any, phase: str) -> int:
         return sum(
@@ -135,7 +137,7 @@ def test_a_fused_optimiser_is_one_op() -> None:
     assert sum(op.family == "optimiser" for op in steps.ops) == 1
 
 
-def test_a_job_with_its_own_step_may_still_recompute() -> None:
+def test_a_job_with_its_own_step_can_recompute() -> None:
     def step(model: nn.Module, batch: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         optimizer.zero_grad()
         loss: torch.Tensor = model(batch).square().mean()
@@ -148,7 +150,8 @@ def test_a_job_with_its_own_step_may_still_recompute() -> None:
         loss=None,
         step=step,
     )
-    plain, again = (trace(deep, wt.Strategy(recompute=how), "gpu") for how in ("none", "blocks"))  # type: ignore[arg-type]
+    strategies = [wt.Strategy(recompute=how) for how in ("none", "blocks")]  # type: ignore[arg-type]
+    plain, again = (trace(deep, strategy, "gpu") for strategy in strategies)
     assert (
         sum(op.name == "aten.tanh" for op in again.ops)
         == 2 * sum(op.name == "aten.tanh" for op in plain.ops)
@@ -179,11 +182,11 @@ def test_blocks_are_the_members_of_the_outermost_lists() -> None:
     assert blocks_of(layer) == []
 
 
-# What is refused, and what is told.
+# What is refused, and what results contain.
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ({"batch": 7, "accumulate": 2}, "7"),
         ({"accumulate": 0}, "accumulate"),
@@ -193,43 +196,43 @@ def test_blocks_are_the_members_of_the_outermost_lists() -> None:
         ({"execution": "magic"}, "execution"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadRecord, match=said):
-        wt.Strategy(**given)
+def test_an_impossible_strategy_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRecord, match=message):
+        wt.Strategy(**fields)
 
 
-def own_step(**given: Any) -> wt.Workload:
-    return job(pair, loss=None, step=lambda m, b, o: None, **given)
+def own_step(**changes: Any) -> wt.Workload:
+    return job(pair, loss=None, step=lambda m, b, o: None, **changes)
 
 
 @pytest.mark.parametrize(
-    ("network", "how", "said"),
+    ("network", "fields", "message"),
     [
         (job(pair), {"accumulate": 4}, "6 cannot be split into 4"),
         (job(lambda: nn.Linear(8, 8)), {"recompute": "blocks"}, "no blocks"),
-        (own_step(), {"accumulate": 2}, "step of its own"),
+        (own_step(), {"accumulate": 2}, "its own step"),
         (own_step(optimizer=None), {"optimizer": "adam"}, "no optimiser"),
         (wt.Workload.named("gan"), {"optimizer": "adam"}, "several optimisers"),
         (wt.Workload.named("recursive"), {"accumulate": 2}, "micro-batches"),
     ],
 )
-def test_a_job_that_cannot_be_run_so_is_refused_before_it_runs(
-    network: wt.Workload, how: dict[str, Any], said: str
+def test_a_strategy_that_the_job_does_not_allow_is_refused_before_it_runs(
+    network: wt.Workload, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises((BadJob, BadRecord), match=said):
-        trace(network, wt.Strategy(**how), "gpu")
+    with pytest.raises((BadJob, BadRecord), match=message):
+        trace(network, wt.Strategy(**fields), "gpu")
 
 
-def test_only_choices_that_were_made_are_told() -> None:
-    assert wt.Strategy().told() == {
+def test_rarely_set_options_appear_in_results_only_if_they_are_set() -> None:
+    assert wt.Strategy().fields() == {
         "precision": "fp32",
         "execution": "eager",
         "data": "resident",
         "prefetch": 0,
     }
     chosen = wt.Strategy(accumulate=2, recompute="blocks", optimizer="adamw", execution="compiled")
-    assert chosen.told() == {
-        **wt.Strategy().told(),
+    assert chosen.fields() == {
+        **wt.Strategy().fields(),
         "execution": "compiled",
         "accumulate": 2,
         "recompute": "blocks",
@@ -237,7 +240,7 @@ def test_only_choices_that_were_made_are_told() -> None:
     }
 
 
-def test_a_strategy_survives_saving(tmp_path: Path) -> None:
+def test_a_strategy_is_saved_and_loaded(tmp_path: Path) -> None:
     for strategy in (
         wt.Strategy(),
         wt.Strategy(batch=8, accumulate=4, recompute="blocks", optimizer="fused-adamw", execution="compiled"),
@@ -246,15 +249,14 @@ def test_a_strategy_survives_saving(tmp_path: Path) -> None:
         assert wt.Strategy.load(tmp_path / "s.toml") == strategy
 
 
-def test_words_make_a_strategy() -> None:
-    usual = (8, "fp32", None, "eager", "resident", 0)
-    assert words.make_strategy(*usual) == wt.Strategy(batch=8)
-    assert words.make_strategy(*usual, accumulate=2, recompute="blocks", optimizer="sgd") == wt.Strategy(
+def test_options_of_a_command_make_a_strategy() -> None:
+    assert words.make_strategy(batch=8, threads=None, optimizer=None) == wt.Strategy(batch=8)
+    assert words.make_strategy(batch=8, accumulate=2, recompute="blocks", optimizer="sgd") == wt.Strategy(
         batch=8, accumulate=2, recompute="blocks", optimizer="sgd"
     )
 
 
-def test_the_command_line_passes_them_on() -> None:
+def test_the_command_line_passes_the_options_on() -> None:
     options = [
         "--batch",
         "4",
@@ -274,5 +276,5 @@ def test_the_command_line_passes_them_on() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)["strategy"]
-    assert (told["accumulate"], told["recompute"], told["optimizer"]) == (2, "blocks", "fused-adamw")
+    fields = json.loads(done.stdout)["strategy"]
+    assert (fields["accumulate"], fields["recompute"], fields["optimizer"]) == (2, "blocks", "fused-adamw")

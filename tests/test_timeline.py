@@ -17,8 +17,8 @@ import windtunnel as wt
 from windtunnel import perfetto
 from windtunnel.cli import words
 from windtunnel.errors import BadInput
-from windtunnel.forecast.schedule import Task, place
-from windtunnel.forecast.timeline import Timeline
+from windtunnel.forecast.schedule import COPY, DEVICE, HOST, StepBuilder, Task
+from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.measurement import families, profiler
 from windtunnel.measurement.store import Store
 
@@ -37,20 +37,14 @@ def run(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
 
 
 def three_steps() -> Timeline:
-    """A host that issues faster than its device works, with a batch copied first."""
-    tasks: list[Task] = []
-    for _ in range(3):
-        here = len(tasks)
-        tasks += [
-            Task("host", 1e-6, "launch", "step"),
-            Task("copy", 2e-6, "copy", "batch", (here,)),
-            Task("host", 3e-6, "launch", "aten.mm"),
-            Task("device", 9e-6, "compute", "aten.mm", (here + 1, here + 2)),
-            Task("host", 0.0, "launch", "nothing"),
-        ]
-    spans = place(tasks)
-    ends = [max(span.end for span in spans[i : i + 5]) for i in (0, 5, 10)]
-    return Timeline(tasks=tuple(tasks), spans=tuple(spans), begin=ends[1], end=ends[2])
+    """A host that launches faster than its device works, with a batch copied first."""
+    step = StepBuilder()
+    step.add(Task(HOST, 1e-6, "launch", "step"))
+    batch = step.add(Task(COPY, 2e-6, "copy", "batch"), after=(0,))
+    launch = step.add(Task(HOST, 3e-6, "launch", "aten.mm"))
+    step.add(Task(DEVICE, 9e-6, "compute", "aten.mm"), after=(batch, launch))
+    step.add(Task(HOST, 0.0, "launch", "nothing"))
+    return lay_out(step.build())
 
 
 def spans_by_lane(data: dict[str, Any], process: str) -> dict[str, list[dict[str, Any]]]:

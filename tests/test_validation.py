@@ -1,4 +1,4 @@
-"""Forecasts held against tables. Nothing here needs a library."""
+"""Forecasts compared with tables of measured steps. Nothing here needs a library."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import windtunnel as wt
 from windtunnel.accuracy import truth, validation
-from windtunnel.accuracy.truth import Case, Row, Table, Tolerances
+from windtunnel.accuracy.baseline import roofline_seconds
+from windtunnel.accuracy.truth import Tolerances, TruthCase, TruthRow, TruthTable
 from windtunnel.accuracy.validation import Pair, judge
-from windtunnel.agreement import Span, Tolerance, agree, error_of, quantile, slowdowns
+from windtunnel.agreement import ShareRange, Tolerance, agree, error_of, exceeded, quantile
 from windtunnel.errors import BadInput, BadRecord
+from windtunnel.trace import Op
 
 HEADER = {"date": "2026-01-02T03:04:05+00:00", "gpu": "a GPU", "torch": "2", "machine": "h200"}
 SMALL = {"job": "ffn", "settings": {"inputs": 16}, "batch": 4, "kind": "dense"}
@@ -34,14 +37,14 @@ def write_table(
 
 
 def measured_as_forecast(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """A row as if it had been measured: the forecast of today, times a factor."""
-    case = Case(**{**SMALL, **changes})
-    told = wt.predict(case.workload(), wt.Machine.named("h200"), case.strategy())
-    assert told.device_seconds is not None
+    """A row as if measured: the current forecast times a factor."""
+    case = TruthCase(**{**SMALL, **changes})
+    forecast = wt.predict(case.workload(), wt.Machine.named("h200"), case.strategy())
+    assert forecast.device_seconds is not None
     figures = {
-        "step_seconds": told.step_seconds,
-        "device_seconds": told.device_seconds,
-        "peak_bytes": told.memory.peak_bytes,
+        "step_seconds": forecast.step_seconds,
+        "device_seconds": forecast.device_seconds,
+        "peak_bytes": forecast.memory.peak_bytes,
     }
     return {**SMALL, **changes, **{name: value * factor for name, value in figures.items()}}
 
@@ -52,18 +55,18 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_errors_are_summed_up_as_worked_by_hand() -> None:
+def test_the_summary_of_errors_is_as_worked_by_hand() -> None:
     assert error_of(11, 10) == pytest.approx(0.1) and error_of(9, 10) == pytest.approx(-0.1)
-    found = agree([0.10, -0.30, 0.05, 0.20, -0.15])
-    # Sizes in order: 0.05 0.10 0.15 0.20 0.30; nine tenths of the way along four gaps is 3.6: 0.20 + 0.6 x 0.10.
-    assert (found.rows, found.median, found.ninetieth) == (5, pytest.approx(0.15), pytest.approx(0.26))
-    assert (found.worst, found.bias, found.lowest) == (-0.30, 0.05, -0.30)
+    errors = agree([0.10, -0.30, 0.05, 0.20, -0.15])
+    # Sizes in order: 0.05 0.10 0.15 0.20 0.30. The 90th percentile lies 3.6 gaps along: 0.20 + 0.6 x 0.10.
+    assert (errors.rows, errors.median, errors.ninetieth) == (5, pytest.approx(0.15), pytest.approx(0.26))
+    assert (errors.worst, errors.bias, errors.lowest) == (-0.30, 0.05, -0.30)
     assert agree([0.5]).ninetieth == 0.5
     assert quantile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
 
 
 @pytest.mark.parametrize(
-    ("asked", "over"),
+    ("tolerance", "over"),
     [
         (Tolerance(), ()),
         (Tolerance(median=0.16, ninetieth=0.27, bias=0.06, lowest=-0.31), ()),
@@ -74,19 +77,20 @@ def test_errors_are_summed_up_as_worked_by_hand() -> None:
         (Tolerance(median=0.1, ninetieth=0.1, bias=0.01, lowest=-0.1), ("median", "90th", "bias", "lowest")),
     ],
 )
-def test_each_tolerance_can_be_exceeded_by_itself(asked: Tolerance, over: tuple[str, ...]) -> None:
-    assert slowdowns(agree([0.10, -0.30, 0.05, 0.20, -0.15]), asked) == over
+def test_each_tolerance_can_be_exceeded_by_itself(tolerance: Tolerance, over: tuple[str, ...]) -> None:
+    assert exceeded(agree([0.10, -0.30, 0.05, 0.20, -0.15]), tolerance) == over
 
 
-def test_a_span_of_shares_must_be_in_order() -> None:
-    with pytest.raises(BadRecord, match="order"):
-        Span(least=0.9, most=0.7)
+def test_a_range_of_shares_must_be_in_order() -> None:
+    with pytest.raises(BadRecord, match="in this order"):
+        ShareRange(least=0.9, most=0.7)
 
 
 def test_lists_in_a_case_file_stand_for_every_combination(tmp_path: Path) -> None:
     path = tmp_path / "cases.toml"
     path.write_text(
-        '[[case]]\njob = "ffn"\nbatch = [1, 2]\nprecision = ["fp32", "bf16"]\nsettings = { inputs = 3 }\n[[case]]\njob = "rbm"\nbatch = 4\n'
+        '[[case]]\njob = "ffn"\nbatch = [1, 2]\nprecision = ["fp32", "bf16"]\nsettings = { inputs = 3 }\n'
+        '[[case]]\njob = "rbm"\nbatch = 4\n'
     )
     cases = truth.read_cases(path)
     assert [(c.job, c.batch, c.precision) for c in cases] == [
@@ -115,7 +119,7 @@ def test_a_wrong_case_file_is_refused(tmp_path: Path, text: str, words: str) -> 
         truth.read_cases(path)
 
 
-def test_every_case_file_of_the_package_is_sound_and_no_network_is_both_tuned_on_and_judged_on() -> None:
+def test_every_case_file_of_the_package_is_valid_and_no_network_is_in_both_tables() -> None:
     for machine in ("h200", "cpu"):
         judged, tuned = (
             truth.read_cases(truth.CATALOG / table / "cases" / f"{machine}.toml")
@@ -127,7 +131,7 @@ def test_every_case_file_of_the_package_is_sound_and_no_network_is_both_tuned_on
             case.strategy()
 
 
-def test_the_lines_of_a_row_are_joined_and_a_later_try_takes_the_place_of_a_failure(tmp_path: Path) -> None:
+def test_the_lines_of_a_row_are_joined_and_a_later_success_replaces_a_failure(tmp_path: Path) -> None:
     lines = [
         {"key": "a", "pass": "time", **SMALL, "error": "OutOfMemoryError: full"},
         {"key": "b", "pass": "time", **SMALL, "batch": 8, "step_seconds": 2.0},
@@ -143,7 +147,7 @@ def test_the_lines_of_a_row_are_joined_and_a_later_try_takes_the_place_of_a_fail
         (8, 2.0, 1.0, ""),
     ]
     assert [row.bound for row in table.rows] == ["device", "host"], (
-        "above 1.4 times the device's part the host is waited for"
+        "a step above 1.4 times the device time waits for the host"
     )
     assert table.machine == "h200" and {row.host_factor for row in table.rows} == {1.25}
 
@@ -171,24 +175,30 @@ def test_the_host_factor_of_a_row_reaches_the_machine(monkeypatch: pytest.Monkey
     seen = []
 
     class Host:
-        name = "scaled"
+        name, device = "scaled", wt.Machine.named("h200").device
 
         def with_host_factor(self, factor: float) -> Host:
             seen.append(factor)
             return self
 
-    monkeypatch.setattr(validation, "predict", lambda *_: None)
-    rows = tuple(Row(case=Case(**SMALL), step_seconds=1.0, host_factor=factor) for factor in (1.5, None))
-    validation.forecast_rows(Table(path=Path("t"), machine="h200", header={}, rows=rows), Host())  # type: ignore[arg-type]
+    monkeypatch.setattr(validation.prediction, "trace", lambda *_: None)
+    monkeypatch.setattr(validation.prediction, "forecast_trace", lambda *_: None)
+    monkeypatch.setattr(validation, "roofline_seconds", lambda *_: None)
+    rows = tuple(
+        TruthRow(case=TruthCase(**SMALL), step_seconds=1.0, host_factor=factor) for factor in (1.5, None)
+    )
+    validation.forecast_rows(TruthTable(path=Path("t"), machine="h200", header={}, rows=rows), Host())  # type: ignore[arg-type]
     assert seen == [1.5]
 
 
-def test_rows_run_another_way_and_rows_without_forecast_are_kept_apart() -> None:
-    forecast = wt.predict(Case(**SMALL).workload(), wt.Machine.named("h200"), Case(**SMALL).strategy())
+def test_rows_with_another_execution_and_rows_without_a_forecast_are_counted_apart() -> None:
+    forecast = wt.predict(
+        TruthCase(**SMALL).workload(), wt.Machine.named("h200"), TruthCase(**SMALL).strategy()
+    )
 
     def pair(execution: str = "eager", factor: float = 1.0, **how: Any) -> Pair:
-        row = Row(
-            case=Case(**SMALL, execution=execution),
+        row = TruthRow(
+            case=TruthCase(**SMALL, execution=execution),
             step_seconds=forecast.step_seconds * factor,
             device_seconds=forecast.device_seconds,
         )
@@ -196,39 +206,40 @@ def test_rows_run_another_way_and_rows_without_forecast_are_kept_apart() -> None
 
     excused = {"forecast": None, "reason": "timm is not installed.", "excused": True}
     pairs = [pair(), pair("graph", 50.0), pair(**excused), pair(forecast=None, reason="BadJob: cannot")]
-    table = Table(
+    table = TruthTable(
         path=Path("t"),
         machine="h200",
         header={},
         rows=tuple(p.row for p in pairs),
         tolerances=Tolerances(device=Tolerance(median=0.01), refused=0),
     )
-    report = judge(table, "h200", pairs)
-    found = {(j.section, j.name): j for j in report.judgements}
+    result = judge(table, "h200", pairs)
+    by_name = {(j.section, j.name): j for j in result.judgements}
     assert (
-        found["all", "step, host-bound"].found.rows == 1 and found["all", "step, host-bound"].found.worst == 0
+        by_name["all", "step, host-bound"].errors.rows == 1
+        and by_name["all", "step, host-bound"].errors.worst == 0
     )  # type: ignore[union-attr]
-    assert found["execution", "graph: step"].found.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
+    assert by_name["execution", "graph: step"].errors.worst == pytest.approx(-0.98)  # type: ignore[union-attr]
     assert (
-        len(report.left_out) == 2
-        and report.refused == 1
-        and report.failures == ("1 rows went without a forecast, 0 may",)
+        len(result.left_out) == 2
+        and result.refused == 1
+        and result.failures == ("1 rows have no forecast, 0 may",)
     )
 
 
 def test_a_tolerance_without_any_row_is_not_met() -> None:
-    report = judge(
-        Table(
+    result = judge(
+        TruthTable(
             path=Path("t"),
             machine="h200",
             header={},
             rows=(),
-            tolerances=Tolerances(device=Tolerance(median=1.0), inside=Span()),
+            tolerances=Tolerances(device=Tolerance(median=1.0), inside=ShareRange()),
         ),
         "h200",
         [],
     )
-    assert report.failures == ("device time: no rows", "steps inside the interval: share")
+    assert result.failures == ("device: no rows", "steps inside the interval: share")
 
 
 def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) -> None:
@@ -243,47 +254,48 @@ def test_forecasts_that_match_pass_and_those_that_do_not_fail(tmp_path: Path) ->
     assert done.returncode == 1
     assert (
         "NOT MET" in done.stdout
-        and "peak memory: median, lowest" in done.stdout
+        and "memory: median, lowest" in done.stdout
         and "1 of 2 rows could not be judged" in done.stdout
     )
     data = run("--on", str(bad), "--rows", "--json")
-    told = json.loads(data.stdout)
+    result = json.loads(data.stdout)
     assert (
         data.returncode == 1
-        and told["failures"]
-        and told["rows"][0]["device"]["error"] == pytest.approx(-0.5)
-        and told["left_out"]
+        and result["failures"]
+        and result["rows"][0]["device"]["error"] == pytest.approx(-0.5)
+        and result["left_out"]
     )
 
 
-def test_without_tolerances_nothing_is_asked(tmp_path: Path) -> None:
+def test_without_tolerances_every_forecast_passes(tmp_path: Path) -> None:
     done = run("--on", str(write_table(tmp_path, [measured_as_forecast(2.0)])))
-    assert done.returncode == 0 and "No tolerances" in done.stdout
+    assert done.returncode == 0 and "There are no tolerances" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--on", "abacus"), "no truth table"),
-        (("--table", "lies"), "--table"),
+        (("--table", "lies"), "no table 'lies'"),
         (("--on", "none.jsonl"), "cannot be read"),
     ],
 )
-def test_input_that_cannot_be_used_ends_with_two(words: tuple[str, ...], told: str) -> None:
+def test_unusable_input_exits_with_two(words: tuple[str, ...], message: str) -> None:
     done = run(*words)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_table_of_another_cpu_is_not_held_against_this_one(tmp_path: Path) -> None:
+def test_a_table_of_another_cpu_is_refused_here(tmp_path: Path) -> None:
     path = write_table(tmp_path, [], header={"machine": "here", "cpu": "an abacus"})
     with pytest.raises(BadInput, match="an abacus"):
         validation.find_machine(truth.read_table(path))
 
 
-def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
+def test_collecting_rows_continues_where_it_stopped(tmp_path: Path) -> None:
     cases, out, table = tmp_path / "cases.toml", tmp_path / "out.jsonl", tmp_path / "cpu.jsonl"
     cases.write_text(
-        '[[case]]\njob = "ffn"\nbatch = [4, 8]\nthreads = 1\ndetail = true\n[[case]]\njob = "no such job"\nbatch = 1\n'
+        '[[case]]\njob = "ffn"\nbatch = [4, 8]\nthreads = 1\ndetail = true\n'
+        '[[case]]\njob = "no such job"\nbatch = 1\n'
     )
     script = [sys.executable, str(Path(__file__).parent.parent / "benchmarks" / "truth.py")]
     how = ["--device", "cpu", "--seconds-per-row", "0.1"]
@@ -303,8 +315,8 @@ def test_rows_are_collected_one_by_one_and_gone_on_with(tmp_path: Path) -> None:
     assert "shapes" not in table.read_text()
 
 
-def test_forecasts_of_some_truth_rows_hold() -> None:
-    """A few rows that come with the package, of networks that need no library, so that a change for the worse is seen at once."""
+def test_forecasts_of_some_truth_rows_are_accurate() -> None:
+    """A few rows of the package's table, of networks that need no library: a regression shows at once."""
     table = truth.read_table(truth.find_table("h200", "truth"))
     wanted = (
         "resnet50 b64 tf32",
@@ -319,18 +331,46 @@ def test_forecasts_of_some_truth_rows_hold() -> None:
     )
     assert len(rows) == len(wanted)
     pairs = validation.forecast_rows(dataclasses.replace(table, rows=rows), validation.find_machine(table))
-    found = {
+    errors = {
         quantity: [abs(pair.error(quantity) or 0.0) for pair in pairs] for quantity in ("device", "memory")
     }  # type: ignore[arg-type]
-    assert 0 < sorted(found["device"])[len(rows) // 2] < 0.08
-    assert max(found["memory"]) < 0.05
+    assert 0 < sorted(errors["device"])[len(rows) // 2] < 0.08
+    assert max(errors["memory"]) < 0.05
 
 
-def test_a_unit_that_was_busy_for_longer_than_its_step_is_not_judged() -> None:
-    """The profiler then saw other work than was timed; the step itself still counts."""
-    case = Case(job="fcn5", batch=64)
-    row = Row(case=case, step_seconds=0.060, device_seconds=0.096)
+def test_a_device_that_was_busy_for_longer_than_its_step_is_not_judged() -> None:
+    """The profiler then saw other work than the timed step; the step itself still counts."""
+    case = TruthCase(job="fcn5", batch=64)
+    row = TruthRow(case=case, step_seconds=0.060, device_seconds=0.096)
     assert row.contradicts and row.measured("device") is None and row.measured("step") == 0.060
-    assert not Row(
+    assert not TruthRow(
         case=case, step_seconds=0.060, device_seconds=0.062
     ).contradicts  # as much as clocks may differ
+
+
+def test_validate_returns_a_result_that_prints_itself_with_the_roofline_beside_each_error(
+    tmp_path: Path,
+) -> None:
+    path = write_table(tmp_path, [measured_as_forecast()], TIGHT)
+    seen: list[tuple[int, int]] = []
+    result = validation.validate(str(path), progress=lambda done, rows: seen.append((done, rows)))
+    assert not result.failures and seen == [(0, 1), (1, 1)]
+    device = next(each for each in result.judgements if each.name == "device")
+    assert isinstance(device, validation.Judgement) and device.baseline is not None
+    assert device.baseline.median > device.errors.median, "the roofline is the lower bound"  # type: ignore[union-attr]
+    line = next(line for line in str(result).splitlines() if line.startswith("  device "))
+    assert f"{device.baseline.median:.0%}" in line.split() and "met:" in line
+
+
+def test_a_roofline_is_worked_by_hand() -> None:
+    machine, strategy = wt.Machine.named("h200"), wt.Strategy(batch=1)
+    rates, memory_rate = machine.device.flop_rates, machine.device.memory_rate
+    common: dict[str, Any] = {"phase": "forward", "dtype": "fp32", "written_bytes": 0.0}
+    ops = (
+        Op(name="a", family="matmul", flop=3 * rates["fp32"], read_bytes=1.0, **common),
+        Op(name="b", family="streaming", flop=0.0, read_bytes=2 * (memory_rate or 0.0), **common),
+        Op(name="c", family="view", flop=0.0, read_bytes=1e15, **common),
+    )
+    # Three seconds of arithmetic, two of memory traffic, and a view, which moves nothing.
+    trace = SimpleNamespace(ops=ops)
+    assert roofline_seconds(trace, machine, strategy) == pytest.approx(5.0)  # type: ignore[arg-type]

@@ -14,14 +14,14 @@ from windtunnel.errors import BadJob, BadRecord, UnknownName
 
 
 def mine(**changes: Any) -> wt.Workload:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "mine",
         "model": lambda: nn.Linear(10, 3),
         "batch": lambda n: (torch.randn(n, 10), torch.randint(0, 3, (n,))),
         "loss": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
         "optimizer": lambda params: torch.optim.AdamW(params),
     }
-    return wt.Workload(**{**given, **changes})
+    return wt.Workload(**{**fields, **changes})
 
 
 def test_any_pytorch_job_can_be_predicted() -> None:
@@ -41,12 +41,12 @@ def test_any_pytorch_job_can_be_predicted() -> None:
         ({"examples": 0}, "examples"),
     ],
 )
-def test_a_workload_that_cannot_be_is_refused_by_name(changes: dict[str, Any], word: str) -> None:
+def test_an_impossible_workload_is_refused_by_name(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(BadRecord, match=word):
         mine(**changes)
 
 
-def test_two_players_with_two_optimisers_are_one_step() -> None:
+def test_a_job_with_two_optimisers_is_one_step() -> None:
     class Players(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -78,7 +78,7 @@ def test_two_players_with_two_optimisers_are_one_step() -> None:
     assert {"compute", "launch"} <= set(forecast.parts)
 
 
-def test_data_made_by_numpy_is_a_batch_too() -> None:
+def test_a_batch_made_with_numpy_works_too() -> None:
     job = mine(
         batch=lambda n: (
             (torch.from_numpy(torch.randn(n, 10).numpy()), torch.zeros(n, dtype=torch.long))
@@ -104,7 +104,7 @@ def test_data_made_by_numpy_is_a_batch_too() -> None:
         ({"model": lambda: 1 / 0}, ("ZeroDivisionError",)),
     ],
 )
-def test_a_job_whose_step_raises_is_told_what_and_which(
+def test_the_error_for_a_failing_step_names_the_job_and_the_reason(
     changes: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BadJob) as caught:
@@ -112,15 +112,20 @@ def test_a_job_whose_step_raises_is_told_what_and_which(
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_job_from_a_file_gets_its_settings(tmp_path: Path) -> None:
+def test_a_job_from_a_file_receives_its_settings(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(
         textwrap.dedent(
             """
             import torch, windtunnel as wt
             def build(width=8):
-                return wt.Workload(name="filed", model=lambda: torch.nn.Linear(4, width), batch=lambda n: torch.randn(n, 4),
-                                   loss=lambda m, b: m(b).mean(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+                return wt.Workload(
+                    name="filed",
+                    model=lambda: torch.nn.Linear(4, width),
+                    batch=lambda n: torch.randn(n, 4),
+                    loss=lambda m, b: m(b).mean(),
+                    optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+                )
             def wrong():
                 return 3
             """
@@ -141,7 +146,7 @@ def test_a_job_from_a_file_gets_its_settings(tmp_path: Path) -> None:
         wt.Workload.named(f"{path}:build", wide=32)
 
 
-def test_a_file_that_does_not_import_says_where(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_does_not_import_gives_the_reason(tmp_path: Path) -> None:
     for text, word in (
         ("import nowhere_to_be_found\n", "nowhere_to_be_found"),
         ("x = 1\ny = (\n", "SyntaxError"),
@@ -153,7 +158,7 @@ def test_a_file_that_does_not_import_says_where(tmp_path: Path) -> None:
             wt.Workload.named(f"{path}:build")
 
 
-def test_an_unknown_job_names_the_nearest() -> None:
+def test_the_error_for_an_unknown_job_names_the_most_similar_one() -> None:
     with pytest.raises(UnknownName, match="rnn"):
         wt.Workload.named("rnnn")
     with pytest.raises(BadRecord, match="n_rec"):
@@ -162,8 +167,8 @@ def test_an_unknown_job_names_the_nearest() -> None:
         wt.Workload.named("rnn", n_rec=-1)
 
 
-def test_the_recurrent_network_is_the_papers() -> None:
-    """state(t) = relu(input W_in + state W_rec + b_rec), output = state W_out + b_out, worked here without the module."""
+def test_the_recurrent_network_computes_the_papers_equations() -> None:
+    """state(t) = relu(input W_in + state W_rec + b_rec), output = state W_out + b_out, without the module."""
     job = wt.Workload.named("rnn", n_in=3, n_rec=5, n_out=2, n_steps=4)
     torch.manual_seed(1)
     model = job.model()
@@ -180,7 +185,7 @@ def test_the_recurrent_network_is_the_papers() -> None:
     assert torch.allclose(job.loss(model, (inputs, targets)), ((expected - targets[:, 0]) ** 2).mean())
 
 
-def test_both_ways_of_the_recurrent_network_compute_the_same() -> None:
+def test_two_variants_of_the_recurrent_network_compute_the_same() -> None:
     loop = wt.Workload.named("rnn", n_rec=7, n_steps=6).model()
     module = wt.Workload.named("rnn", n_rec=7, n_steps=6, variant="module").model()
     with torch.no_grad():
@@ -194,7 +199,7 @@ def test_both_ways_of_the_recurrent_network_compute_the_same() -> None:
     assert torch.allclose(loop(inputs), module(inputs), atol=1e-5)
 
 
-def test_fcn5_has_the_published_weights() -> None:
+def test_fcn5_has_the_published_number_of_weights() -> None:
     """117,964,800 weights without biases (Shi et al. 2016), and one bias for each node of the four layers."""
     with torch.device("meta"):
         model = wt.Workload.named("fcn5").model()

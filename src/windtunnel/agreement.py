@@ -1,4 +1,4 @@
-"""How well two columns of figures agree, and whether that is well enough. Arithmetic only."""
+"""Compare predicted with measured values: errors, their summary, and limits on them. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from windtunnel.errors import BadRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Errors are predicted over measured less one: `median` and `ninetieth` percentile without their sign, `worst` with it.
+    """A summary of relative errors, predicted / measured - 1.
 
-    `bias` is the median and `lowest` the least of the signed errors.
+    `median` and `ninetieth` percentile are of absolute errors. `worst` (the largest in absolute value),
+    `bias` (the median) and `lowest` (the minimum) are signed.
     """
 
     rows: int
@@ -27,7 +28,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The most that median, ninetieth percentile and bias (without its sign) may be, and the least that the lowest error may be."""
+    """Upper limits on median, ninetieth percentile and absolute bias; a lower limit on the lowest error."""
 
     median: float | None = None
     ninetieth: float | None = None
@@ -35,37 +36,39 @@ class Tolerance:
     lowest: float | None = None
 
     def __str__(self) -> str:
-        told = (
+        limits = (
             ("median", self.median),
             ("90th", self.ninetieth),
             ("bias", self.bias),
             ("lowest", self.lowest),
         )
-        return ", ".join(f"{name} {value:.0%}" for name, value in told if value is not None)
+        return ", ".join(f"{name} {value:.0%}" for name, value in limits if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The least and the most that a share may be."""
+class ShareRange:
+    """The smallest and the largest allowed share."""
 
     least: float = 0.0
     most: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most <= 1:
-            raise BadRecord(f"least and most must be shares in this order, not {self.least} and {self.most}.")
+            raise BadRecord(
+                f"least and most must be from 0 to 1 and in this order, not {self.least} and {self.most}."
+            )
 
     def __str__(self) -> str:
         return f"{self.least:.0%} to {self.most:.0%}"
 
 
 def error_of(predicted: float, measured: float) -> float:
-    """0.1 where the prediction is a tenth above what was measured."""
+    """The relative error: 0.1 if the prediction is 10% above the measurement."""
     return predicted / measured - 1
 
 
 def agree(errors: Sequence[float]) -> Agreement:
-    """The errors of at least one row, summed up."""
+    """Summarise the relative errors of at least one row."""
     sizes = sorted(abs(error) for error in errors)
     return Agreement(
         rows=len(errors),
@@ -78,19 +81,21 @@ def agree(errors: Sequence[float]) -> Agreement:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the ordered values lie, on the line between the two nearest."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    """The value below which `share` of the sorted values lie, interpolated linearly."""
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def slowdowns(found: Agreement, asked: Tolerance) -> tuple[str, ...]:
-    """In what the agreement is worse than asked; nothing where it is well enough."""
-    sizes = (
-        ("median", found.median, asked.median),
-        ("90th", found.ninetieth, asked.ninetieth),
-        ("bias", abs(found.bias), asked.bias),
+def exceeded(agreement: Agreement, tolerance: Tolerance) -> tuple[str, ...]:
+    """Names of the limits that the agreement breaks; empty if it breaks none."""
+    limits = (
+        ("median", agreement.median, tolerance.median),
+        ("90th", agreement.ninetieth, tolerance.ninetieth),
+        ("bias", abs(agreement.bias), tolerance.bias),
     )
-    over = [name for name, value, most in sizes if most is not None and value > most]
-    return tuple(over + (["lowest"] if asked.lowest is not None and found.lowest < asked.lowest else []))
+    over = [name for name, value, most in limits if most is not None and value > most]
+    if tolerance.lowest is not None and agreement.lowest < tolerance.lowest:
+        over.append("lowest")
+    return tuple(over)

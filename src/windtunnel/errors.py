@@ -1,17 +1,17 @@
-"""Every error a user can meet. Each says what happened, which input it was and what to do now.
+"""All errors that a user can see. Each says what happened, which input caused it and what to do now.
 
 WindtunnelError
-├── BadInput                 the words, file or numbers given cannot be used          (exit code 2)
-│   ├── BadQuantity          "16 parsecs" where bytes are asked
-│   ├── BadRecord            a TOML or JSON file, or settings, with a wrong key or value
-│   ├── UnknownName          no such job, machine, network
-│   ├── BadJob               a job that does not import, build or step
-│   └── RateMissing          the forecast needs a rate that the machine does not state
-├── DoesNotFit               the step needs more memory than the device has             (exit code 2)
-├── Unavailable              a device or framework that is not here                     (exit code 2)
-├── MeasurementFailed        a child died, hung or gave no result; stored by name     (exit code 2)
-├── StoreError               the store cannot be read or written                      (exit code 2)
-└── Interrupted              stopped by the user; what was measured is kept           (exit code 130)
+├── BadInput             an argument, file or number cannot be used                   (exit code 2)
+│   ├── BadQuantity      "16 parsecs" where bytes are needed
+│   ├── BadRecord        a TOML or JSON file, or settings, with a wrong key or value
+│   ├── UnknownName      no such job, machine or network
+│   ├── BadJob           the user's job fails while it is imported, built or run
+│   └── RateMissing      the forecast needs a rate that the machine's description omits
+├── DoesNotFit           the step needs more memory than the device has               (exit code 2)
+├── Unavailable          the device or library does not exist on this machine         (exit code 2)
+├── MeasurementFailed    a child process crashed, hung or returned no result          (exit code 2)
+├── StoreError           the store of measurements cannot be read or written          (exit code 2)
+└── Interrupted          the user stopped the command; measurements so far are saved  (exit code 130)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 
 class WindtunnelError(Exception):
-    """What happened, in `message`; what to do now, in `hint`."""
+    """`message` says what happened, `hint` what to do now."""
 
     exit_code = 2
 
@@ -35,15 +35,15 @@ class WindtunnelError(Exception):
 
 
 class BadInput(WindtunnelError):
-    """The words, file or numbers given cannot be used."""
+    """An argument, file or number cannot be used."""
 
 
 class BadQuantity(BadInput):
-    """A number whose unit is missing, unknown or of another kind."""
+    """A quantity whose unit is missing, unknown or of another kind."""
 
 
 class BadRecord(BadInput):
-    """A record with a key or value that does not belong."""
+    """A record has a wrong key or value."""
 
 
 class UnknownName(BadInput):
@@ -51,11 +51,11 @@ class UnknownName(BadInput):
 
 
 class BadJob(BadInput):
-    """The user's job does not import, build or step."""
+    """The user's job fails while it is imported, built or run."""
 
 
 class RateMissing(BadInput):
-    """The forecast needs a rate that the machine's description leaves out."""
+    """The forecast needs a rate that the machine's description omits."""
 
 
 class DoesNotFit(WindtunnelError):
@@ -63,11 +63,11 @@ class DoesNotFit(WindtunnelError):
 
 
 class Unavailable(WindtunnelError):
-    """What was asked for is not on this machine."""
+    """The device or library does not exist on this machine."""
 
 
 class MeasurementFailed(WindtunnelError):
-    """A measuring child did not deliver; `state` names how."""
+    """A child process returned no measurement; `state` says why (crashed, timed out, ...)."""
 
     def __init__(self, message: str, *, state: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -79,13 +79,13 @@ class StoreError(WindtunnelError):
 
 
 class Interrupted(WindtunnelError):
-    """Stopped by the user."""
+    """The user stopped the command."""
 
     exit_code = 130
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the right word nearest to a wrong one, and else all the right ones."""
+    """A hint for a misspelt name: the most similar known name, or all known names if none is similar."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:

@@ -1,6 +1,6 @@
-"""A step as a timeline to look at: Chrome's trace format, which ui.perfetto.dev and chrome://tracing open.
+"""Write the timeline of a step in Chrome's trace format, which ui.perfetto.dev and chrome://tracing open.
 
-A process of the file is a forecast or a measurement, a thread of it is a lane. Times in the file are microseconds.
+Each process in the file is a forecast or a measurement; each thread is a lane. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -8,77 +8,70 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from windtunnel import records
 from windtunnel.errors import BadInput
+from windtunnel.forecast.schedule import Lane
 from windtunnel.forecast.timeline import Timeline
-from windtunnel.job.workload import Workload
-from windtunnel.machine.machine import Machine
-from windtunnel.strategy import Strategy
 
-# Lanes from top to bottom; a second thread or stream of one ("host 2") comes right after it.
+# Order of the lanes from top to bottom; a second thread or stream ("host 2") follows the first.
 LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
-_WORDS = {"copy": "copy engine"}
-_SHOWN_STEPS = 2  # the steady one and the one before it, into which it reaches
+_LANE_NAMES = {"copy": "copy engine"}
+_SHOWN_STEPS = 2  # the steady step and the one before it, with which it overlaps
+
+Event = dict[str, object]  # one entry of the file, as its format defines it
 
 
-def from_timeline(timeline: Timeline, name: str = "forecast") -> dict[str, Any]:
-    """The last steps of a forecast's schedule as one process; the steady one is marked."""
+class TraceFile(TypedDict):
+    """The file: its events, and the unit in which viewers show times."""
+
+    traceEvents: list[Event]
+    displayTimeUnit: str
+
+
+def from_timeline(timeline: Timeline, name: str = "forecast") -> TraceFile:
+    """The last steps of a forecast's schedule as one process; the steady step is marked."""
     numbers = _step_numbers(timeline)
     last = max(numbers, default=0)
-    ends = _step_ends(timeline, numbers)
     first = max(0, last + 1 - _SHOWN_STEPS)
     origin = min((span.start for span in timeline.spans if numbers[span.task] >= first), default=0.0)
-    lanes: dict[str, list[dict[str, Any]]] = {"steps": []}
-    for step in range(first, last + 1):
-        begin, end = (
-            (timeline.begin, timeline.end)
-            if step == last
-            else (ends[step - 1] if step else origin, ends[step])
-        )
-        lanes["steps"].append(
-            _span(
-                "steady step" if step == last else f"step {step}", begin - origin, end - begin, {"step": step}
-            )
-        )
+    lanes: dict[str, list[Event]] = {"steps": _step_events(timeline, numbers, first, origin)}
     for span in timeline.spans:
         task, step = timeline.tasks[span.task], numbers[span.task]
         if step >= first and span.end > span.start:
-            told = {
-                "part": task.part,
-                "step": step,
-                "steady": step == last,
-                **_known(module=getattr(task, "module", "")),
-            }
-            lanes.setdefault(_WORDS.get(task.lane, task.lane), []).append(
-                _span(task.label or task.part, span.start - origin, span.end - span.start, told)
+            details = {"part": task.part, "step": step, "steady": step == last}
+            details |= _non_empty(module=task.module)
+            lanes.setdefault(_title(task.lane), []).append(
+                _span(task.label or task.part, span.start - origin, span.end - span.start, details)
             )
     return _process(name, lanes)
 
 
-def of_forecast(workload: Workload, machine: Machine, strategy: Strategy) -> dict[str, Any]:
-    """The timeline behind a job's forecast."""
-    from windtunnel.prediction import timeline
+def _step_events(timeline: Timeline, numbers: Sequence[int], first: int, origin: float) -> list[Event]:
+    """One event for each shown step, from the end of the step before it to its own end."""
+    ends, last = _step_ends(timeline, numbers), max(numbers, default=0)
+    events = []
+    for step in range(first, last):
+        begin = ends[step - 1] if step else origin
+        events.append(_span(f"step {step}", begin - origin, ends[step] - begin, {"step": step}))
+    steady = _span("steady step", timeline.begin - origin, timeline.end - timeline.begin, {"step": last})
+    return [*events, steady]
 
-    return from_timeline(timeline(workload, machine, strategy))
 
-
-def from_events(
-    events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0
-) -> dict[str, Any]:
-    """What a profiler saw as one process; `left_out` says how many events were too many to tell."""
-    lanes: dict[str, list[dict[str, Any]]] = {}
+def from_events(events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0) -> TraceFile:
+    """A profiler's events as one process; `left_out` is the number of events above the profiler's limit."""
+    lanes: dict[str, list[Event]] = {}
     for event in events:
-        told = _known(launched_by=event.get("op", ""))
+        details = _non_empty(launched_by=event.get("op", ""))
         lanes.setdefault(event["lane"], []).append(
-            _span(event["name"], event["start"], event["seconds"], told)
+            _span(event["name"], event["start"], event["seconds"], details)
         )
     return _process(f"{name} ({left_out:,} later events left out)" if left_out else name, lanes)
 
 
-def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
-    """Several timelines in one file, each a process of its own."""
+def together(*timelines: TraceFile) -> TraceFile:
+    """Several timelines in one file, each as its own process."""
     events = [
         {**event, "pid": number}
         for number, timeline in enumerate(timelines, start=1)
@@ -87,24 +80,20 @@ def together(*timelines: Mapping[str, Any]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all."""
+def write(path: Path, data: TraceFile) -> None:
+    """Write the file atomically."""
     try:
         records.write_whole(path, json.dumps(data))
     except OSError as error:
         raise BadInput(
             f"--timeline {path} cannot be written: {error.strerror or error}.",
-            hint="Free some space or name another file.",
+            hint="Free disk space, or name another file.",
         ) from error
 
 
 def _step_numbers(timeline: Timeline) -> list[int]:
-    """The step of each task: the host begins every step with a task of that name."""
-    numbers, step = [], -1
-    for task in timeline.tasks:
-        step += task.label == "step"
-        numbers.append(max(0, step))
-    return numbers
+    """The step of each task."""
+    return [index // timeline.tasks_per_step for index in range(len(timeline.tasks))]
 
 
 def _step_ends(timeline: Timeline, numbers: Sequence[int]) -> list[float]:
@@ -114,10 +103,10 @@ def _step_ends(timeline: Timeline, numbers: Sequence[int]) -> list[float]:
     return ends
 
 
-def _process(name: str, lanes: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """One process with a named and ordered thread for each lane."""
-    events: list[dict[str, Any]] = [_label("process_name", 0, name=name)]
-    for thread, lane in enumerate(sorted(lanes, key=_place), start=1):
+def _process(name: str, lanes: Mapping[str, Sequence[Event]]) -> TraceFile:
+    """One process with a thread for each lane, named and in order."""
+    events: list[Event] = [_label("process_name", 0, name=name)]
+    for thread, lane in enumerate(sorted(lanes, key=_order), start=1):
         events += [
             _label("thread_name", thread, name=lane),
             _label("thread_sort_index", thread, sort_index=thread),
@@ -126,12 +115,18 @@ def _process(name: str, lanes: Mapping[str, Sequence[dict[str, Any]]]) -> dict[s
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _place(lane: str) -> tuple[int, str]:
-    order = next((number for number, known in enumerate(LANES) if lane.startswith(known)), len(LANES))
-    return order, lane
+def _title(lane: Lane) -> str:
+    """The name of a lane in the file; lanes of further workers are numbered."""
+    kind = _LANE_NAMES.get(lane.kind, lane.kind)
+    return f"{kind} of worker {lane.worker}" if lane.worker else kind
 
 
-def _span(name: str, start: float, seconds: float, told: Mapping[str, Any]) -> dict[str, Any]:
+def _order(lane: str) -> tuple[int, str]:
+    number = next((number for number, known in enumerate(LANES) if lane.startswith(known)), len(LANES))
+    return number, lane
+
+
+def _span(name: str, start: float, seconds: float, details: Mapping[str, object]) -> Event:
     return {
         "ph": "X",
         "name": name,
@@ -139,13 +134,13 @@ def _span(name: str, start: float, seconds: float, told: Mapping[str, Any]) -> d
         "tid": 0,
         "ts": start * 1e6,
         "dur": seconds * 1e6,
-        "args": dict(told),
+        "args": dict(details),
     }
 
 
-def _label(kind: str, thread: int, **told: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": 1, "tid": thread, "args": told}
+def _label(kind: str, thread: int, **details: str | int) -> Event:
+    return {"ph": "M", "name": kind, "pid": 1, "tid": thread, "args": details}
 
 
-def _known(**told: str) -> dict[str, str]:
-    return {key: value for key, value in told.items() if value}
+def _non_empty(**details: str) -> dict[str, str]:
+    return {key: value for key, value in details.items() if value}

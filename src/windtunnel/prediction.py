@@ -1,4 +1,4 @@
-"""predict: trace a job, then forecast it. The one place where the recorder and the arithmetic meet."""
+"""Predict a step: record its trace, then forecast it. The recorder and the arithmetic meet only here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import dataclasses
 from windtunnel import units
 from windtunnel.errors import DoesNotFit
 from windtunnel.forecast.compiled import fuse
-from windtunnel.forecast.forecast import Forecast, forecast, forecast_timeline
+from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step
 from windtunnel.forecast.memory import account
 from windtunnel.forecast.price import workspaces
-from windtunnel.forecast.timeline import Timeline
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
@@ -18,7 +17,7 @@ from windtunnel.results import Memory
 from windtunnel.strategy import MOST_BATCH, Strategy
 from windtunnel.trace import Trace
 
-_PROBE_BATCH = 1024
+_LARGE_BATCH = 1024  # the second point of the line through memory and batch
 
 
 def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
@@ -30,67 +29,75 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
 
 
 def predict(workload: Workload, machine: Machine, strategy: Strategy | None = None) -> Forecast:
-    """The step's time, memory and bottleneck on a machine that need not be here. Raises DoesNotFit where it would not."""
+    """Predict time, memory and bottleneck of one step on a machine that need not be here.
+
+    Raises DoesNotFit if the step needs more memory than the device has.
+    """
+    return predict_with_timeline(workload, machine, strategy).forecast
+
+
+def predict_with_timeline(
+    workload: Workload, machine: Machine, strategy: Strategy | None = None
+) -> ForecastStep:
+    """The forecast, and the timeline behind it, from one trace."""
     strategy = strategy or Strategy()
-    return price(trace(workload, strategy, machine.device.kind), workload, machine, strategy)
+    return _forecast(trace(workload, strategy, machine.device.kind), workload, machine, strategy)
 
 
-def price(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
-    """The forecast of a step that was traced before: another machine or strategy that keeps the trace needs no new one."""
-    found = forecast(recorded, machine, strategy, profile_for(machine), workload.examples)
-    if found.memory.fits is False:
-        raise _does_not_fit(workload, machine, strategy, recorded.batch, found.memory)
-    return found
+def forecast_trace(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
+    """Forecast a recorded step. Machines with the same kind of device can share a trace."""
+    return _forecast(recorded, workload, machine, strategy).forecast
 
 
-def timeline(workload: Workload, machine: Machine, strategy: Strategy) -> Timeline:
-    """The schedule behind a job's forecast."""
-    return forecast_timeline(
-        trace(workload, strategy, machine.device.kind), machine, strategy, profile_for(machine)
-    )
+def _forecast(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> ForecastStep:
+    step = forecast_step(recorded, machine, strategy, profile_for(machine), workload.examples)
+    if step.forecast.memory.fits is False:
+        raise _does_not_fit(workload, machine, strategy, step.forecast)
+    return step
 
 
 def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
-    """The largest batch whose step fits (to about one in a hundred), 0 if not even the smallest does.
+    """The largest batch whose step fits, to about 1 %; 0 if none does.
 
-    It is a whole number of examples for each micro-batch. Memory grows nearly in proportion to it, so a line through two of them
-    gives a first guess, which is then tried.
+    It is a multiple of `accumulate`. Memory grows nearly in proportion to the batch, so a line through two
+    batches gives the first guess; a search around it follows.
     """
     capacity, profile = machine.device.memory_bytes or float("inf"), profile_for(machine)
-    most = MOST_BATCH // strategy.accumulate
+    limit = MOST_BATCH // strategy.accumulate
 
-    def total(local: int) -> float:
-        tried = dataclasses.replace(strategy, batch=local * strategy.accumulate)
-        recorded = trace(workload, tried, machine.device.kind)
-        return account(recorded, machine, tried, workspaces(recorded, machine, tried, profile)).total_bytes
+    def total(micro_batch: int) -> float:
+        trial = dataclasses.replace(strategy, batch=micro_batch * strategy.accumulate)
+        recorded = trace(workload, trial, machine.device.kind)
+        return account(recorded, machine, trial, workspaces(recorded, machine, trial, profile)).total_bytes
 
-    one, many = total(1), total(_PROBE_BATCH)
+    one, many = total(1), total(_LARGE_BATCH)
     if one > capacity:
         return 0
-    slope = max((many - one) / (_PROBE_BATCH - 1), 1.0)
-    good, bad = 1, min(most, int((capacity - one) / slope) + 2)
-    while bad < most and total(bad) <= capacity:
-        good, bad = bad, min(most, bad + max(1, bad // 50))
-    middle = max(good, bad - max(1, bad // 50))
-    while bad - good > max(1, good // 100):
-        good, bad = (middle, bad) if total(middle) <= capacity else (good, middle)
-        middle = (good + bad) // 2
-    return good * strategy.accumulate
+    slope = max((many - one) / (_LARGE_BATCH - 1), 1.0)
+    fits, too_large = 1, min(limit, int((capacity - one) / slope) + 2)
+    while too_large < limit and total(too_large) <= capacity:
+        fits, too_large = too_large, min(limit, too_large + max(1, too_large // 50))
+    middle = max(fits, too_large - max(1, too_large // 50))
+    while too_large - fits > max(1, fits // 100):
+        fits, too_large = (middle, too_large) if total(middle) <= capacity else (fits, middle)
+        middle = (fits + too_large) // 2
+    return fits * strategy.accumulate
 
 
-def _does_not_fit(
-    workload: Workload, machine: Machine, strategy: Strategy, batch: int, memory: Memory
-) -> DoesNotFit:
+def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, forecast: Forecast) -> DoesNotFit:
+    memory: Memory = forecast.memory
     parts = sorted(memory.parts.items(), key=lambda item: -item[1])
-    told = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
-    most, least = largest_batch(workload, machine, strategy), strategy.accumulate
+    shares = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
+    largest = largest_batch(workload, machine, strategy)
     advice = (
-        f"Largest batch that fits: {most}."
-        if most
-        else f"Not even a batch of {least} fits: a smaller network, lower precision or a larger device is needed."
+        f"Largest batch that fits: {largest}."
+        if largest
+        else f"Not even a batch of {strategy.accumulate} fits: use a smaller network, a lower precision "
+        "or a device with more memory."
     )
-    needs, has = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
+    needed, capacity = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
     return DoesNotFit(
-        f"{workload.name} at batch {batch} needs {needs} on each device; {machine.name} has {has}.\n    {told}",
+        f"{workload.name} at batch {forecast.batch} needs {needed} on each device; "
+        f"{machine.name} has {capacity}.\n    {shares}",
         hint=advice,
     )

@@ -1,4 +1,7 @@
-"""Frozen records <-> TOML and JSON, read strictly: an unknown key is an error that names the nearest right one."""
+"""Convert frozen dataclasses to and from TOML and JSON.
+
+Reading is strict: an unknown key is an error that names the most similar known key.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,31 @@ import tomllib
 import types
 import typing
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from windtunnel import units
-from windtunnel.errors import BadRecord, nearest
+from windtunnel.errors import BadInput, BadRecord, nearest
 
 R = TypeVar("R")
+# Keys of files and settings that had another name in earlier versions.
+RENAMED = {
+    "unit": "device",
+    "units": "devices",
+    "issue": "launch_costs",
+    "way": "variant",
+    "haze": "instance_noise",
+}
 
 
-def read(cls: type[R], data: Mapping[str, Any], where: str) -> R:
-    """A record of `cls` from plain data; `where` names the input in errors."""
+def read(cls: type[R], data: Mapping[str, object], where: str) -> R:
+    """Build a record of `cls` from plain data. `where` names the input in error messages."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise BadRecord(f"{where}: unknown key {key!r}.", hint=nearest(key, fields))
+            raise BadRecord(f"{where}: unknown key {key!r}.", hint=hint_for_key(key, fields))
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in data:
@@ -35,8 +46,28 @@ def read(cls: type[R], data: Mapping[str, Any], where: str) -> R:
     return cls(**{key: convert(value, hints[key], f"{where}: {key}") for key, value in data.items()})
 
 
-def convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the annotation `hint` asks, or BadRecord."""
+def hint_for_key(key: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown key: its new name if it was renamed, else the most similar key."""
+    names = set(known)
+    renamed = RENAMED.get(key)
+    return f"{key!r} is now called {renamed!r}." if renamed in names else nearest(key, names)
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """Split `key=value` words of a command line. Values stay text: the job's settings class converts them."""
+    settings = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise BadInput(
+                f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_rec=50."
+            )
+        settings[key] = value
+    return settings
+
+
+def convert(value: object, hint: Any, where: str) -> Any:
+    """Convert `value` to the type that the annotation `hint` names, or raise BadRecord."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is typing.Annotated:
         return units.parse(_number_or_text(value, where), args[1])
@@ -52,11 +83,11 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise BadRecord(f"{where} must be a table, not {value!r}.")
         return read(hint, value, where)
-    return value if hint is Any else _convert_scalar(value, hint, where)
+    return value if hint in (Any, object) else _convert_scalar(value, hint, where)
 
 
-def plain(record: Any) -> Any:
-    """Plain dicts, lists and scalars; fields that are None are left out, so that reading back gives an equal record."""
+def plain(record: object) -> Any:
+    """Convert a record to dicts, lists and scalars. Fields that are None are left out."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         pairs = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
         return {name: plain(value) for name, value in pairs if value is not None}
@@ -67,14 +98,14 @@ def plain(record: Any) -> Any:
     return record
 
 
-def digest(data: Any) -> str:
-    """A short, stable name for plain data."""
+def digest(data: object) -> str:
+    """Return a short hash of plain data that is the same in every process."""
     text = json.dumps(plain(data), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Plain data from a TOML or JSON file, which may be compressed."""
+    """Read plain data from a TOML or JSON file, which may be compressed."""
     text = read_text(path)
     try:
         data = json.loads(text) if _is_json(path) else tomllib.loads(text)
@@ -85,8 +116,8 @@ def load(path: Path) -> dict[str, Any]:
     return data
 
 
-def save(path: Path, data: Any) -> None:
-    """Write plain data as TOML or JSON so that a full disk or a kill leaves the old file whole."""
+def save(path: Path, data: object) -> None:
+    """Write plain data as TOML or JSON, atomically."""
     body = plain(data)
     write_text(path, json.dumps(body, indent=1) + "\n" if _is_json(path) else to_toml(body))
 
@@ -111,23 +142,26 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_whole(path: Path, body: str | bytes) -> Path:
-    """Write beside, sync, then replace: there is never half a file under the right name."""
+    """Write a file atomically: a full disk or a killed process leaves the old file unchanged.
+
+    Write a temporary file in the same folder, sync it to disk, then rename it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(body if isinstance(body, bytes) else body.encode())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 
 
-def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML for the plain data of our records: scalars, lists and nested tables."""
+def to_toml(data: Mapping[str, object], prefix: str = "") -> str:
+    """Format plain data as TOML: scalars, lists and nested tables."""
     lines = [f"{_toml_key(k)} = {_toml_value(v)}" for k, v in data.items() if not isinstance(v, Mapping)]
     text = "\n".join(lines) + ("\n" if lines else "")
     for key, value in data.items():
@@ -141,7 +175,7 @@ def _toml_key(key: str) -> str:
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
-def _toml_value(value: Any) -> str:
+def _toml_value(value: object) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, (list, tuple)):
@@ -151,13 +185,13 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def _number_or_text(value: Any, where: str) -> float | str:
+def _number_or_text(value: object, where: str) -> float | str:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise BadRecord(f"{where} must be a quantity, not {value!r}.")
     return value
 
 
-def _convert_union(value: Any, args: tuple[Any, ...], where: str) -> Any:
+def _convert_union(value: object, args: tuple[Any, ...], where: str) -> Any:
     others = [arg for arg in args if arg is not type(None)]
     if value is None:
         if len(others) < len(args):
@@ -171,14 +205,14 @@ def _convert_union(value: Any, args: tuple[Any, ...], where: str) -> Any:
     return convert(value, others[-1], where)
 
 
-def _convert_choice(value: Any, choices: tuple[Any, ...], where: str) -> Any:
+def _convert_choice(value: object, choices: tuple[Any, ...], where: str) -> Any:
     for choice in choices:
         if value == choice or str(value) == str(choice):
             return choice
     raise BadRecord(f"{where} cannot be {value!r}.", hint=nearest(str(value), [str(c) for c in choices]))
 
 
-def _convert_tuple(value: Any, inner: Any, where: str) -> tuple[Any, ...]:
+def _convert_tuple(value: object, inner: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if not isinstance(value, (list, tuple)):
@@ -186,14 +220,14 @@ def _convert_tuple(value: Any, inner: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(item, inner, f"{where}[{i}]") for i, item in enumerate(value))
 
 
-def _convert_mapping(value: Any, inner: Any, where: str) -> dict[str, Any]:
+def _convert_mapping(value: object, inner: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise BadRecord(f"{where} must be a table, not {value!r}.")
     return {str(key): convert(item, inner, f"{where}.{key}") for key, item in value.items()}
 
 
 def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
-    """Numbers may also come as text, since on a command line everything is text."""
+    """Convert to bool, int, float or str. Numbers may be text, since all words of a command line are text."""
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     try:
         if hint is bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 from windtunnel import records, units
 
+_WIDTH = 110
+_NO_BREAK = "\0"
 PARTS = ("compute", "launch", "feed", "copy", "communication", "update", "waiting")
 BOUNDS = {
     "compute": "the device's arithmetic and memory traffic",
@@ -23,9 +25,10 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on one device at the fullest moment of a step; the parts sum to `peak_bytes`.
+    """Bytes on one device at the peak of a step; the parts sum to `peak_bytes`.
 
-    `reserved_bytes` is what the allocator takes for that, `context_bytes` what the framework's own context needs beside it.
+    `reserved_bytes` is what the allocator has taken from the driver, `context_bytes` what the driver and the
+    framework's kernels need in addition.
     """
 
     peak_bytes: float
@@ -40,13 +43,13 @@ class Memory:
 
     @property
     def fits(self) -> bool | None:
-        """None where the device's memory is not known."""
+        """None if the device's memory size is not known."""
         return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Seconds of one steady training step with an interval, its parts, its memory, what bounds it, and cautions."""
+    """One steady training step: seconds with an interval and parts, memory, bottleneck and cautions."""
 
     job: str
     machine: str
@@ -94,15 +97,16 @@ class Result:
         return f"{self.job} on {self.machine}: batch {self.batch}, {how}"
 
     def _own_lines(self) -> list[str]:
-        """What only a forecast or only a measurement can tell."""
+        """Lines that only a forecast, or only a measurement, has."""
         return []
 
     def _time_lines(self) -> list[str]:
-        span = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
+        interval = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
+        rate = f"{units.digits(self.examples_per_second)} examples/s"
         lines = [
-            f"  step     {units.show(self.step_seconds, 's')}  ({span}), {units.digits(self.examples_per_second)} examples/s",
+            f"  step     {units.show(self.step_seconds, 's')}  ({interval}), {rate}",
             f"  bound by {self.bound_by}: {BOUNDS[self.bound_by]}",
-            "  parts    " + _shares(self.parts, self.step_seconds, "s"),
+            *_wrapped("parts", _shares(self.parts, self.step_seconds, "s")),
         ]
         if self.epoch_seconds is not None:
             lines.insert(
@@ -112,25 +116,26 @@ class Result:
 
     def _memory_lines(self) -> list[str]:
         memory = self.memory
-        workspace = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
-        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{workspace}"]
-        return lines + (
-            ["           " + _shares(memory.parts, memory.peak_bytes, "B")] if memory.parts else []
-        )
+        capacity = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
+        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{capacity}"]
+        return lines + (_wrapped("", _shares(memory.parts, memory.peak_bytes, "B")) if memory.parts else [])
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
-    """Parts from large to small; the ones that round to nothing are left out."""
+    """Parts from large to small, without those below 0.05 %; lines never break inside of a part."""
     ordered = sorted(parts.items(), key=lambda item: -item[1])
-    return ", ".join(
+    shares = [
         f"{name} {units.show(value, unit)} ({value / whole:.0%})"
         for name, value in ordered
         if value > 0.0005 * whole
-    )
+    ]
+    return ", ".join(share.replace(" ", _NO_BREAK) for share in shares)
 
 
 def _caution_lines(cautions: tuple[str, ...]) -> list[str]:
-    lines = []
-    for caution in cautions:
-        lines += textwrap.wrap(caution, 110, initial_indent="  caution  ", subsequent_indent="           ")
-    return lines
+    return [line for caution in cautions for line in _wrapped("caution", caution)]
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11)
+    return [line.replace(_NO_BREAK, " ") for line in lines]

@@ -1,10 +1,12 @@
-"""How a job is run on a machine."""
+"""The strategy: how one training step is run on a machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records
 from windtunnel.errors import BadRecord
@@ -15,17 +17,23 @@ Data = Literal["resident", "streamed"]
 Recompute = Literal["none", "blocks"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "fused-adamw"]
 MOST_BATCH = 2**40
-# What most runs leave alone goes unsaid in results; the other fields are always told.
-_UNSAID = ("accumulate", "recompute", "optimizer")
+# `fields` omits these while they have their default value, since few runs set them.
+_RARELY_SET = ("accumulate", "recompute", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How one step is run. None leaves the choice to job or machine.
+    """How one training step is run. None leaves the choice to the job or the machine.
 
-    `batch` counts all examples of a step; with `accumulate` they come in that many equal micro-batches, whose gradients are
-    added before the one update. `recompute` keeps only the inputs of the network's blocks and computes what lies inside again on
-    the way back. `optimizer` takes the place of the job's own.
+    batch       examples in one step
+    precision   number format of matrix products and convolutions
+    threads     CPU threads; default: one for each physical core
+    execution   eager: op by op; graph: one captured CUDA graph; compiled: torch.compile
+    data        resident: the data set is in device memory; streamed: each batch is copied from the host
+    prefetch    batches copied ahead while earlier ones are trained on
+    accumulate  micro-batches of equal size in one step; their gradients are added before the one update
+    recompute   blocks: keep only the inputs of the network's blocks, run their forward pass again in backward
+    optimizer   replaces the job's own optimiser
     """
 
     batch: int | None = None
@@ -65,30 +73,33 @@ class Strategy:
             self.micro_batch(self.batch)
 
     def micro_batch(self, batch: int) -> int:
-        """Examples of one micro-batch where a step has `batch`."""
+        """Examples in one micro-batch if a step has `batch` examples."""
         if batch % self.accumulate:
             raise BadRecord(
                 f"strategy: a batch of {batch} cannot be split into {self.accumulate} equal micro-batches.",
-                hint=f"Use a batch that is a multiple of accumulate, for example {-(-batch // self.accumulate) * self.accumulate}.",
+                hint="Use a batch that is a multiple of accumulate, for example "
+                f"{-(-batch // self.accumulate) * self.accumulate}.",
             )
         return batch // self.accumulate
 
-    def told(self) -> dict[str, Any]:
-        """Plain data for results, without the choices that were not made."""
-        usual = {f.name: f.default for f in fields(self) if f.name in _UNSAID}
-        data: dict[str, Any] = records.plain(self)
-        return {name: value for name, value in data.items() if name not in usual or value != usual[name]}
+    def fields(self) -> dict[str, int | str]:
+        """The strategy as plain data for results. Options that few runs set appear only if they were set."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in _RARELY_SET}
+        data: dict[str, int | str] = records.plain(self)
+        return {
+            name: value for name, value in data.items() if name not in defaults or value != defaults[name]
+        }
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
-        """A strategy from a TOML or JSON file."""
+        """Read a strategy from a TOML or JSON file."""
         return records.read(Strategy, records.load(Path(path)), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write this strategy so that `load` gives an equal one."""
+        """Write this strategy to a TOML or JSON file that `load` reads."""
         records.save(Path(path), self)
 
     @staticmethod
-    def read(data: dict[str, Any], where: str = "strategy") -> Strategy:
-        """A strategy from plain data, strictly."""
+    def read(data: Mapping[str, object], where: str = "strategy") -> Strategy:
+        """Build a strategy from plain data; an unknown key is an error."""
         return records.read(Strategy, data, where)

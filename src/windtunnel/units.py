@@ -1,6 +1,7 @@
-"""Base units (seconds, bytes, flop, hertz, watts) and the words people write them in.
+"""Numbers and quantities as text: parse what people write, format what people read.
 
-Inside the house every number is a plain float in base units; only here are prefixes known.
+Inside the package every quantity is a plain float in base units (seconds, bytes, flop, hertz, watts).
+Only this module knows prefixes.
 
 >>> parse("312 TFLOP/s", "flop/s")
 312000000000000.0
@@ -41,11 +42,12 @@ _DECIMAL = {
 }
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": 2**40}
 _SYMBOLS = {"s": "s", "B": "B", "B/s": "B/s", "flop": "flop", "flop/s": "flop/s", "Hz": "Hz", "W": "W"}
+_RANGE = re.compile(r"^\s*(-?[\d_]+(?:\.\d+)?)?\.\.(-?[\d_]+(?:\.\d+)?)?\s*$")
 _NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
 
 def parse(text: str | float, unit: str) -> float:
-    """The quantity in `text` ("4.8 TB/s") in base units; a bare number already is in base units."""
+    """Return the quantity in `text` ("4.8 TB/s") in base units. A number without a unit is in base units."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return _finite(float(text), str(text), unit)
     match = _NUMBER.match(str(text))
@@ -55,8 +57,35 @@ def parse(text: str | float, unit: str) -> float:
     return _finite(number * _scale(symbol, unit, str(text)), str(text), unit)
 
 
+def literal(text: str) -> int | float | bool | str:
+    """Read `text` as Python code would write it: a number, true or false, else the text itself.
+
+    >>> literal("50"), literal("1e-3"), literal("true"), literal("relu")
+    (50, 0.001, True, 'relu')
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def parse_range(text: str) -> tuple[float | None, float | None] | None:
+    """Read the two ends of a range; an end that is left out is None. None if `text` is no range.
+
+    >>> parse_range("10..5000"), parse_range("1000.."), parse_range("10")
+    ((10.0, 5000.0), (1000.0, None), None)
+    """
+    match = _RANGE.match(text)
+    if not match:
+        return None
+    low, high = (float(end) if end else None for end in match.groups())
+    return low, high
+
+
 def show(value: float, unit: str) -> str:
-    """`value` for a person: three significant digits and a fitting prefix ("22.5 ms", "41.2 GiB")."""
+    """Format `value` with three significant digits and a suitable prefix ("22.5 ms", "41.2 GiB")."""
     if math.isnan(value):
         return "unknown"
     if unit == "B":
@@ -68,7 +97,7 @@ def show(value: float, unit: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent."""
+    """Format `value` with three significant digits and no exponent."""
     value = float(f"{value:.3g}")
     if value == 0:
         return "0"
@@ -106,7 +135,7 @@ def _scale(symbol: str, unit: str, text: str) -> float:
                 )
             return _BINARY.get(prefix) or _DECIMAL[prefix]
     raise BadQuantity(
-        f"{text!r} has an unknown unit {symbol!r}; this needs {unit}.",
+        f"{text!r} has the unknown unit {symbol!r}; this needs {unit}.",
         hint=f'Write it like "{_example(unit)}".',
     )
 

@@ -1,28 +1,34 @@
-"""Forecasts against a table of measured steps: how far off they are, and whether that is within the tolerances beside it."""
+"""Forecasts against a table of measured steps: their errors, and whether they are within the tolerances."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from windtunnel import records
-from windtunnel.accuracy.truth import QUANTITIES, Quantity, Row, Table
-from windtunnel.agreement import Agreement, Span, Tolerance, agree, error_of, slowdowns
-from windtunnel.errors import BadInput, Unavailable, WindtunnelError
+from windtunnel import prediction, records
+from windtunnel.accuracy import text
+from windtunnel.accuracy.baseline import roofline_seconds
+from windtunnel.accuracy.truth import QUANTITIES, Quantity, TruthRow, TruthTable, find_table, read_table
+from windtunnel.agreement import Agreement, ShareRange, Tolerance, agree, error_of, exceeded
+from windtunnel.errors import BadInput, Unavailable, WindtunnelError, nearest
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
-from windtunnel.prediction import predict
 
-_TITLES: dict[Quantity, str] = {"device": "device time", "step": "step", "memory": "peak memory"}
+TABLES = ("truth", "tuning")
+Section = Literal["all", "kind", "precision", "execution"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A measured row with its forecast, or why there is none."""
+    """A measured row with its forecast and its roofline time, or the reason why there is no forecast.
 
-    row: Row
+    `excused`: the reason does not count against the forecasts.
+    """
+
+    row: TruthRow
     forecast: Forecast | None = None
+    roofline_seconds: float | None = None
     reason: str = ""
     excused: bool = False
 
@@ -36,8 +42,13 @@ class Pair:
         }[quantity]
 
     def error(self, quantity: Quantity) -> float | None:
-        predicted, measured = self.predicted(quantity), self.row.measured(quantity)
-        return None if predicted is None or measured is None else error_of(predicted, measured)
+        return _error(self.predicted(quantity), self.row.measured(quantity))
+
+    def roofline_error(self, quantity: Quantity) -> float | None:
+        """The error of the plain roofline; it forecasts no memory."""
+        if quantity == "memory" or self.error(quantity) is None:
+            return None
+        return _error(self.roofline_seconds, self.row.measured(quantity))
 
     @property
     def inside(self) -> bool | None:
@@ -46,64 +57,93 @@ class Pair:
             return None
         return self.forecast.low_seconds <= self.row.step_seconds <= self.forecast.high_seconds
 
-    def plain(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def plain(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        quantities: dict[str, object] = {
+            quantity: {
+                "predicted": self.predicted(quantity),
+                "measured": self.row.measured(quantity),
+                "error": self.error(quantity),
+                "roofline_error": self.roofline_error(quantity),
+            }
+            for quantity in QUANTITIES
+        }
+        return {
             "case": records.plain(self.row.case),
             "bound": self.row.bound,
             "inside": self.inside,
             "reason": self.reason,
+            **quantities,
         }
-        for quantity in QUANTITIES:
-            told[quantity] = {
-                "predicted": self.predicted(quantity),
-                "measured": self.row.measured(quantity),
-                "error": self.error(quantity),
-            }
-        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One line of a report: what was judged, over which rows, and in what it is worse than asked."""
+    """The errors of some rows in one quantity, those of the plain roofline, and the broken tolerances."""
 
-    section: str
+    section: Section
     name: str
-    found: Agreement | None
-    asked: Tolerance | None = None
-    over: tuple[str, ...] = ()
+    errors: Agreement | None
+    baseline: Agreement | None = None
+    tolerance: Tolerance | None = None
+    broken: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """How many of how many, against the span that was asked for."""
-
-    section: str
-    name: str
-    count: int
-    rows: int
-    asked: Span | None = None
-
-    @property
-    def over(self) -> tuple[str, ...]:
-        return (
-            ()
-            if self.asked is None
-            or (self.rows and self.asked.least <= self.count / self.rows <= self.asked.most)
-            else ("share",)
+    def plain(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return _without_none(
+            section=self.section,
+            name=self.name,
+            found=records.plain(self.errors),
+            roofline=records.plain(self.baseline),
+            asked=records.plain(self.tolerance),
+            over=list(self.broken),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """All judgements over a table; `pairs` keeps every row, those without a forecast too."""
+class Share:
+    """How many rows of how many, and the share that is allowed."""
 
-    table: Table
+    section: Section
+    name: str
+    count: int
+    rows: int
+    tolerance: ShareRange | None = None
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        limits = self.tolerance
+        if limits is None or (self.rows and limits.least <= self.count / self.rows <= limits.most):
+            return ()
+        return ("share",)
+
+    def plain(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return _without_none(
+            section=self.section,
+            name=self.name,
+            count=self.count,
+            rows=self.rows,
+            asked=records.plain(self.tolerance),
+            over=list(self.broken),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """How far forecasts are from a table of measured steps.
+
+    Prints itself; `text(rows=True)` shows each row.
+    """
+
+    table: TruthTable
     machine: str
     pairs: tuple[Pair, ...]
     judgements: tuple[Judgement | Share, ...]
 
     @property
     def left_out(self) -> tuple[Pair, ...]:
+        """Rows without a forecast."""
         return tuple(pair for pair in self.pairs if pair.reason)
 
     @property
@@ -112,33 +152,50 @@ class Report:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is beyond its tolerance, in words."""
-        told = [f"{j.name}: {', '.join(j.over)}" for j in self.judgements if j.over]
+        """The broken tolerances in words; empty where all are met."""
+        failures = [f"{each.name}: {', '.join(each.broken)}" for each in self.judgements if each.broken]
         most = self.table.tolerances.refused
-        return tuple(
-            told
-            + (
-                [f"{self.refused} rows went without a forecast, {most} may"]
-                if most is not None and self.refused > most
-                else []
-            )
-        )
+        if most is not None and self.refused > most:
+            failures.append(f"{self.refused} rows have no forecast, {most} may")
+        return tuple(failures)
 
-    def plain(self, rows: bool) -> dict[str, Any]:
+    def plain(self, rows: bool = False) -> dict[str, object]:
         """Plain data for JSON."""
         return {
             "table": str(self.table.path),
             "machine": self.machine,
             "header": dict(self.table.header),
-            "judgements": [{**records.plain(j), "over": list(j.over)} for j in self.judgements],
+            "judgements": [each.plain() for each in self.judgements],
             "left_out": [{"case": str(pair.row.case), "reason": pair.reason} for pair in self.left_out],
             "failures": list(self.failures),
             **({"rows": [pair.plain() for pair in self.pairs]} if rows else {}),
         }
 
+    def text(self, rows: bool = False) -> str:
+        return "\n".join(text.lines(self, rows))
 
-def find_machine(table: Table) -> Machine:
-    """The machine the table was measured on, as forecasts know it."""
+    def __str__(self) -> str:
+        return self.text()
+
+
+def validate(
+    machine_name: str = "h200", table: str = "truth", progress: Callable[[int, int], None] | None = None
+) -> Validation:
+    """Forecast every row of a machine's table of measured steps and compare.
+
+    `machine_name`: a machine of the catalogue that has a table, or FILE.jsonl. `table`: "truth", on which
+    nothing was tuned, or "tuning". `progress` gets the rows done and all rows. Measures nothing, needs no
+    GPU.
+    """
+    if table not in TABLES:
+        raise BadInput(f"There is no table {table!r}.", hint=nearest(table, TABLES))
+    measured = read_table(find_table(machine_name, table))
+    machine = find_machine(measured)
+    return judge(measured, machine.name, forecast_rows(measured, machine, progress))
+
+
+def find_machine(table: TruthTable) -> Machine:
+    """The machine that the table was measured on, as forecasts know it."""
     if table.machine not in ("here", "cpu"):
         return Machine.named(table.machine)
     from windtunnel.machine import here
@@ -147,92 +204,123 @@ def find_machine(table: Table) -> Machine:
     if measured is not None and measured != name:
         raise BadInput(
             f"{table.path.name} was measured on {measured}; this machine is {name}.",
-            hint="Collect a table here with benchmarks/truth.py and give its file.",
+            hint="Measure a table here with benchmarks/truth.py and name its file.",
         )
     return Machine.here().with_cpu_only()
 
 
-def forecast_rows(table: Table, machine: Machine, told: Callable[[int], None] = lambda _: None) -> list[Pair]:
-    """A forecast for each row; `told` hears how many are done."""
-    pairs = []
-    for number, row in enumerate(table.rows):
-        told(number)
+def forecast_rows(
+    table: TruthTable, machine: Machine, progress: Callable[[int, int], None] | None = None
+) -> list[Pair]:
+    """A forecast for each row."""
+    pairs: list[Pair] = []
+    for row in table.rows:
+        if progress is not None:
+            progress(len(pairs), len(table.rows))
         pairs.append(_forecast(row, machine))
+    if progress is not None:
+        progress(len(pairs), len(pairs))
     return pairs
 
 
-def _forecast(row: Row, machine: Machine) -> Pair:
+def _forecast(row: TruthRow, machine: Machine) -> Pair:
     if row.error:
         return Pair(row=row, reason=f"not measured: {row.error}", excused=True)
     if row.host_factor is not None:
         machine = machine.with_host_factor(row.host_factor)
     try:
-        return Pair(row=row, forecast=predict(row.case.workload(), machine, row.case.strategy()))
+        workload, strategy = row.case.workload(), row.case.strategy()
+        trace = prediction.trace(workload, strategy, machine.device.kind)
+        return Pair(
+            row=row,
+            forecast=prediction.forecast_trace(trace, workload, machine, strategy),
+            roofline_seconds=roofline_seconds(trace, machine, strategy),
+        )
     except Unavailable as error:
         return Pair(row=row, reason=error.message, excused=True)
     except WindtunnelError as error:
         return Pair(row=row, reason=f"{type(error).__name__}: {error.message}")
-    except Exception as error:  # a fault of our own in one row must not hide the others
+    except Exception as error:  # a bug that one row triggers must not hide the other rows
         return Pair(row=row, reason=f"fault: {type(error).__name__}: {error}")
 
 
-def judge(table: Table, machine: str, pairs: Sequence[Pair]) -> Report:
-    """Eager rows against the tolerances, then by kind and precision; rows run another way stand apart."""
-    asked = table.tolerances
+def judge(table: TruthTable, machine: str, pairs: Sequence[Pair]) -> Validation:
+    """Eager rows against the tolerances, then by kind and precision; rows with another execution apart."""
+    limits = table.tolerances
     eager = [pair for pair in pairs if pair.row.case.execution == "eager"]
-    bound = {name: [pair for pair in eager if pair.row.bound == name] for name in ("device", "host", None)}
-    lines: list[Judgement | Share | None] = [
-        _judgement("all", "device time", eager, "device", asked.device),
-        _judgement("all", "step, device-bound", bound["device"], "step", asked.device_bound),
-        _judgement("all", "step, host-bound", bound["host"], "step", asked.host_bound),
-        _judgement("all", "step", bound[None], "step", asked.step),
-        _judgement("all", "peak memory", eager, "memory", asked.memory),
-        _share("all", "steps inside the interval", eager, asked.inside),
-    ]
-    for section, name_of in (
-        ("kind", lambda pair: pair.row.case.kind),
-        ("precision", lambda pair: pair.row.case.precision),
-    ):
-        lines += _by(section, eager, name_of)
-    lines += _by(
-        "execution", [pair for pair in pairs if pair not in eager], lambda pair: pair.row.case.execution
+    others = [pair for pair in pairs if pair.row.case.execution != "eager"]
+    device_bound, host_bound, unknown = (
+        [pair for pair in eager if pair.row.bound == bound] for bound in ("device", "host", None)
     )
-    return Report(
+    judgements: list[Judgement | Share | None] = [
+        _judge("device", eager, "device", limits.device),
+        _judge("step, device-bound", device_bound, "step", limits.device_bound),
+        _judge("step, host-bound", host_bound, "step", limits.host_bound),
+        _judge("step", unknown, "step", limits.step),
+        _judge("memory", eager, "memory", limits.memory),
+        _share_inside(eager, limits.inside),
+        *_judge_by("kind", eager, lambda pair: pair.row.case.kind),
+        *_judge_by("precision", eager, lambda pair: pair.row.case.precision),
+        *_judge_by("execution", others, lambda pair: pair.row.case.execution),
+    ]
+    return Validation(
         table=table,
         machine=machine,
         pairs=tuple(pairs),
-        judgements=tuple(line for line in lines if line is not None),
+        judgements=tuple(each for each in judgements if each is not None),
     )
 
 
-def _by(section: str, pairs: Sequence[Pair], name_of: Callable[[Pair], str]) -> Iterable[Judgement | None]:
+def _judge_by(
+    section: Section, pairs: Sequence[Pair], name_of: Callable[[Pair], str]
+) -> Iterable[Judgement | None]:
     for name in sorted({name_of(pair) for pair in pairs}):
         some = [pair for pair in pairs if name_of(pair) == name]
         for quantity in QUANTITIES:
-            yield _judgement(section, f"{name}: {_TITLES[quantity]}", some, quantity, None)
+            yield _judge(f"{name}: {quantity}", some, quantity, section=section)
 
 
-def _judgement(
-    section: str, name: str, pairs: Sequence[Pair], quantity: Quantity, asked: Tolerance | None
+def _judge(
+    name: str,
+    pairs: Sequence[Pair],
+    quantity: Quantity,
+    tolerance: Tolerance | None = None,
+    section: Section = "all",
 ) -> Judgement | None:
-    """None where nothing is to be said; a tolerance without a row to hold it against is not met."""
+    """None where there is nothing to judge; a tolerance without any row counts as broken."""
     errors = [error for pair in pairs if (error := pair.error(quantity)) is not None]
+    rooflines = [error for pair in pairs if (error := pair.roofline_error(quantity)) is not None]
     if not errors:
-        return (
-            None
-            if asked is None
-            else Judgement(section=section, name=name, found=None, asked=asked, over=("no rows",))
-        )
-    found = agree(errors)
+        if tolerance is None:
+            return None
+        return Judgement(section=section, name=name, errors=None, tolerance=tolerance, broken=("no rows",))
+    agreement = agree(errors)
     return Judgement(
-        section=section, name=name, found=found, asked=asked, over=slowdowns(found, asked) if asked else ()
+        section=section,
+        name=name,
+        errors=agreement,
+        baseline=agree(rooflines) if rooflines else None,
+        tolerance=tolerance,
+        broken=exceeded(agreement, tolerance) if tolerance else (),
     )
 
 
-def _share(section: str, name: str, pairs: Sequence[Pair], asked: Span | None) -> Share | None:
+def _share_inside(pairs: Sequence[Pair], tolerance: ShareRange | None) -> Share | None:
     known = [pair.inside for pair in pairs if pair.inside is not None]
-    return (
-        Share(section=section, name=name, count=sum(known), rows=len(known), asked=asked)
-        if known or asked
-        else None
+    if not known and tolerance is None:
+        return None
+    return Share(
+        section="all",
+        name="steps inside the interval",
+        count=sum(known),
+        rows=len(known),
+        tolerance=tolerance,
     )
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    return None if predicted is None or measured is None else error_of(predicted, measured)
+
+
+def _without_none(**fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}

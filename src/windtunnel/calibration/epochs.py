@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from windtunnel.fused import cpu, cuda
-from windtunnel.fused.many import Job
-from windtunnel.fused.settings import Examples, Network, Optimizer, Weights
-from windtunnel.fused.train import engine_for
+from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
+from windtunnel.fused.train import TrainingRun, engine_for
 
 WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
 ENDS = (2, 32, 128)  # inputs, and as many outputs
@@ -23,7 +22,8 @@ ROUNDS = {"cpu": 40, "gpu": 7}  # other programs disturb a core; a GPU is undist
 
 def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
     """Rows for a profile, without the networks that the engine cannot hold here."""
-    networks = [Network(n_in=ends, n_rec=width, n_out=ends) for width in WIDTHS[kind] for ends in ENDS]
+    pairs = [(width, ends) for width in WIDTHS[kind] for ends in ENDS]
+    networks = [RecurrentNetwork(n_in=ends, n_rec=width, n_out=ends) for width, ends in pairs]
     if kind == "gpu":
         networks = [network for network in networks if not cuda.refusal(network, max(LENGTHS))]
     elif not cpu.available():
@@ -58,7 +58,7 @@ def _line(short: float, long: float) -> tuple[float, float]:
     return step, max(short - LENGTHS[0] * step, short / 10)
 
 
-def _call(kind: str, network: Network, n_steps: int) -> Callable[[], object]:
+def _call(kind: str, network: RecurrentNetwork, n_steps: int) -> Callable[[], object]:
     """A call of many updates with one example each."""
     draw = np.random.default_rng(0)
     shape = EXAMPLES[kind], n_steps
@@ -75,7 +75,7 @@ def _call(kind: str, network: Network, n_steps: int) -> Callable[[], object]:
 
 
 def _on_cpu(
-    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer
+    network: RecurrentNetwork, examples: Examples, order: np.ndarray, optimizer: Optimizer
 ) -> Callable[[], object]:
     n_steps = examples.inputs.shape[1]
     engine = engine_for(network, Weights.random(network, 0), n_steps=n_steps, optimizer=optimizer)
@@ -83,12 +83,16 @@ def _on_cpu(
 
 
 def _on_gpu(
-    network: Network, examples: Examples, order: np.ndarray, optimizer: Optimizer
+    network: RecurrentNetwork, examples: Examples, order: np.ndarray, optimizer: Optimizer
 ) -> Callable[[], object]:
-    batch = cuda.Batch(
-        [Job(network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer)]
+    batch = cuda.BlockTrainer(
+        [
+            TrainingRun(
+                network=network, examples=examples, weights=Weights.random(network, 0), optimizer=optimizer
+            )
+        ]
     )
-    placed = batch.place([order])
+    placed = batch.upload([order])
 
     def call() -> None:
         batch.run(*placed)

@@ -1,4 +1,7 @@
-"""Words on a command line -> a verb -> a report. No arithmetic, and no framework until a verb needs one."""
+"""The command line: parse arguments, call one function, print its result. No arithmetic here.
+
+No framework is imported before a command needs it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from windtunnel.cli import crossover, frameworks, machine, measure, network, pre
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
-Fly your training run before you build it: predict a training step's time, memory and bottleneck, or measure them.
+Fly your training run before you build it: predict or measure a training step's time, memory and bottleneck.
 
 [bold]Examples[/bold]
 
@@ -26,10 +29,15 @@ Fly your training run before you build it: predict a training step's time, memor
 
 [bold]Exit codes[/bold]
 
-  0 done.   1 a fault of windtunnel's own, or forecasts beyond their tolerances (validate).   2 the input cannot be used, does not fit, is not here, or failed to run.
-  130 interrupted; what was measured is kept.
+  0    done
 
-Add --debug anywhere to see the traceback behind an error.
+  1    a fault in windtunnel itself, or (validate) forecasts outside their tolerances
+
+  2    the input cannot be used, does not fit, is not available here, or failed to run
+
+  130  interrupted; measurements so far are saved
+
+Add --debug to any command to see the traceback of an error.
 """
 
 app = typer.Typer(
@@ -49,8 +57,8 @@ app.add_typer(network.app, name="network")
 app.add_typer(study.app, name="study")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(windtunnel.__version__)
         raise typer.Exit()
 
@@ -59,14 +67,14 @@ def _print_version(asked: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version),
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Options before any command."""
+    """Options that stand before the command."""
 
 
 def main() -> None:
-    """Run the command line; an error of ours becomes a message and its exit code, never a traceback without --debug."""
+    """Run the command line. An expected error prints its message; only --debug prints a traceback."""
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:

@@ -70,7 +70,9 @@ def crossover(
     name, low, high = _range(over)
     if plot:
         _refuse_plot(plot)
-    strategy = words.make_strategy(batch, precision, threads, execution, data, 0)
+    strategy = words.make_strategy(
+        batch=batch, precision=precision, threads=threads, execution=execution, data=data
+    )
     job_name, settings = _settings(job)
     kept = None if no_measure else Store(store)
     protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
@@ -151,5 +153,5 @@ def _refuse_plot(path: Path) -> None:
             f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
             hint="For example --plot crossing.svg",
         )
-    charts.can_draw()
+    charts.require_converter()
     words.refuse_unwritable(path, "--plot")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,13 +13,13 @@ from windtunnel.cli import words
 from windtunnel.errors import Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
-from windtunnel.machine.machine import Device, Machine
+from windtunnel.machine.machine import OF_THIS_MACHINE, Device, Machine
 
 if TYPE_CHECKING:
     from windtunnel.calibration.calibrate import Calibration
 
 app = typer.Typer(
-    help="The machines a job can be predicted for, and this one.",
+    help="Machines of the catalogue, and this machine: show them, probe this one.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -36,32 +36,33 @@ _QUANTITIES = {
 }
 
 
-@app.command("list", help="All machines of the catalogue.\n\nExample: windtunnel machine list --json")
+@app.command("list", help="List all machines of the catalogue.\n\nExample: windtunnel machine list --json")
 def list_machines(as_json: words.Json = False) -> None:
     all_machines = [Machine.named(name) for name in machines.names()]
     words.show(as_json, lambda: [records.plain(m) for m in all_machines], lambda: _table(all_machines))
 
 
 @app.command(
-    "show", help="One machine, every figure with its source.\n\nExample: windtunnel machine show h200"
+    "show", help="Show a machine and the source of each figure.\n\nExample: windtunnel machine show h200"
 )
-def show_machine(name: str, as_json: words.Json = False) -> None:
-    found = words.find_machine(name)
-    words.show(as_json, lambda: records.plain(found), lambda: "\n".join(_describe(found)))
+def show_machine(
+    name: Annotated[str, typer.Argument(help="here, cpu, cuda, a name of the catalogue, or a machine file.")],
+    as_json: words.Json = False,
+) -> None:
+    machine = Machine.find(name)
+    words.show(as_json, lambda: records.plain(machine), lambda: "\n".join(_describe(machine)))
 
 
-@app.command(
-    "here",
-    help="This machine, as its system and PyTorch describe it.\n\nExample: windtunnel machine here --json",
-)
+@app.command("here", help="Show this machine.\n\nExample: windtunnel machine here --json")
 def show_here(as_json: words.Json = False) -> None:
     show_machine("here", as_json)
 
 
 PROBE_HELP = """
-Measure this machine on synthetic ops and small synthetic networks, and keep what was learned for its forecasts.
+Measure this machine with synthetic ops and small synthetic networks. Later forecasts for it use the results.
 
-Takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds. Let the machine be otherwise idle.
+It takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds.
+Stop other work on the machine first.
 
 [bold]Examples[/bold]
 
@@ -75,18 +76,22 @@ Takes less than 3 minutes, with --thorough less than 10, with --host about 10 se
 
 @app.command("probe", help=PROBE_HELP)
 def probe_machine(
-    on: Annotated[str, typer.Option("--on", help="here, cpu or cuda.")] = "here",
+    on: words.OnThisMachine = "here",
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Time for longer and fit more finely.")
+        bool, typer.Option("--thorough", help="Measure for longer and fit a finer model.")
     ] = False,
     host: Annotated[
         bool,
-        typer.Option("--host", help="Only how fast the host launches work, as a factor for --host-factor."),
+        typer.Option(
+            "--host", help="Measure only how fast the host launches work, as a factor for --host-factor."
+        ),
     ] = False,
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", help="Where to write the profile; the user's own place else, where `here` finds it."
+            "--to",
+            help="The file for the profile. Default: a file in the user's folder, where --on here finds it.",
+            show_default=False,
         ),
     ] = None,
     as_json: words.Json = False,
@@ -94,75 +99,71 @@ def probe_machine(
     from windtunnel.calibration import calibrate
     from windtunnel.machine import profiles
 
-    if on not in ("here", "cpu", "cuda", "gpu"):
+    if on not in OF_THIS_MACHINE:
         raise Unavailable(
-            f"A probe measures this machine; {on} is not it.", hint="Use --on here, cpu or cuda."
+            f"--on {on}: a probe measures this machine, and {on} is not it.",
+            hint="Use --on here, --on cpu or --on cuda.",
         )
-    found = words.find_machine(on)
+    machine = Machine.find(on)
     if host:
-        base, name = here.launch_costs_base(found)
-        factor = calibrate.host_factor(found.device.kind, base)
-        kept = here.keep_host_factor(found, factor)
-        words.show(
-            as_json,
-            lambda: {"host_factor": factor, "of": name, "kept": str(kept)},
-            lambda: _host_words(factor, name, kept),
-        )
+        _probe_host(machine, as_json)
         return
     if to is not None:
         words.refuse_unwritable(to, "--to")
-    path = to or machines.home() / f"{found.device.kind}.json.gz"
-    seen = calibrate.calibrate(found, calibrate.THOROUGH if thorough else calibrate.QUICK, _tell_probe)
-    profiles.save(path, seen.profile, seen.machine_facts())
-    told = {
+    path = to or machines.home() / f"{machine.device.kind}.json.gz"
+    result = calibrate.calibrate(machine, calibrate.THOROUGH if thorough else calibrate.QUICK, _show_progress)
+    profiles.save(path, result.profile, result.machine_facts())
+    facts = {
         "profile": str(path),
-        "rows": len(seen.rows),
-        "cautions": list(seen.cautions),
-        "kinds": {name: seen.profile.kinds[name].spread for name in seen.learned},
+        "rows": len(result.rows),
+        "cautions": list(result.cautions),
+        "kinds": {name: result.profile.kinds[name].spread for name in result.learned},
     }
-    words.show(as_json, lambda: told, lambda: "\n".join(_probe_lines(path, seen)))
+    words.show(as_json, lambda: facts, lambda: "\n".join(_probe_lines(path, result)))
 
 
-def _host_words(factor: float, base: str, kept: Path) -> str:
-    elsewhere = (
-        f"; for a machine by name give --host-factor {factor:.2f}" if base == here.REFERENCE_HOST else ""
+def _probe_host(machine: Machine, as_json: bool) -> None:
+    from windtunnel.calibration import calibrate
+
+    base, name = here.launch_costs_base(machine)
+    factor = calibrate.host_factor(machine.device.kind, base)
+    path = here.save_host_factor(machine, factor)
+    text = (
+        f"host factor {factor:.2f}: launching work takes {factor:.2f} times as long here as on the {name}\n"
+        f"saved in {path}: forecasts with --on here use it from now on"
     )
-    return (
-        f"host factor {factor:.2f}: this host launches work in that many times what the {base} needs\n"
-        f"kept in {kept}: forecasts for here go by it from now on{elsewhere}"
-    )
+    if name == here.REFERENCE_HOST:
+        text += f"; for another machine with this host use --host-factor {factor:.2f}"
+    words.show(as_json, lambda: {"host_factor": factor, "of": name, "path": str(path)}, lambda: text)
 
 
-def _tell_probe(what: str, share: float) -> None:
+def _show_progress(what: str, share: float) -> None:
     if sys.stderr.isatty():
         print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
 
 
-def _probe_lines(path: Path, seen: Calibration) -> list[str]:
-    borrowed = len(seen.profile.kinds) - len(seen.learned)
+def _probe_lines(path: Path, result: Calibration) -> list[str]:
+    borrowed = len(result.profile.kinds) - len(result.learned)
     lines = [
-        f"{len(seen.rows):,} ops timed, {len(seen.learned)} kinds learned, {borrowed} timed too seldom and borrowed; written to {path}"
+        f"{len(result.rows):,} ops timed; written to {path}",
+        f"{len(result.learned)} kinds of op fitted; {borrowed} with too few timings taken from the reference",
     ]
-    for name in seen.learned:
-        kind = seen.profile.kinds[name]
-        lines.append(f"  {name:<32}{kind.rows:>7,} rows, four of five within {kind.spread - 1:.0%}")
-    return lines + [f"  caution  {caution}" for caution in seen.cautions]
+    for name in result.learned:
+        kind = result.profile.kinds[name]
+        lines.append(f"  {name:<32}{kind.rows:>7,} rows, 80% within {kind.spread - 1:.0%}")
+    return lines + [f"  caution  {caution}" for caution in result.cautions]
 
 
 def _table(all_machines: list[Machine]) -> str:
     rows = [f"{'name':<26}{'kind':<6}{'fp32':>14}{'bf16':>14}{'memory':>12}{'memory rate':>13}  title"]
     for m in all_machines:
-        rates = [_shown(m.device.flop_rates.get(precision), "flop/s") for precision in ("fp32", "bf16")]
-        rows.append(
-            f"{m.name:<26}{m.device.kind:<6}{rates[0]:>14}{rates[1]:>14}{_shown(m.device.memory_bytes, 'B'):>12}{_shown(m.device.memory_rate, 'B/s'):>13}  {m.title}"
-        )
-    return "\n".join(
-        [
-            *rows,
-            "",
-            "Counts: 8xh200 is one node of eight, 4x8xh200 four such nodes. A dash: no source states it.",
-        ]
+        fp32, bf16 = (_shown(m.device.flop_rates.get(precision), "flop/s") for precision in ("fp32", "bf16"))
+        memory, rate = _shown(m.device.memory_bytes, "B"), _shown(m.device.memory_rate, "B/s")
+        rows.append(f"{m.name:<26}{m.device.kind:<6}{fp32:>14}{bf16:>14}{memory:>12}{rate:>13}  {m.title}")
+    counts = (
+        "8xh200 is one node of eight h200, 4x8xh200 is four such nodes. A dash: no source has the figure."
     )
+    return "\n".join([*rows, "", counts])
 
 
 def _describe(m: Machine) -> list[str]:
@@ -185,7 +186,7 @@ def _describe(m: Machine) -> list[str]:
                 lines.append(_row(key, units.show(value, unit), m.source_of("storage")))
     if m.launch_costs is not None:
         lines += [
-            "launch costs: what the host pays for one op",
+            "launch costs: host time to launch one op",
             _row("forward", units.show(m.launch_costs.forward["other"], "s"), m.source_of("launch_costs")),
         ]
     return [*lines, *([f"note: {m.note}"] if m.note else [])]
@@ -200,11 +201,8 @@ def _device_lines(m: Machine, name: str, device: Device) -> list[str]:
     for key, quantity in _QUANTITIES.items():
         value = getattr(device, key)
         if value is not None:
-            lines.append(
-                _row(
-                    key, units.show(value, quantity) if quantity else str(value), m.source_of(f"{name}.{key}")
-                )
-            )
+            text = units.show(value, quantity) if quantity else str(value)
+            lines.append(_row(key, text, m.source_of(f"{name}.{key}")))
     return lines
 
 
@@ -212,5 +210,5 @@ def _row(key: str, value: str, source: str) -> str:
     return f"  {key:<18}{value:>14}  [{source or 'no source'}]"
 
 
-def _shown(value: float | None, unit: str) -> Any:
+def _shown(value: float | None, unit: str) -> str:
     return "-" if value is None else units.show(value, unit)

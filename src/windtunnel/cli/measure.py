@@ -18,6 +18,7 @@ from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
+    from windtunnel.forecast.timeline import Timeline
 
 HELP = """
 Measure real training steps on this machine, in fresh processes, beside the forecast.
@@ -75,26 +76,26 @@ def measure(
     from windtunnel.measurement.store import Store
 
     strategy = words.make_strategy(
-        batch,
-        precision,
-        threads,
-        execution,
-        data,
-        prefetch,
+        batch=batch,
+        precision=precision,
+        threads=threads,
+        execution=execution,
+        data=data,
+        prefetch=prefetch,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload, machine = words.find_job(job), words.find_machine(on)
+    workload, machine = words.find_job(job), Machine.find(on)
     protocol = Protocol(
         processes=processes,
         most_processes=max(processes, min(2 * processes, processes + 2)),
         seconds=seconds,
         timeout_seconds=timeout,
     )
-    forecast, caution = _forecast(workload, machine, strategy)
+    forecast, schedule, caution = _forecast(workload, machine, strategy)
     kept = Store(store)
     seen: list[dict[str, Any]] = []
     with _progress(f"measuring {workload.name}") as progress:
@@ -123,7 +124,7 @@ def measure(
     )
     words.show(as_json, lambda: both, lambda: f"{measured}\n\n{beside}")
     if timeline:
-        flown = [perfetto.of_forecast(workload, machine, strategy)] if forecast else []
+        flown = [perfetto.from_timeline(schedule)] if schedule else []
         perfetto.write(
             timeline,
             perfetto.together(
@@ -132,9 +133,11 @@ def measure(
         )
 
 
-def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple[Forecast | None, str]:
+def _forecast(
+    workload: Workload, machine: Machine, strategy: Strategy
+) -> tuple[Forecast | None, Timeline | None, str]:
     """The forecast to lay beside. What cannot be forecast may still be measured; what does not fit may not."""
-    from windtunnel.prediction import predict
+    from windtunnel.prediction import predict_with_timeline
 
     if machine.name != "here":
         raise Unavailable(
@@ -142,11 +145,11 @@ def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> tuple
             hint=f"Use: windtunnel predict ... --on {machine.name}",
         )
     try:
-        return predict(workload, machine, strategy), ""
+        return *predict_with_timeline(workload, machine, strategy), ""
     except DoesNotFit:
         raise
     except WindtunnelError as error:
-        return None, error.message
+        return None, None, error.message
 
 
 @contextlib.contextmanager

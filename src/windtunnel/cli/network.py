@@ -5,28 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from windtunnel import networks, records, units
 from windtunnel.cli import words
-
-if TYPE_CHECKING:
-    from windtunnel.learning.training import Course
+from windtunnel.learning.text import wrapped as _wrapped
+from windtunnel.machine.machine import torch_device
 
 app = typer.Typer(
-    help="The networks that can be named as jobs: what they are for, and training them for real.",
+    help="Built-in networks: what they are for, what they cost, and training them on real data.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+_SHOW = """
+Show what a network is for, its settings and layers, and the parameters, flop and memory of one step.
+
+Example: windtunnel network show rnn n_rec=200
+"""
 _TRAIN = """
-Train a network for real, on data that is here or on yours, and examine it on examples held out.
+Train a network on a built-in data set or on your own, and test it on held-out examples.
 
 [bold]Examples[/bold]
 
@@ -34,25 +36,59 @@ Train a network for real, on data that is here or on yours, and examine it on ex
 
   windtunnel network train gan --epochs 30 --folder digits
 
-  windtunnel network train dcn size=32 channels=3 --data photos/ --device cuda
+  windtunnel network train dcn size=32 channels=3 --data photos/ --on cuda
 
   windtunnel network train lstm --data book.txt
 
-Stopped in the middle, the same command goes on from the last whole epoch.
+If the training is interrupted, the same command continues after the last complete epoch.
 """
+_DataSet = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="digits, text, images, arithmetic, decision, or a path. Default: the network's own data set.",
+        show_default=False,
+    ),
+]
+_Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        help="Stop when a result on the held-out examples is reached: accuracy=0.95, 'loss<=0.2'.",
+        show_default=False,
+    ),
+]
+_Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs", min=1, help="Epochs of each stage. Default: the network's own.", show_default=False
+    ),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        help="The folder for weights, curve and samples. Default: a new folder in windtunnel-runs.",
+        show_default=False,
+    ),
+]
+_Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of initial weights, order of examples and noise.")
+]
+_Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Start again from epoch 0 instead of continuing an interrupted training."),
+]
 
 
-@app.command("list", help="All named networks.\n\nExample: windtunnel network list")
+@app.command("list", help="List all built-in networks.\n\nExample: windtunnel network list")
 def list_networks(as_json: words.Json = False) -> None:
-    found = [networks.named(name) for name in networks.names()]
-    words.show(as_json, lambda: [records.plain(n) for n in found], lambda: _list(found))
+    entries = [networks.named(name) for name in networks.names()]
+    words.show(as_json, lambda: [records.plain(entry) for entry in entries], lambda: _list(entries))
 
 
-@app.command(
-    "show",
-    help="What a network is for, its settings, layers, parameters, flop and memory a step.\n\nExample: windtunnel network show rnn n_rec=200",
-)
-def show_network(job: words.Network, as_json: words.Json = False) -> None:
+@app.command("show", help=_SHOW)
+def show_network(job: words.NetworkName, as_json: words.Json = False) -> None:
     from windtunnel.forecast.memory import account
     from windtunnel.learning.guide import WHEN
     from windtunnel.learning.layers import layers
@@ -62,109 +98,88 @@ def show_network(job: words.Network, as_json: words.Json = False) -> None:
 
     network = networks.named(job[0])
     workload = words.find_job(job)
-    chosen = records.read(network.settings, _given(job), f"job {network.name}")
+    settings = records.read(network.settings, _settings(job), f"job {network.name}")
     recorded = trace(workload, Strategy(), "cpu")
     memory = account(recorded, Machine.named("i7-3820"), Strategy())
     facts: dict[str, Any] = {
         **records.plain(network),
         "guide": WHEN[network.name],
-        "settings": {f.name: records.plain(getattr(chosen, f.name)) for f in dataclasses.fields(chosen)},
+        "settings": {f.name: records.plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)},
         "data": network.module.DATA,
         "batch": recorded.batch,
         "parameters": recorded.parameters,
         "flop": recorded.flop,
         "peak_bytes": memory.peak_bytes,
         "layers": records.plain(layers(workload)),
-        "cautions": _cautions(network, chosen),
+        "cautions": _cautions(network, settings),
     }
     words.show(as_json, lambda: facts, lambda: _text(facts))
 
 
 @app.command("train", help=_TRAIN)
 def train_network(
-    job: words.Network,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", help="digits, text, images, arithmetic, decision, or a path; the network's own else."
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", help="Stop when a held-out figure is reached: accuracy=0.95, 'loss<=0.2'."),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", min=1, help="Epochs of each stage; the network's own number else."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    job: words.NetworkName,
+    data: _DataSet = None,
+    until: _Until = None,
+    epochs: _Epochs = None,
+    on: words.OnThisMachine = "cpu",
     threads: words.Threads = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--folder", help="Where weights, curve and samples go; a folder under windtunnel-runs else."
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="For initial weights, the order of examples and all noise.")
-    ] = 0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew even where an interrupted training could go on.")
-    ] = False,
+    folder: _Folder = None,
+    seed: _Seed = 0,
+    fresh: _Fresh = False,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.learning import training
 
     name = networks.named(job[0]).name
     goal = training.parse_goal(until) if until else None
-    training.check_device(device)
+    kind = words.find_device(on, "training")
     if threads is not None:
         training.use_threads(threads)
-    lesson, identity = training.prepare(name, _given(job), data)
-    place = folder or Path("windtunnel-runs") / f"{name}-{records.digest({**identity, 'seed': seed})[:8]}"
+    lesson, identity = training.prepare(name, _settings(job), data)
+    options = training.TrainingOptions(
+        epochs=epochs,
+        until=goal,
+        device=torch_device(kind),
+        folder=folder or identity.folder(seed),
+        seed=seed,
+        fresh=fresh,
+    )
     with _progress(f"training {name}") as progress:
-        course = training.train(
-            lesson,
-            epochs=epochs,
-            until=goal,
-            device=device,
-            folder=place,
-            seed=seed,
-            progress=progress,
-            identity=identity,
-            fresh=fresh,
-        )
+        result = training.train_lesson(lesson, options, identity=identity, progress=progress)
     facts = {
         "network": name,
-        **{key: identity[key] for key in ("settings", "data")},
+        "settings": identity.settings,
+        "data": identity.data,
         "seed": seed,
-        "device": device,
+        "device": kind,
         "until": until,
-        **course.plain(),
+        **result.plain(),
     }
-    words.show(as_json, lambda: facts, lambda: _course(f"{name} on {identity['data']}", course, until, place))
+    words.show(as_json, lambda: facts, lambda: str(result))
 
 
-def _given(job: list[str]) -> dict[str, Any]:
-    """The settings among the words, checked."""
+def _settings(job: list[str]) -> dict[str, object]:
+    """The settings on the command line, after the job has checked them."""
     origin = words.find_job(job).origin
     return dict(origin.settings) if origin else {}
 
 
-def _cautions(network: networks.Network, settings: Any) -> list[str]:
+def _cautions(network: networks.NetworkEntry, settings: object) -> list[str]:
     caution = getattr(network.module, "caution", None)
     return list(caution(settings)) if caution else []
 
 
-def _list(found: list[networks.Network]) -> str:
+def _list(entries: list[networks.NetworkEntry]) -> str:
     lines = []
-    for kind, members in itertools.groupby(found, key=lambda n: n.kind):
-        lines += [kind, *(f"  {n.name:<14}{n.title}" for n in members)]
+    for kind, members in itertools.groupby(entries, key=lambda entry: entry.kind):
+        lines += [kind, *(f"  {entry.name:<14}{entry.title}" for entry in members)]
     return "\n".join(lines)
 
 
 def _text(facts: dict[str, Any]) -> str:
     settings = " ".join(f"{key}={_word(value)}" for key, value in facts["settings"].items())
+    flop, memory = units.show(facts["flop"], "flop"), units.show(facts["peak_bytes"], "B")
     lines = [
         f"{facts['name']}: {facts['title']}",
         *_wrapped("for", facts["purpose"]),
@@ -173,80 +188,34 @@ def _text(facts: dict[str, Any]) -> str:
         *_wrapped("settings", settings),
         *_wrapped("data", facts["data"]),
         f"  size      {facts['parameters']:,} parameters",
-        f"  a step    {units.show(facts['flop'], 'flop')} and {units.show(facts['peak_bytes'], 'B')} at batch {facts['batch']} on a CPU",
+        f"  a step    {flop} and {memory} at batch {facts['batch']} on a CPU",
     ]
     for caution in facts["cautions"]:
         lines += _wrapped("caution", caution)
     return "\n".join([*lines, "  layers", *_layer_lines(facts["layers"])])
 
 
-def _layer_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """One line a layer; its bar grows with the logarithm of how many values it gives for an example."""
+def _layer_lines(layers: list[dict[str, Any]]) -> list[str]:
+    """One line for each layer. Its bar shows the logarithm of its number of output values for one example."""
     from windtunnel.learning.pictures import bar
 
-    most = max(row["width"] for row in rows)
-    table = [
-        (
-            (row["name"] or "(whole)") if i else "",
-            row["kind"],
-            "x".join(map(str, row["shape"])),
-            f"{row['parameters']:,}",
-        )
-        for i, row in enumerate(rows)
+    most = max(layer["width"] for layer in layers)
+    rows = [("", "", "output", "parameters", "output values for one example, on a logarithmic scale")]
+    for number, layer in enumerate(layers):
+        name = (layer["name"] or "(whole)") if number else ""
+        shape, parameters = "x".join(map(str, layer["shape"])), f"{layer['parameters']:,}"
+        width = f"{bar(layer['width'], most)} {layer['width']:,}"
+        rows.append((name, layer["kind"], shape, parameters, width))
+    wide = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        f"    {name:<{wide[0]}}  {kind:<{wide[1]}}  {shape:<{wide[2]}}  {parameters:>{wide[3]}}  {width}"
+        for name, kind, shape, parameters, width in rows
     ]
-    wide = [
-        max(len(line[column]) for line in [("", "", "gives", "parameters"), *table]) for column in range(4)
-    ]
-    lines = [
-        f"    {'':<{wide[0]}}  {'':<{wide[1]}}  {'gives':<{wide[2]}}  {'parameters':>{wide[3]}}  values an example, on a logarithmic scale"
-    ]
-    for line, row in zip(table, rows, strict=True):
-        told = f"    {line[0]:<{wide[0]}}  {line[1]:<{wide[1]}}  {line[2]:<{wide[2]}}  {line[3]:>{wide[3]}}"
-        lines.append(f"{told}  {bar(row['width'], most)} {row['width']:,}")
-    return lines
-
-
-def _course(title: str, course: Course, until: str | None, folder: Path) -> str:
-    """What a person wants to know when it is over: how good, how long, where it lies."""
-    from windtunnel.learning.pictures import spark
-
-    last = course.rows[-1]
-    went_on = f", went on from epoch {course.resumed}" if course.resumed else ""
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in course.figures.items())
-    lines = [
-        f"{title}: {last.epoch} epoch{'' if last.epoch == 1 else 's'}, {last.steps:,} steps in {units.show(last.seconds, 's')}{went_on}",
-        *_wrapped("held out", figures),
-        f"  best      {course.metric} {course.best:.4g} in epoch {course.best_epoch}",
-    ]
-    if until:
-        lines.append(
-            f"  target    {until}: "
-            + (
-                f"reached in epoch {last.epoch}"
-                if course.reached
-                else "not reached; try more epochs, or other settings"
-            )
-        )
-    curves = {course.metric: [r.figures[course.metric] for r in course.rows if course.metric in r.figures]}
-    curves["training loss"] = [r.loss for r in course.rows if r.loss is not None]
-    wide = max(map(len, curves))
-    for name, values in curves.items():
-        if len(values) > 1:
-            lines.append(f"  {name:<{wide}}{values[0]:>9.4g} {spark(values)} {values[-1]:.4g}")
-    for caution in course.cautions:
-        lines += _wrapped("caution", caution)
-    return "\n".join(
-        [
-            *lines,
-            f"  files     {folder}{os.sep}",
-            *(f"            {file.relative_to(folder)}" for file in course.files),
-        ]
-    )
 
 
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar with rate and time left on standard error; where that is no terminal, a line for each epoch."""
+    """A progress bar on standard error; if that is no terminal, one line for each epoch."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -256,21 +225,16 @@ def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[told]}, {task.fields[rate]}"),
+        TextColumn("{task.fields[text]}, {task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, told="begins", rate="")
+        task = bar.add_task(title, total=None, text="starting", rate="")
 
-        def move(done: int, total: int, told: str) -> None:
+        def move(done: int, total: int, text: str) -> None:
             speed = bar.tasks[task].speed
-            bar.update(
-                task,
-                completed=done,
-                total=total,
-                told=told,
-                rate=f"{units.digits(speed)} steps/s" if speed else "",
-            )
+            rate = f"{units.digits(speed)} steps/s" if speed else ""
+            bar.update(task, completed=done, total=total, text=text, rate=rate)
 
         yield move
 
@@ -278,24 +242,13 @@ def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
 def _lines() -> Callable[[int, int, str], None]:
     last = ""
 
-    def move(done: int, total: int, told: str) -> None:
+    def move(done: int, total: int, text: str) -> None:
         nonlocal last
-        if told != last:
-            last = told
-            print(f"step {done:,} of {total:,}: {told}", file=sys.stderr)
+        if text != last:
+            last = text
+            print(f"step {done:,} of {total:,}: {text}", file=sys.stderr)
 
     return move
-
-
-def _wrapped(key: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        110,
-        initial_indent=f"  {key:<10}",
-        subsequent_indent=" " * 12,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _word(value: Any) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from windtunnel.cli import words
+from windtunnel.machine.machine import Machine
 
 HELP = """
-Predict a training step's time, memory and bottleneck on a machine that need not be here.
+Predict the time, memory and bottleneck of a training step. The machine need not be available.
 
 [bold]Examples[/bold]
 
@@ -24,9 +25,7 @@ Predict a training step's time, memory and bottleneck on a machine that need not
 
 def predict(
     job: words.Job,
-    on: Annotated[
-        str, typer.Option("--on", help="here, cpu, cuda, a machine's name (8xh200, 4x8xh200) or FILE.toml.")
-    ] = "here",
+    on: words.On = "here",
     batch: words.Batch = None,
     precision: words.Precision = "fp32",
     threads: words.Threads = None,
@@ -38,32 +37,41 @@ def predict(
     optimizer: words.Optimizer = None,
     host_factor: Annotated[
         float | None,
-        typer.Option("--host-factor", help="How slow the host is, as `machine probe --host` tells."),
+        typer.Option(
+            "--host-factor",
+            help="Measured slowdown of the host; `windtunnel machine probe --host` prints it.",
+            show_default=False,
+        ),
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option("--timeline", help="Write the step to this file, for ui.perfetto.dev.")
+        Path | None,
+        typer.Option(
+            "--timeline",
+            help="Write the timeline of the step to this file; ui.perfetto.dev opens it.",
+            show_default=False,
+        ),
     ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel import perfetto
-    from windtunnel.prediction import predict as predict_step
+    from windtunnel.prediction import predict_with_timeline
 
     strategy = words.make_strategy(
-        batch,
-        precision,
-        threads,
-        execution,
-        data,
-        prefetch,
+        batch=batch,
+        precision=precision,
+        threads=threads,
+        execution=execution,
+        data=data,
+        prefetch=prefetch,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload, machine = words.find_job(job), words.find_machine(on)
+    workload, machine = words.find_job(job), Machine.find(on)
     machine = machine if host_factor is None else machine.with_host_factor(host_factor)
-    forecast = predict_step(workload, machine, strategy)
+    forecast, schedule = predict_with_timeline(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))
     if timeline:
-        perfetto.write(timeline, perfetto.of_forecast(workload, machine, strategy))
+        perfetto.write(timeline, perfetto.from_timeline(schedule))

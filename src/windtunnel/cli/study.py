@@ -15,7 +15,8 @@ from windtunnel.cli import words
 from windtunnel.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    from windtunnel.study.rows import Row, Verdict
+    from windtunnel.study.rows import ClaimVerdict as Verdict
+    from windtunnel.study.rows import StudyRow as Row
     from windtunnel.study.run.cells import Cell, Choice
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.run.runner import Level, Order
@@ -236,7 +237,7 @@ def report(
         as_json,
         lambda: {"study": found.name, "report": str(path), "verdicts": records.plain(verdicts)},
         lambda: (
-            f"{pages.Report(study=found, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
+            f"{pages.StudyReport(study=found, rows=tuple(rows), verdicts=tuple(verdicts))}\n\nWritten to {path}."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""What the study commands say: lists, tables of states, a dry run, and how far a run is."""
+"""The text of the study commands: lists, tables of states, a dry run, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def head(study: Study) -> dict[str, Any]:
+def head(study: Study) -> dict[str, object]:
     return {
         "name": study.name,
         "title": study.title,
@@ -52,11 +52,11 @@ def list_lines(studies: Iterable[Study]) -> list[str]:
     return [
         *lines,
         "",
-        "windtunnel study show STUDY tells more; windtunnel study run STUDY --quick measures its corners.",
+        "windtunnel study show STUDY shows one; windtunnel study run STUDY --quick measures its corners.",
     ]
 
 
-def plain_study(study: Study) -> dict[str, Any]:
+def plain_study(study: Study) -> dict[str, object]:
     return {
         **head(study),
         "source": study.source,
@@ -67,7 +67,7 @@ def plain_study(study: Study) -> dict[str, Any]:
 
 def lines(study: Study) -> list[str]:
     """A study with a paragraph for each figure."""
-    said = [
+    text = [
         f"{study.name}: {study.title}",
         f"  {study.authors}, {study.year}. {study.source}",
         "",
@@ -75,40 +75,40 @@ def lines(study: Study) -> list[str]:
         "",
     ]
     for figure in study.figures:
-        said += [f"{figure.name:<22}{figure.title}", f"{'':<22}{figure.source}"]
+        text += [f"{figure.name:<22}{figure.title}", f"{'':<22}{figure.source}"]
         if figure.grid:
-            said.append(
+            text.append(
                 f"{'':<22}" + " x ".join(f"{axis} {_values(values)}" for axis, values in figure.grid.items())
             )
-        said += [f"{'':<22}{case.name}: {', '.join(case.labels)}" for case in figure.cases]
-        said += [
+        text += [f"{'':<22}{case.name}: {', '.join(case.labels)}" for case in figure.cases]
+        text += [
             f"{'':<22}published, {printed.case}: {_count(printed)} times" for printed in figure.published
         ]
-        said += [
+        text += [
             f"{'':<22}published, {quoted.name}: {quoted.value:g} {quoted.counted}" for quoted in figure.quoted
         ]
-        said += [f"{'':<22}a plot over {plot.x} of {len(plot.lines)} lines" for plot in figure.plots]
-    return [*said, "", f"Claims: {len(study.claims)}."]
+        text += [f"{'':<22}a plot over {plot.x} of {len(plot.lines)} lines" for plot in figure.plots]
+    return [*text, "", f"Claims: {len(study.claims)}."]
 
 
 def figure_lines(figure: Figure) -> list[str]:
     """One figure with every table as it was printed."""
-    said = [
+    text = [
         f"{figure.name}: {figure.title}",
         f"  {figure.source}",
         *(f"  {line}" for line in figure.note.strip().splitlines()),
     ]
     for printed in figure.published:
         (down, tall), (across, wide) = _axis(printed.rows), _axis(printed.columns)
-        said += ["", f"{printed.case} ({printed.device_name}, {printed.label}), {figure.published_unit}"]
-        said += [
+        text += ["", f"{printed.case} ({printed.device_name}, {printed.label}), {figure.published_unit}"]
+        text += [
             f"  {down + ' / ' + across if across else down:<20}" + "".join(f"{value!s:>9}" for value in wide)
         ]
-        said += [
+        text += [
             f"  {value!s:<20}" + "".join(f"{each!s:>9}" for each in row)
             for value, row in zip(tall, printed.table, strict=True)
         ]
-    return said
+    return text
 
 
 def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
@@ -119,7 +119,7 @@ def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
     return lambda task: pace.expect(task) * LEVELS[order.level].processes
 
 
-def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -> list[dict[str, Any]]:
+def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -> list[dict[str, object]]:
     return [
         {
             "figure": cell.figure,
@@ -135,13 +135,13 @@ def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -
 def dry_lines(
     cells: Sequence[Cell], known: Forecasts, around: Surroundings, expect: Callable[[Task], float]
 ) -> list[str]:
-    """Each task once: what it is, what is forecast for it, or why nothing is."""
+    """Each task once: what it is, and its forecast or why it has none."""
     figures: dict[str, set[str]] = {}
     tasks = {}
     for cell in cells:
         tasks[repr(cell.task)] = cell.task
         figures.setdefault(repr(cell.task), set()).add(cell.figure)
-    said = [f"{'framework':<24}{'task':<66}{'step':>10}{'memory':>12}   figures"]
+    text = [f"{'framework':<24}{'task':<66}{'step':>10}{'memory':>12}   figures"]
     total, apart = 0.0, Counter[str]()
     for name, task in tasks.items():
         obstacle = around.obstacle(task)
@@ -149,22 +149,22 @@ def dry_lines(
             apart[obstacle[0]] += 1
         else:
             total += expect(task)
-        said.append(
-            f"{task.label:<24}{_task(task):<66}{_forecast(known.get(task), obstacle)}   {', '.join(sorted(figures[name]))}"
-        )
+        times = _forecast(known.get(task), obstacle)
+        text.append(f"{task.label:<24}{_task(task):<66}{times}   {', '.join(sorted(figures[name]))}")
     left = "".join(f", {count} {state}" for state, count in sorted(apart.items()))
     runs = len(tasks) - sum(apart.values())
     return [
-        *said,
+        *text,
         "",
-        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's variants and the fused engine have a forecast; the others count by their timing.",
+        f"{runs} cells to measure in about {units.show(total, 's')}{left}. Only PyTorch's variants and the"
+        " fused engine have a forecast; the others count by the time limits of a process.",
     ]
 
 
 def failures(cells: Iterable[tuple[str, str, Kept]]) -> list[dict[str, str]]:
     from windtunnel.study.run.runner import is_failure
 
-    found = {kept.key: kept for _, _, kept in cells if is_failure(kept.state)}
+    failed = {cell.key: cell for _, _, cell in cells if is_failure(cell.state)}
     return [
         {
             "label": f"{k.task['framework']}:{k.task['variant']}",
@@ -172,13 +172,13 @@ def failures(cells: Iterable[tuple[str, str, Kept]]) -> list[dict[str, str]]:
             "error": k.error,
             "task": str(dict(k.task["settings"])),
         }
-        for k in found.values()
+        for k in failed.values()
     ]
 
 
 def plain_status(
     study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     cells = [
         {"figure": figure, "level": level, "state": state, "cells": count}
         for (figure, level, state), count in counts.items()
@@ -190,44 +190,47 @@ def status_lines(
     study: Study, counts: Mapping[tuple[str, str, str], int], owner: str, failed: list[dict[str, str]]
 ) -> list[str]:
     if not counts:
-        return [f"Nothing of {study.name} has been run into this store yet."]
+        return [f"This store has nothing of {study.name} yet."]
     states = sorted(
         {state for _, _, state in counts}, key=lambda state: (state not in ("done", "waiting"), state)
     )
     widths = [max(9, len(state) + 2) for state in states]
-    said = [
+    text = [
         f"{'figure':<26}{'level':<10}"
         + "".join(f"{state:>{wide}}" for state, wide in zip(states, widths, strict=True))
     ]
     for figure, level in sorted({(figure, level) for figure, level, _ in counts}):
-        said.append(
+        text.append(
             f"{figure:<26}{level:<10}"
             + "".join(
                 f"{counts.get((figure, level, state), 0):>{wide}}"
                 for state, wide in zip(states, widths, strict=True)
             )
         )
-    said += [
+    text += [
         f"failed: {one['label']} {one['task']}: {one['state']}. {_first_line(one['error'])}"
         for one in failed[:_MOST_FAILURES]
     ]
     if len(failed) > _MOST_FAILURES:
-        said.append(f"and {len(failed) - _MOST_FAILURES} more that failed; --json has all.")
-    return [*said, f"Running: {owner}." if owner else "Nobody is running it just now."]
+        text.append(f"and {len(failed) - _MOST_FAILURES} more that failed; --json has all.")
+    return [*text, f"Running: {owner}." if owner else "Nobody is running it now."]
 
 
 def ending(study: Study, tally: Tally, path: Path) -> str:
-    """The last words of a run."""
+    """The summary at the end of a run."""
     counts = ", ".join(
         f"{count} {state}" for state, count in sorted(tally.states.items(), key=lambda item: -item[1])
     )
-    again = f"\nwindtunnel study run {study.name} --rerun failed tries those again." if tally.failed else ""
-    return f"{study.name}: {counts}; in {path}.{again}\nwindtunnel study report {study.name} shows them beside what was published."
+    again = (
+        f"\nwindtunnel study run {study.name} --rerun failed repeats the failed ones." if tally.failed else ""
+    )
+    report = f"windtunnel study report {study.name} shows them beside the published times."
+    return f"{study.name}: {counts}; in {path}.{again}\n{report}"
 
 
 @contextlib.contextmanager
 def forecasting() -> Iterator[Callable[[int], None]]:
-    """Silent where there is nothing to do; a word on a terminal else."""
+    """Shows on a terminal how many cells are forecast; silent elsewhere."""
     shown = sys.stderr.isatty()
 
     def tell(done: int) -> None:
@@ -241,7 +244,10 @@ def forecasting() -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
-    """A bar on a terminal, a line now and then elsewhere. It moves between processes and is still while one is timed."""
+    """A bar on a terminal, a line now and then elsewhere.
+
+    It moves between processes and is still while one is timed.
+    """
     if not sys.stderr.isatty():
         yield _Lines(name).tell
         return
@@ -283,12 +289,13 @@ class _Errors:
         kind = (outcome.work.task.label, outcome.state)
         if kind not in self.seen:
             self.seen.add(kind)
-            self.say(
-                f"{outcome.work.task.label} {dict(outcome.work.task.settings)}: {outcome.state}. {outcome.error}"
-            )
+            task = outcome.work.task
+            self.say(f"{task.label} {dict(task.settings)}: {outcome.state}. {outcome.error}")
 
 
 class _Lines:
+    """A line of progress every few seconds."""
+
     def __init__(self, name: str) -> None:
         self.name, self.last, self.errors = name, 0.0, _Errors(say)
 
@@ -297,24 +304,24 @@ class _Lines:
         if time.monotonic() - self.last > _LINE_SECONDS or standing.done == standing.wanted:
             self.last = time.monotonic()
             failed = f", {standing.failed} cells failed" if standing.failed else ""
-            say(
-                f"{self.name}: {standing.done} of {standing.wanted} processes{failed}, about {units.show(standing.left_seconds, 's')} left"
-            )
+            left = units.show(standing.left_seconds, "s")
+            say(f"{self.name}: {standing.done} of {standing.wanted} processes{failed}, about {left} left")
 
 
 def _task(task: Task) -> str:
     settings = " ".join(f"{name}={value}" for name, value in task.settings.items())
-    return f"{task.device} x{task.threads} batch {task.batch} {task.data} {task.optimizer} {settings}"
+    return f"{task.device.upper()} x{task.threads} batch {task.batch} {task.data} {task.optimizer} {settings}"
 
 
-def _forecast(found: Mapping[str, Any] | None, obstacle: tuple[str, str] | None) -> str:
-    if found and "step_seconds" in found:
+def _forecast(forecast: Mapping[str, Any] | None, obstacle: tuple[str, str] | None) -> str:
+    if forecast and "step_seconds" in forecast:
         on = " on h200" if obstacle and obstacle[0] == "no gpu here" else ""
-        return f"{units.show(found['step_seconds'], 's'):>10}{units.show(found['peak_bytes'], 'B'):>12}{on}"
+        step, memory = units.show(forecast["step_seconds"], "s"), units.show(forecast["peak_bytes"], "B")
+        return f"{step:>10}{memory:>12}{on}"
     return f"{obstacle[0] if obstacle else 'no forecast':>22}"
 
 
-def _axis(axis: Mapping[str, tuple[Any, ...]]) -> tuple[str, tuple[Any, ...]]:
+def _axis(axis: Mapping[str, tuple[object, ...]]) -> tuple[str, tuple[object, ...]]:
     return next(iter(axis.items()), ("", ("",)))
 
 
@@ -322,7 +329,7 @@ def _count(printed: Published) -> int:
     return sum(value != "na" for row in printed.table for value in row)
 
 
-def _values(values: Sequence[Any]) -> str:
+def _values(values: Sequence[object]) -> str:
     return "{" + ", ".join(str(value) for value in values) + "}"
 
 

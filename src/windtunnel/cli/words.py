@@ -1,135 +1,141 @@
-"""The words that several commands share: jobs with settings, machines, strategies."""
+"""Arguments and options that several commands share, and how they become jobs, devices and strategies."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from windtunnel import records, units
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.job.workload import Workload
-from windtunnel.machine.machine import Machine
+from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind
 from windtunnel.strategy import Strategy
 
 Job = Annotated[
     list[str],
     typer.Argument(
         metavar="JOB [key=value ...]",
-        help="A named network with settings, or path/to/file.py:function.",
+        help="A network with settings (see: windtunnel network list), library:network, "
+        "or path/to/file.py:function.",
         show_default=False,
     ),
 ]
-Network = Annotated[
+NetworkName = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME [key=value ...]",
-        help="A named network with settings; see: windtunnel network list",
+        help="A network with settings; see: windtunnel network list",
         show_default=False,
     ),
 ]
-Batch = Annotated[int | None, typer.Option("--batch", help="Examples a step; the job's own default else.")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16 or fp16.")]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        help="The machine: here (this machine, with its GPU if it has one), cpu or cuda (its CPU or GPU), "
+        "a name of the catalogue (h200, 8xh200, 4x8xh200) or a machine file (FILE.toml).",
+    ),
+]
+OnThisMachine = Annotated[
+    str,
+    typer.Option(
+        "--on", help="This machine: here (with its GPU if it has one), cpu or cuda (its CPU or GPU)."
+    ),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", help="Examples in one step. Default: the job's own.", show_default=False),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision", help="Number format of matrix products and convolutions: fp32, tf32, bf16, fp16."
+    ),
+]
 Threads = Annotated[
-    int | None, typer.Option("--threads", help="CPU threads; one for each physical core else.")
+    int | None,
+    typer.Option("--threads", help="CPU threads. Default: one for each physical core.", show_default=False),
 ]
 Execution = Annotated[
     str,
     typer.Option(
         "--execution",
-        help="eager; graph: the whole step captured as one CUDA graph; compiled: by torch.compile.",
+        help="eager: op by op. graph: the whole step as one captured CUDA graph. compiled: by torch.compile.",
     ),
 ]
 Data = Annotated[
     str,
     typer.Option(
-        "--data", help="resident: the data lies on the device. streamed: each batch crosses the link."
+        "--data",
+        help="resident: the data set is in device memory. streamed: each batch is copied from the host.",
     ),
 ]
 Prefetch = Annotated[
-    int, typer.Option("--prefetch", help="Batches copied ahead while others are trained on.")
+    int, typer.Option("--prefetch", help="Batches copied to the device ahead of their step.")
 ]
 Accumulate = Annotated[
     int,
     typer.Option(
-        "--accumulate", help="Equal micro-batches a step, whose gradients are added before the one update."
+        "--accumulate",
+        help="Micro-batches of equal size in one step; their gradients are added before the update.",
     ),
 ]
 Recompute = Annotated[
     str,
     typer.Option(
         "--recompute",
-        help="none, or blocks: keep the inputs of blocks only, and compute the rest again going back.",
+        help="none, or blocks: keep only the inputs of blocks and run their forward pass again in backward.",
     ),
 ]
 Optimizer = Annotated[
     str | None,
-    typer.Option("--optimizer", help="sgd, momentum, adam, adamw or fused-adamw in place of the job's own."),
+    typer.Option(
+        "--optimizer",
+        help="sgd, momentum, adam, adamw or fused-adamw. Default: the job's own.",
+        show_default=False,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Plain data in seconds and bytes.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, in seconds and bytes.")]
 
 
-def find_job(words: list[str]) -> Workload:
-    """The workload that the words of a command line name."""
+def find_job(words: Sequence[str]) -> Workload:
+    """The job that the words of a command line name: a name, then settings."""
     name, *rest = words
-    settings: dict[str, Any] = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise BadInput(
-                f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_rec=50."
-            )
-        settings[key] = value if ".py" not in name else _literal(value)
+    settings = records.parse_settings(rest)
+    if ".py" in name:  # a user's function converts nothing, so it receives numbers as numbers
+        return Workload.named(name, **{key: units.literal(value) for key, value in settings.items()})
     return Workload.named(name, **settings)
 
 
-def find_machine(word: str) -> Machine:
-    """`here`, `cpu` or `cuda` of this machine, a name of the catalogue with counts, or a file."""
-    if word in ("here", "cpu", "cuda", "gpu"):
-        here = Machine.here()
-        if word in ("cuda", "gpu") and here.device.kind != "gpu":
-            raise Unavailable(
-                "There is no CUDA GPU that PyTorch can use on this machine.",
-                hint="Use --on cpu, or predict for one of: windtunnel machine list",
-            )
-        return here.with_cpu_only() if word == "cpu" and here.device.kind == "gpu" else here
-    if word.endswith((".toml", ".json")):
-        return Machine.load(Path(word))
-    return Machine.named(word)
+def find_device(on: str, task: str) -> DeviceKind:
+    """The kind of device of this machine that `on` names; `task` says in errors what cannot run elsewhere."""
+    if on not in OF_THIS_MACHINE:
+        raise Unavailable(
+            f"--on {on}: {task} runs on this machine only.", hint="Use --on here, --on cpu or --on cuda."
+        )
+    if on == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "gpu"
+    if on == "here":
+        return "cpu"
+    raise Unavailable("PyTorch finds no CUDA GPU on this machine.", hint="Use --on cpu.")
 
 
-def make_strategy(
-    batch: int | None,
-    precision: str,
-    threads: int | None,
-    execution: str,
-    data: str,
-    prefetch: int,
-    *,
-    accumulate: int = 1,
-    recompute: str = "none",
-    optimizer: str | None = None,
-) -> Strategy:
-    given: dict[str, Any] = {
-        "precision": precision,
-        "execution": execution,
-        "data": data,
-        "prefetch": prefetch,
-    }
-    given |= {"accumulate": accumulate, "recompute": recompute}
-    given |= {
-        key: value
-        for key, value in (("batch", batch), ("threads", threads), ("optimizer", optimizer))
-        if value is not None
-    }
-    return Strategy.read(given)
+def make_strategy(**options: int | str | None) -> Strategy:
+    """A strategy from the options of a command; None leaves the default."""
+    return Strategy.read({name: value for name, value in options.items() if value is not None})
 
 
 def refuse_unwritable(path: Path, option: str) -> None:
-    """Say now, not after long work, that the file cannot be written."""
+    """Raise an error before long work starts if the output file cannot be written."""
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder.", hint="Name a file in it.")
     try:
@@ -142,16 +148,6 @@ def refuse_unwritable(path: Path, option: str) -> None:
         ) from error
 
 
-def show(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:
-    """Data on standard output, one way or the other."""
+def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
+    """Print a result on standard output, as JSON or as text."""
     print(json.dumps(data(), indent=1) if as_json else text())
-
-
-def _literal(value: str) -> Any:
-    """A user's own function gets numbers as numbers."""
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(value.lower(), value)

@@ -18,7 +18,7 @@ from windtunnel.families.recurrent import equal_parts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from windtunnel.fused.settings import Network
+    from windtunnel.fused.settings import RecurrentNetwork
 
 # Up to so many hidden units (as a power of two) one CPU core runs the network: its cache holds the weights.
 _LOG_UNITS_OF_ONE_CORE = 8.0
@@ -61,9 +61,9 @@ class FusedFamily(Family):
     fills_device = False
 
     def flop(self, call: OpCall) -> float:
-        from windtunnel.fused import standin
+        from windtunnel.fused import fake_kernels
 
-        return standin.flop_of(call.args[0], call.args[2], call.args[4], backward=call.is_backward)
+        return fake_kernels.flop_of(call.args[0], call.args[2], call.args[4], backward=call.is_backward)
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
         source, w_out = call.args[0], call.args[4]
@@ -97,9 +97,9 @@ class FusedFamily(Family):
         return piece.features.log_hidden > _LOG_UNITS_OF_ONE_CORE
 
     def lower(self, library: Any) -> contextlib.AbstractContextManager[None]:
-        from windtunnel.fused import standin
+        from windtunnel.fused import fake_kernels
 
-        return standin.as_on_gpu()
+        return fake_kernels.trace_for_gpu()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"fused_recurrent": _Drawing(sizes).draw}
@@ -120,14 +120,14 @@ class _Drawing:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        self._network: Network | None = None
+        self._network: RecurrentNetwork | None = None
 
     def draw(self) -> ProbeCase | None:
         import torch
 
-        from windtunnel.fused import standin
+        from windtunnel.fused import fake_kernels
         from windtunnel.fused.module import FusedRNN
-        from windtunnel.fused.settings import shapes_of
+        from windtunnel.fused.settings import weight_shapes
 
         sizes, on_gpu = self.sizes, self.sizes.limits.target == "gpu"
         if self._network is None or sizes.rng.random() < _NEW_NETWORK:
@@ -136,13 +136,13 @@ class _Drawing:
         weights = network.n_rec * (network.n_in + network.n_rec + network.n_out)
         if 2.0 * timesteps * examples * weights > sizes.flop_limit("fp32") / 4:
             return None
-        if on_gpu and not standin.fits_block(network, timesteps):
+        if on_gpu and not fake_kernels.fits_block(network, timesteps):
             return None
         ends = (network.n_in, network.n_rec, network.n_out)
         with torch.device("meta"):  # its own weights are never used
             module = FusedRNN(*ends, activation=network.activation, leak=network.leak)
         source = TensorSpec(shape=(timesteps, examples, network.n_in), dtype="fp32")
-        shapes = shapes_of(network).values()
+        shapes = weight_shapes(network).values()
         return ProbeCase(
             family="fused",
             precision="fp32",
@@ -151,11 +151,11 @@ class _Drawing:
             prepare=lambda t: _compile(module, t),
         )
 
-    def _draw_network(self, most_units: int) -> Network:
-        from windtunnel.fused.settings import ACTIVATIONS, Network
+    def _draw_network(self, most_units: int) -> RecurrentNetwork:
+        from windtunnel.fused.settings import ACTIVATIONS, RecurrentNetwork
 
         rng = self.sizes.rng
-        return Network(
+        return RecurrentNetwork(
             n_in=self.sizes.size(1, 32),
             n_rec=self.sizes.size(4, most_units),
             n_out=self.sizes.size(1, 16),

@@ -1,7 +1,8 @@
-"""Where bytes are put: PyTorch's caching allocator on a GPU, and plain memory on a CPU.
+"""Models of two allocators: PyTorch's caching allocator on a GPU, and plain memory on a CPU.
 
-The rules are those of PyTorch's c10/cuda/CUDACachingAllocator.cpp with its default settings. Memory is taken from the driver in
-segments, which are cut into blocks; a freed block joins its free neighbours and stays with the process.
+The rules are those of PyTorch's c10/cuda/CUDACachingAllocator.cpp with its default settings. The allocator
+takes segments from the driver and splits them into blocks. A freed block merges with free blocks next to it
+and stays with the process.
 
 >>> pools = Pools()
 >>> block = pools.take(3 * MIB)
@@ -21,17 +22,20 @@ from typing import Any
 
 from windtunnel.units import MIB
 
-SMALL = 1 * MIB  # up to here a request is served by the small pool
-MEDIUM = 10 * MIB  # below here a larger one shares a segment, and from there on has its own
+SMALL = 1 * MIB  # requests up to this size use the small pool
+MEDIUM = 10 * MIB  # larger requests below this size share a segment; the others get their own
 CPU_GRAIN = 64
 
-Shelf = list[tuple[Any, ...]]  # (size, address, block) of free blocks, from small to large
+FreeList = list[tuple[Any, ...]]  # (size, address, block), smallest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """Sizes are whole multiples of the grain. Segments are of one size in the small pool, of another below MEDIUM, and from there on
-    multiples of the step. A probe measures all four; these are the allocator's defaults."""
+    """How the allocator rounds sizes. Defaults are PyTorch's; a probe measures all four.
+
+    A block is a multiple of `grain`. A segment has one size in the small pool and another one below MEDIUM;
+    a larger segment is a multiple of `large_step`.
+    """
 
     grain: int = 512
     small_segment: int = 2 * MIB
@@ -40,12 +44,13 @@ class Rounding:
 
 
 class Block:
-    """A piece of a segment, with the pieces before and after it. `shelf` is where it lies when it is free."""
+    """A piece of a segment, linked to the pieces before and after it. `free_list` holds it while it is
+    free."""
 
-    __slots__ = ("address", "after", "before", "is_free", "is_small", "shelf", "size")
+    __slots__ = ("address", "after", "before", "free_list", "is_free", "is_small", "size")
 
-    def __init__(self, address: int, size: int, shelf: Shelf, is_small: bool) -> None:
-        self.address, self.size, self.shelf, self.is_small = address, size, shelf, is_small
+    def __init__(self, address: int, size: int, free_list: FreeList, is_small: bool) -> None:
+        self.address, self.size, self.free_list, self.is_small = address, size, free_list, is_small
         self.is_free = False
         self.before: Block | None = None
         self.after: Block | None = None
@@ -54,59 +59,65 @@ class Block:
 class Pools:
     """The caching allocator of one GPU.
 
-    `allocated` sums the blocks in use, of which some are larger than was asked; `reserved` sums the segments. A stream, or a graph
-    under capture, finds only blocks that were made for it.
+    `allocated` sums the blocks in use, which may be larger than requested; `reserved` sums the segments.
+    Each stream, and each graph under capture, has its own blocks.
     """
 
     def __init__(self, rounding: Rounding | None = None) -> None:
         self.rounding = rounding or Rounding()
         self.allocated = self.reserved = self.most_reserved = 0
-        self._shelves: defaultdict[tuple[str, bool], Shelf] = defaultdict(list)
+        self._free_lists: defaultdict[tuple[str, bool], FreeList] = defaultdict(list)
         self._next_address = 0
 
     def take(self, size: float, stream: str = "") -> Block:
-        """The smallest free block that is large enough, of equal ones the lowest; cut to size where a useful rest is left."""
+        """Allocate the smallest free block that is large enough; split it if the rest is useful."""
         grain = self.rounding.grain
         wanted = -(-int(size) // grain) * grain or grain
         is_small = wanted <= SMALL
-        shelf = self._shelves[stream, is_small]
-        place = bisect_left(shelf, (wanted,))
-        block = shelf.pop(place)[2] if place < len(shelf) else self._take_segment(wanted, shelf, is_small)
+        free_list = self._free_lists[stream, is_small]
+        place = bisect_left(free_list, (wanted,))
+        block = (
+            free_list.pop(place)[2]
+            if place < len(free_list)
+            else self._take_segment(wanted, free_list, is_small)
+        )
         rest = block.size - wanted
         if rest >= grain if is_small else rest > SMALL:
-            self._cut(block, wanted)
+            self._split(block, wanted)
         block.is_free = False
         self.allocated += block.size
         return block
 
     def free(self, block: Block) -> None:
-        """Give a block back to its pool, as one with its free neighbours."""
+        """Return a block to its pool and merge it with the free blocks next to it."""
         self.allocated -= block.size
         before, after = block.before, block.after
         if before is not None and before.is_free:
-            _unshelve(before)
+            _remove_free(before)
             before.size += block.size
             before.after = after
             if after is not None:
                 after.before = before
             block = before
         if after is not None and after.is_free:
-            _unshelve(after)
+            _remove_free(after)
             block.size += after.size
             block.after = after.after
             if block.after is not None:
                 block.after.before = block
         block.is_free = True
-        insort(block.shelf, (block.size, block.address, block))
+        insort(block.free_list, (block.size, block.address, block))
 
     def release(self) -> None:
-        """Give segments without a block in use back to the driver, as torch.cuda.empty_cache does."""
-        for shelf in self._shelves.values():
-            kept = [entry for entry in shelf if entry[2].before is not None or entry[2].after is not None]
-            self.reserved -= sum(size for size, _, _ in shelf) - sum(size for size, _, _ in kept)
-            shelf[:] = kept
+        """Return unused segments to the driver, as torch.cuda.empty_cache does."""
+        for free_list in self._free_lists.values():
+            in_use = [
+                entry for entry in free_list if entry[2].before is not None or entry[2].after is not None
+            ]
+            self.reserved -= sum(size for size, _, _ in free_list) - sum(size for size, _, _ in in_use)
+            free_list[:] = in_use
 
-    def _take_segment(self, wanted: int, shelf: Shelf, is_small: bool) -> Block:
+    def _take_segment(self, wanted: int, free_list: FreeList, is_small: bool) -> Block:
         rules = self.rounding
         size = (
             -(-wanted // rules.large_step) * rules.large_step
@@ -115,24 +126,24 @@ class Pools:
             if is_small
             else rules.medium_segment
         )
-        block = Block(self._next_address, size, shelf, is_small)
+        block = Block(self._next_address, size, free_list, is_small)
         self._next_address += size
         self.reserved += size
         self.most_reserved = max(self.most_reserved, self.reserved)
         return block
 
-    def _cut(self, block: Block, size: int) -> None:
-        rest = Block(block.address + size, block.size - size, block.shelf, block.is_small)
+    def _split(self, block: Block, size: int) -> None:
+        rest = Block(block.address + size, block.size - size, block.free_list, block.is_small)
         rest.before, rest.after = block, block.after
         if rest.after is not None:
             rest.after.before = rest
         block.after, block.size = rest, size
         rest.is_free = True
-        insort(rest.shelf, (rest.size, rest.address, rest))
+        insort(rest.free_list, (rest.size, rest.address, rest))
 
 
 class Heap:
-    """Memory of a CPU: what is asked for, rounded, and no more."""
+    """Memory of a CPU: requested sizes, rounded up."""
 
     def __init__(self) -> None:
         self.allocated = 0
@@ -146,5 +157,5 @@ class Heap:
         self.allocated -= block.size
 
 
-def _unshelve(block: Block) -> None:
-    del block.shelf[bisect_left(block.shelf, (block.size, block.address))]
+def _remove_free(block: Block) -> None:
+    del block.free_list[bisect_left(block.free_list, (block.size, block.address))]

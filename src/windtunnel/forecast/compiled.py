@@ -1,21 +1,20 @@
-"""What a compiler makes of a step: an eager trace in, the trace of the same step under torch.compile out.
+"""A first model of torch.compile: the trace of an eager step in, the trace of the compiled step out.
 
-A first model of Inductor, data to data:
+- Consecutive pointwise ops and reductions of one phase (streaming, reduction, normalisation, softmax, random)
+  become one kernel, named "fused", of at most 64 ops. It reads its inputs once and writes only what is used
+  after it. Tensors that are allocated and freed inside stay in registers: no bytes, no memory.
+- A trace does not name the inputs of an op, so they are inferred. An op reads the tensors that are freed
+  after it, and the largest tensor that the op before it allocated. A forward op that allocates nothing works
+  in place on that tensor. Tensors that live on, such as activations for backward, are still written.
+- Matrix products, convolutions, attention, recurrent calls, lookups, pooling and unknown ops stay library
+  calls.
+- Views and bare allocations are resolved at compile time and vanish. The next op allocates in their place.
+- Forward and backward are one graph each: one module call and one autograd node for each, and one more node
+  for every weight whose gradient is accumulated. The update stays eager.
 
-- Ops that go element by element or reduce (streaming, reductions, normalisation, softmax, random numbers) and follow each other
-  in one phase become one kernel, named "fused". It reads what comes from outside once, writes what is used after it, and keeps
-  the rest in registers: what is born and dead inside moves no bytes and takes no memory. At most 64 ops make a kernel.
-- A trace does not name what an op reads, so this is inferred: an op reads what dies at it, and the largest newborn of the op
-  before it; an op forward that gives birth to nothing works in place on that newborn. What lives on, such as an activation
-  kept for backward, is still written.
-- Products, convolutions, attention, recurrent calls, lookups, pooling and unknown ops stay calls of a library.
-- Views and bare allocations are decided when compiling and vanish; what they gave birth to is born in the next op.
-- One graph forward and one backward: the host calls one module and autograd visits one node for each, and one more for every
-  weight whose gradient it adds up. The update stays eager.
-
-Not modelled: CUDA-graph trees and max-autotune (other modes than the default), recomputing cheap activations rather than keeping
-them (so memory errs on the safe side), reuse of buffers in place, fusing across library calls or side by side, epilogues fused
-into products, graph breaks, and a second pass over data too large for one block that both reduces and reads again.
+Not modelled: CUDA graphs and max-autotune, recomputation of cheap activations (so memory is rather
+overestimated), reuse of buffers, horizontal fusion, epilogues fused into matrix products, graph breaks, and a
+second pass over data that is too large for one block.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from windtunnel.trace import Allocation, Op, Trace
 FUSED = "fused"
 FUSIBLE = frozenset(family.name for family in FAMILIES if family.is_fusible)
 _MOST_FUSED = 64
-_OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but on something else than what came before
+_OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but not on the result of the op before
 
 
 def fuse(trace: Trace) -> Trace:
-    """The same step compiled: the same arithmetic, fewer ops, never more bytes."""
+    """The trace of the compiled step: the same arithmetic, fewer ops, never more bytes."""
     ops: list[Op] = []
-    early: list[int] = []  # born in views that vanished, and not yet in any op
-    late: list[int] = []  # dead in views that vanished before there was an op that could say so
+    early: list[int] = []  # allocated by views that vanished: the next op allocates them
+    late: list[int] = []  # freed by views that vanished before the first op
     for run in _runs(trace.ops):
         if any(op.family != "view" or op.phase == "update" for op in run):
             merged = (
@@ -60,12 +59,16 @@ def fuse(trace: Trace) -> Trace:
     if ops and (early or late):
         ops[-1] = dataclasses.replace(ops[-1], born=(*ops[-1].born, *early), dead=(*ops[-1].dead, *late))
     return dataclasses.replace(
-        trace, ops=tuple(ops), allocations=_kept(trace, ops), module_calls=_graphs(trace), nodes=_nodes(trace)
+        trace,
+        ops=tuple(ops),
+        allocations=_allocations(trace, ops),
+        module_calls=_graphs(trace),
+        nodes=_nodes(trace),
     )
 
 
 def _runs(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Neighbours that can share a kernel, with the views among them; any other op is alone."""
+    """Groups of consecutive ops that can share a kernel, with the views among them; other ops are alone."""
     run: list[Op] = []
     for op in ops:
         full = sum(other.family != "view" for other in run) >= _MOST_FUSED
@@ -81,12 +84,12 @@ def _runs(ops: Sequence[Op]) -> Iterator[list[Op]]:
 
 
 def _vanishes(op: Op) -> bool:
-    """Whether the compiler makes code of its own for this op, or none at all."""
+    """Whether the compiler generates code for this op, or drops it, instead of calling a library."""
     return op.phase != "update" and (op.family == "view" or op.family in FUSIBLE)
 
 
 def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Allocation]) -> Op:
-    """One op for all of a run."""
+    """The fused op of a group."""
     work = [op for op in run if op.family != "view"]
     born = [*early, *(name for op in run for name in op.born)]
     dead = [name for op in run for name in op.dead]
@@ -111,10 +114,10 @@ def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Al
 def _traffic(
     run: Sequence[Op], early: Sequence[int], inside: set[int], sizes: Mapping[int, float]
 ) -> tuple[float, float]:
-    """Bytes that a fused run still reads from memory and writes to it; `inside` never get there."""
+    """Bytes that a fused group reads and writes. Tensors in `inside` stay in registers."""
     read = written = 0.0
-    filled = dict.fromkeys(early, False)  # newborns, and whether anything was written to them
-    last: int | None = None  # what the op before most likely hands on
+    filled = dict.fromkeys(early, False)  # tensors of the group, and whether they were written to
+    last: int | None = None  # the result of the op before
     for op in run:
         filled |= dict.fromkeys(op.born, op.written_bytes > 0)
         if op.family == "view":
@@ -138,13 +141,14 @@ def _traffic(
 
 
 def _target(op: Op, last: int | None, filled: Mapping[int, bool], sizes: Mapping[int, float]) -> int | None:
-    """The newborn that an op without births of its own writes to, if it is one: an empty one that has the size, else the last."""
+    """The tensor of the group that an op without a new result writes to: an empty one of its size, else the
+    last."""
     empty = next(
         (name for name, full in filled.items() if not full and sizes[name] == op.written_bytes), None
     )
     if empty is not None or last is None:
         return empty
-    # Going back, autograd adds to gradients in place, which are no newborns.
+    # In backward, autograd accumulates gradients in place, and these are not tensors of the group.
     in_place = (
         op.phase == "forward" and not op.name.endswith(_OVERWRITING) and sizes[last] >= op.written_bytes
     )
@@ -152,7 +156,7 @@ def _target(op: Op, last: int | None, filled: Mapping[int, bool], sizes: Mapping
 
 
 def _shape(work: Sequence[Op]) -> tuple[int, ...]:
-    """Elements, layout and tensors read, as for any streaming op; the widest op of the run counts.
+    """Elements, layout and number of inputs, as of any streaming op: the largest of the group.
 
     Empty if the sizes of one op are unknown, so that the pricer can say so.
     """
@@ -171,7 +175,7 @@ def _shape(work: Sequence[Op]) -> tuple[int, ...]:
 
 
 def _common(modules: Iterable[str]) -> str:
-    """The path of the module that holds all of them."""
+    """The path of the innermost module that contains all of them."""
     shared = [
         pieces[0]
         for pieces in itertools.takewhile(
@@ -181,17 +185,17 @@ def _common(modules: Iterable[str]) -> str:
     return ".".join(shared)
 
 
-def _kept(trace: Trace, ops: Sequence[Op]) -> dict[int, Allocation]:
+def _allocations(trace: Trace, ops: Sequence[Op]) -> dict[int, Allocation]:
     alive = {*trace.held, *(name for op in ops for name in op.born)}
     return {name: allocation for name, allocation in trace.allocations.items() if name in alive}
 
 
 def _graphs(trace: Trace) -> int:
-    """A compiled graph is one call for the host; each backward has one before it."""
+    """Module calls: one compiled graph before each backward."""
     return min(trace.module_calls, max(1, trace.backward_calls))
 
 
 def _nodes(trace: Trace) -> int:
-    """A compiled graph is one node for autograd, which then still adds up each weight's gradient."""
+    """Autograd nodes: one for the compiled graph and one for each weight whose gradient is accumulated."""
     gradients = sum(allocation.part == "gradients" for allocation in trace.allocations.values())
     return min(trace.nodes, trace.backward_calls * (1 + gradients))

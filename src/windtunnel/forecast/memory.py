@@ -1,4 +1,7 @@
-"""Bytes over the step: the third reading of the trace. Births and deaths are played to the allocator as a warm process would."""
+"""The memory of a step: the allocations of a trace replayed through a model of the allocator.
+
+The replay runs two steps, because a warm process finds the optimizer's state and a filled cache.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 from windtunnel.units import MIB
 
-# cuBLAS keeps a workspace for each thread and stream that calls it, and backward has a thread of its own: 32 MiB on Hopper and
-# later, less before.
+# cuBLAS keeps a workspace for each thread and stream that calls it, and backward runs in its own thread.
+# 32 MiB on Hopper and later, less on older GPUs.
 _MATRIX_WORKSPACE = 32 * MIB
 # What the driver and the framework's kernels take before the first tensor.
 _CONTEXT = 700 * MIB
-# Kept free when asking whether a step fits, as a share of what the allocator takes: where segments come to lie, and what
-# libraries take for themselves, is not known to the last byte.
+# A step fits only if this share of the reserved bytes stays free: the addresses of segments and the memory of
+# libraries are not known to the last byte.
 _SPARE = 0.03
-# More of it where nobody has said what the ops need beside their tensors. A convolution's workspace depends on the algorithm
-# chosen: up to three times what the largest one moves, in VGG-16 on an H200.
-_BLIND_SPARE = 0.1
-_CONVOLUTION_ROOM = 3.0
-_STEPS = 2  # the first makes the optimiser's state and fills the cache, the second finds them
+# The share if the workspaces of ops are unknown. A convolution's workspace depends on its algorithm: up to
+# three times the bytes that the largest convolution moves (VGG-16 on an H200).
+_SPARE_WITHOUT_WORKSPACES = 0.1
+_CONVOLUTION_WORKSPACE = 3.0
+_STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory(Memory):
-    """The memory of a step that was never run. `spare_bytes` is no part of what it takes, but must be left for it to fit."""
+    """The memory of a forecast step. `spare_bytes` are not used by the step but must stay free."""
 
     spare_bytes: float = 0.0
 
@@ -45,7 +48,7 @@ def account(
     workspace: Sequence[float] | None = None,
     rounding: Rounding | None = None,
 ) -> DeviceMemory:
-    """The fullest moment of a warm process's steps, what fills it, and what the allocator has taken by then.
+    """Peak memory of a warm step, its parts, and what the allocator has reserved.
 
     `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
     """
@@ -69,14 +72,12 @@ def account(
         reserved_bytes=float(pools.most_reserved),
         context_bytes=float(_CONTEXT),
         capacity_bytes=machine.device.memory_bytes,
-        spare_bytes=_BLIND_SPARE * pools.most_reserved + _convolution_workspace(trace)
-        if workspace is None
-        else _SPARE * pools.most_reserved,
+        spare_bytes=_spare_bytes(trace, pools.most_reserved, workspace is not None),
     )
 
 
 def _run_eagerly(replay: _Replay, ahead: int) -> None:
-    """Batches fetched ahead lie on the copying stream, as many as are waiting and the one in use."""
+    """Prefetched batches are allocated on the copy stream: those that wait and the one in use."""
     replay.hold("weights")
     for copy in range(ahead + 1):
         replay.hold("data", stream="copy" if ahead else "", copy=copy)
@@ -85,7 +86,10 @@ def _run_eagerly(replay: _Replay, ahead: int) -> None:
 
 
 def _capture(replay: _Replay, pools: Pools) -> None:
-    """Warm-up runs on a stream of its own, whose gradients live until the captured step frees them; that one has its own pool."""
+    """Warm up on another stream, then capture into a private pool, as torch.cuda.graph does.
+
+    Gradients of the warm-up stay allocated until the captured step frees them.
+    """
     replay.hold("weights", "data")
     for _ in range(_STEPS):
         replay.step("warm-up")
@@ -94,7 +98,7 @@ def _capture(replay: _Replay, pools: Pools) -> None:
 
 
 class _Replay:
-    """Plays steps of a trace to an allocator and remembers the fullest moment, part by part."""
+    """Replays steps of a trace on an allocator and remembers the peak with its parts."""
 
     def __init__(
         self, trace: Trace, store: Pools | Heap, workspace: Sequence[float] | None, matrix_workspace: int = 0
@@ -120,44 +124,45 @@ class _Replay:
         ]
 
     def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
-        """Take what is there between steps for the sake of `parts`; a further `copy` lies beside the first."""
+        """Allocate what exists between steps for these `parts`; each `copy` has its own memory."""
         for name in self._held:
             size, part = self._allocations[name]
             if part in parts:
                 self._take((name, copy) if copy else name, size, part, stream)
 
     def step(self, stream: str = "") -> None:
-        """One step. It frees what the last one left; the first makes the optimiser's state when it comes to the update."""
+        """Replay one step. It frees what the step before left. The first one creates the optimizer's
+        state."""
         self._free(self._born)
         if self._is_warm:
-            self._take_missing(stream)
+            self._take_state(stream)
         for op, need in self._ops:
             if op.phase == "update" and not self._is_warm:
-                self._take_missing(stream)
+                self._take_state(stream)
             for name in op.born:
                 self._take(name, *self._allocations[name], stream)
             if op.family == "matmul" and self._matrix_workspace:
                 self._take_matrix_workspace(stream, op.phase == "backward")
             if need:
                 self._take("need", need, "workspace", stream)
-            self._note_peak()
+            self._update_peak()
             if need:
                 self._free(("need",))
             if op.dead:
                 self._free(op.dead)
         if not self._is_warm:
-            self._take_missing(stream)
-        self._note_peak()
+            self._take_state(stream)
+        self._update_peak()
 
     def peak_parts(self) -> dict[str, float]:
         return {part: float(size) for part, size in self._peak_parts.items() if size}
 
-    def _note_peak(self) -> None:
+    def _update_peak(self) -> None:
         if self._store.allocated > self.peak:
             self.peak, self._peak_parts = self._store.allocated, dict(self._parts)
 
-    def _take_missing(self, stream: str) -> None:
-        """All that a step finds when it begins, once there was a first one."""
+    def _take_state(self, stream: str) -> None:
+        """Allocate what a warm step finds and the first step did not: the optimizer's state."""
         self._is_warm = True
         for name in self._held:
             if name not in self._blocks:
@@ -176,13 +181,15 @@ class _Replay:
 
     def _free(self, keys: Iterable[Hashable]) -> None:
         for key in keys:
-            found = self._blocks.pop(key, None)
-            if found is not None:
-                block, part = found
+            entry = self._blocks.pop(key, None)
+            if entry is not None:
+                block, part = entry
                 self._parts[part] -= block.size
                 self._store.free(block)
 
 
-def _convolution_workspace(trace: Trace) -> float:
+def _spare_bytes(trace: Trace, reserved: int, knows_workspaces: bool) -> float:
+    if knows_workspaces:
+        return _SPARE * reserved
     moved = (op.read_bytes + op.written_bytes for op in trace.ops if op.family == "convolution")
-    return _CONVOLUTION_ROOM * max(moved, default=0.0)
+    return _SPARE_WITHOUT_WORKSPACES * reserved + _CONVOLUTION_WORKSPACE * max(moved, default=0.0)

@@ -1,1 +1,5 @@
-"""Small recurrent networks, forward, backward and update fused into one call: see `settings` for the equations, `train` for the way in."""
+"""Small recurrent networks whose forward, backward and update run as one call.
+
+`settings` states the equations, `train` trains one network, `many` trains several at once, and `module` is
+the PyTorch module.
+"""

@@ -1,6 +1,7 @@
-"""Whole epochs of one network in one call each, from a module's weights and back to them, with a state that can be saved between.
+"""Whole epochs of one `FusedRNN` in one call each, with an optimiser state that can be saved in between.
 
-It stands where a training loop has its optimiser: `run` is an epoch, `state_dict` and `load_state_dict` are those of an optimiser.
+`Epochs` takes the place of the optimiser in a training loop: `run` is one epoch, and `state_dict` and
+`load_state_dict` are those of an optimiser.
 """
 
 from __future__ import annotations
@@ -12,186 +13,182 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadInput
-from windtunnel.fused import cpu
-from windtunnel.fused.captured import Captured, capture
+from windtunnel.fused.captured import GraphTrainer, try_capture
+from windtunnel.fused.cpu import CompiledEngine
 from windtunnel.fused.module import FusedRNN
-from windtunnel.fused.settings import NAMES, Array, Examples, Optimizer, Weights
-from windtunnel.fused.train import engine_for
-from windtunnel.fused.wide import WideEngine
+from windtunnel.fused.settings import WEIGHT_NAMES, Array, Examples, Optimizer, Weights
+from windtunnel.fused.torch_engine import TorchEngine
+from windtunnel.fused.train import TrainingRun, engine_for
 
 
 class _Runner(Protocol):
-    """One epoch on one unit; `state` shares its memory with the engine's."""
+    """One network on one device; the tensors of `state` share the memory of the engine."""
 
     def run(self, weights: dict[str, Tensor], order: Array) -> Array: ...
     def weights(self) -> dict[str, Tensor]: ...
     def state(self) -> dict[str, Tensor]: ...
-    def steps(self) -> int: ...
-    def set_steps(self, done: int) -> None: ...
+    def updates_done(self) -> int: ...
+    def set_updates_done(self, count: int) -> None: ...
 
 
 class Epochs:
-    """The fused engine with its optimiser's momenta, for all examples in full mini-batches."""
+    """The fused engine with its optimiser state; an epoch trains on all full mini-batches."""
 
     def __init__(self, runner: _Runner, count: int, batch: int) -> None:
         self._runner, self._count, self._batch = runner, count, batch
 
     @classmethod
     def of(cls, model: FusedRNN, examples: Examples, *, optimizer: Optimizer, batch: int) -> Epochs | None:
-        """For the unit the module lies on, or None where the network has noise or this PyTorch cannot capture its step."""
+        """For the device of the module. None if the network has noise or PyTorch cannot capture its step."""
         network = model.network
         if network.input_noise or network.recurrent_noise:
             return None
-        given = examples.checked(network)
-        count, n_steps = given.inputs.shape[:2]
+        checked = examples.checked(network)
+        count = len(checked.inputs)
         if not 1 <= batch <= count:
             raise BadInput(
                 f"fused training: a batch of {batch} from {count} examples.",
                 hint=f"Use a batch of 1 to {count}.",
             )
-        if model.w_in.device.type == "cpu":
-            runner: _Runner = _OnCPU(
-                engine_for(network, _weights(model), n_steps=n_steps, batch=batch, optimizer=optimizer), given
-            )
-            return cls(runner, count, batch)
-        from windtunnel.fused import cuda
-        from windtunnel.fused.many import Job
-
-        if model.w_in.device.type != "cuda":
-            return None
-        constrained = any(
-            value is not None
-            for value in (network.mask_in, network.mask_rec, network.mask_out, network.signs)
+        run = TrainingRun(
+            network=network, examples=checked, weights=_weights(model), optimizer=optimizer, batch=batch
         )
-        job = Job(network=network, examples=given, weights=_weights(model), optimizer=optimizer, batch=batch)
-        if not constrained and not cuda.refusal(network, n_steps):
-            return cls(_InBlock(job), count, batch)
-        captured = capture(job)
-        return None if captured is None else cls(_InGraph(captured), count, batch)
+        runner = _runner_for(run, next(model.parameters()).device.type)
+        return None if runner is None else cls(runner, count, batch)
 
     def run(self, model: FusedRNN, order: Tensor) -> Tensor:
-        """One epoch in this order of examples; the module's weights become those after it. Returns the loss of each step.
+        """Trains the module for one epoch, in this order of examples, and returns the loss of each step.
 
-        Fewer losses come back when one is not finite: it is the last.
+        If a loss is not finite it is the last one returned.
         """
         updates = self._count // self._batch
         rows = order.numpy()[: updates * self._batch].reshape(updates, self._batch)
-        losses = self._runner.run({name: getattr(model, name).detach() for name in NAMES}, rows)
+        losses = self._runner.run({name: getattr(model, name).detach() for name in WEIGHT_NAMES}, rows)
         with torch.no_grad():
             for name, value in self._runner.weights().items():
                 getattr(model, name).copy_(value)
         return torch.from_numpy(np.ascontiguousarray(losses))
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self._runner.steps(),
-            **{name: value.detach().cpu().clone() for name, value in self._runner.state().items()},
-        }
+        state = {name: value.detach().cpu().clone() for name, value in self._runner.state().items()}
+        return {"steps": self._runner.updates_done(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        held = self._runner.state()
-        for name, value in held.items():
+        own = self._runner.state()
+        for name, value in own.items():
             if name not in state or state[name].shape != value.shape:
+                saved = tuple(state[name].shape) if name in state else None
                 raise BadInput(
-                    f"A saved fused training has {name} of shape {tuple(state[name].shape) if name in state else None}, this one of {tuple(value.shape)}.",
-                    hint="Go on where it began, with the same device and engine, or begin anew with --fresh.",
+                    f"The saved state of the fused engine has {name} of shape {saved}, "
+                    f"this engine of {tuple(value.shape)}.",
+                    hint="Resume on the device and with the engine that began, or start again with --fresh.",
                 )
-        for name, value in held.items():
+        for name, value in own.items():
             value.copy_(state[name])
-        self._runner.set_steps(int(state["steps"]))
+        self._runner.set_updates_done(int(state["steps"]))
 
 
-class _OnCPU:
-    def __init__(self, engine: Any, examples: Examples) -> None:
-        self._engine, self._examples, self._done = engine, examples, 0
+def _runner_for(run: TrainingRun, device: str) -> _Runner | None:
+    if device == "cpu":
+        return _CpuRunner(run)
+    if device != "cuda":
+        return None
+    from windtunnel.fused import cuda
+
+    if not run.network.constrained and not cuda.refusal(run.network, run.examples.inputs.shape[1]):
+        return _BlockRunner(run)
+    captured = try_capture(run)
+    return None if captured is None else _GraphRunner(captured)
+
+
+class _CpuRunner:
+    def __init__(self, run: TrainingRun) -> None:
+        self._examples, self._updates_done = run.examples, 0
+        engine = engine_for(
+            run.network,
+            run.initial_weights(),
+            n_steps=run.examples.inputs.shape[1],
+            batch=run.batch,
+            optimizer=run.optimizer,
+        )
+        assert isinstance(engine, CompiledEngine | TorchEngine)
+        self._engine = engine
 
     def run(self, weights: dict[str, Tensor], order: Array) -> Array:
-        self._engine.put(Weights(**{name: value.numpy() for name, value in weights.items()}))
-        losses: Array = self._engine.train(self._examples, order)
-        self._done += len(losses)
+        self._engine.set_weights(Weights(**{name: value.numpy() for name, value in weights.items()}))
+        losses = self._engine.train(self._examples, order)
+        self._updates_done += len(losses)
         return losses
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: torch.from_numpy(value) for name, value in self._engine.weights().named().items()}
+        return {name: torch.from_numpy(value) for name, value in self._engine.weights().as_dict().items()}
 
     def state(self) -> dict[str, Tensor]:
-        """Momenta by the names of the weights, laid out alike whichever engine has them."""
-        found: dict[str, Tensor] = {}
-        for order in ("first", "second"):
-            places = (
-                getattr(self._engine, f"_{order}")
-                if isinstance(self._engine, WideEngine)
-                else self._in_block(order)
-            )
-            found |= {f"{order} {name}": value for name, value in places.items()}
-        return found
-
-    def _in_block(self, order: str) -> dict[str, Tensor]:
+        """The moments by weight, under the same names for both engines."""
         return {
-            name: torch.from_numpy(value)
-            for name, value in self._engine._places(self._engine._held[order]).items()
+            f"{order} {name}": torch.from_numpy(value)
+            for order in ("first", "second")
+            for name, value in self._engine.moments(order).items()
         }
 
-    def steps(self) -> int:
-        return self._done
+    def updates_done(self) -> int:
+        return self._updates_done
 
-    def set_steps(self, done: int) -> None:
-        self._done = done
-        if isinstance(self._engine, cpu.Engine):
-            self._engine._hyper("power1", self._engine.optimizer.beta1**done)
-            self._engine._hyper("power2", self._engine.optimizer.beta2**done)
-        else:
-            self._engine._number = done
+    def set_updates_done(self, count: int) -> None:
+        self._updates_done = count
+        self._engine.set_updates_done(count)
 
 
-class _InBlock:
-    """One network in the kernel that trains many. Its momenta lie as its threads hold them, so they go on only on a GPU."""
+class _BlockRunner:
+    """One network in the kernel that trains many.
 
-    def __init__(self, job: Any) -> None:
+    The moments have the layout of the kernel's threads, so a training that began here resumes only on a GPU.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
         from windtunnel.fused import cuda
 
-        self._pack, self._unpack = cuda._pack, cuda._unpack
-        self._batch = cuda.Batch([job])
+        self._cuda, self._trainer = cuda, cuda.BlockTrainer([run])
 
     def run(self, weights: dict[str, Tensor], order: Array) -> Array:
-        self._batch.flat[0].copy_(self._pack(weights, None))
-        return np.asarray(self._batch.run(*self._batch.place([order]))[0].cpu().numpy())
+        self._trainer.flat_weights[0].copy_(self._cuda.flatten_weights(weights))
+        return np.asarray(self._trainer.run(*self._trainer.upload([order]))[0].cpu().numpy())
 
     def weights(self) -> dict[str, Tensor]:
-        return self._unpack(self._batch.flat[0], self._batch.network)
+        return self._cuda.unflatten_weights(self._trainer.flat_weights[0], self._trainer.network)
 
     def state(self) -> dict[str, Tensor]:
-        return {"momenta": self._batch.states}
+        return {"momenta": self._trainer.moments}
 
-    def steps(self) -> int:
-        return self._batch.done
+    def updates_done(self) -> int:
+        return self._trainer.updates_done
 
-    def set_steps(self, done: int) -> None:
-        self._batch.done = done
+    def set_updates_done(self, count: int) -> None:
+        self._trainer.updates_done = count
 
 
-class _InGraph:
-    """One network whose step is a captured graph."""
+class _GraphRunner:
+    """One network whose step is a CUDA graph."""
 
-    def __init__(self, captured: Captured) -> None:
-        self._captured = captured
+    def __init__(self, trainer: GraphTrainer) -> None:
+        self._trainer = trainer
 
     def run(self, weights: dict[str, Tensor], order: Array) -> Array:
-        self._captured.put(weights)
-        return np.asarray(self._captured.run(order).cpu().numpy())
+        self._trainer.set_weights(weights)
+        return np.asarray(self._trainer.run(order).cpu().numpy())
 
     def weights(self) -> dict[str, Tensor]:
-        return self._captured.weights()
+        return self._trainer.weights()
 
     def state(self) -> dict[str, Tensor]:
-        return self._captured.state()
+        return self._trainer.state()
 
-    def steps(self) -> int:
-        return int(self._captured.done)
+    def updates_done(self) -> int:
+        return int(self._trainer.updates_done)
 
-    def set_steps(self, done: int) -> None:
-        self._captured.done.fill_(done)
+    def set_updates_done(self, count: int) -> None:
+        self._trainer.updates_done.fill_(count)
 
 
 def _weights(model: FusedRNN) -> Weights:
-    return Weights(**{name: getattr(model, name).detach().cpu().numpy() for name in NAMES})
+    return Weights(**{name: getattr(model, name).detach().cpu().numpy() for name in WEIGHT_NAMES})

@@ -1,16 +1,21 @@
-// A small recurrent network held by one block of threads: forward, backward through time, clipping and update without another launch.
+// One thread block holds a small recurrent network: forward, backward through time, clipping and update
+// need no further launch.
 //
-// Compiled at run time with R, NI, NO (units, inputs, outputs), UNITS and LANES (below), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross
-// entropy) and MODE (0: train over many updates, 1: forward of a batch, 2: backward of a batch) set. In mode 0 a block is a network; in
-// modes 1 and 2 it is one example of one network.
+// cuda.py compiles this file at run time with these macros: R, NI, NO (hidden units, inputs, outputs), UNITS
+// and LANES (below), ACT (0 relu, 1 sigmoid, 2 tanh), LEAKY, CROSS (cross entropy) and MODE (0: train over
+// many updates, 1: forward of a batch, 2: backward of a batch). In mode 0 a block is one network; in modes 1
+// and 2 it is one example of one network.
 //
-// A group of LANES threads (1, 2, 4, 8) holds UNITS units (1 to LANES). Each of its lanes keeps its share of what the units listen to (the states
-// and inputs of the step before, in one row z) in registers, v; of what they speak to, w; and the gradient of v. Shared memory holds the
-// rows z of all timesteps. So a timestep is a row of products, a few shuffles and one barrier, and nothing is read from far away. More
-// units to a group read less of z, more lanes need fewer registers and more shuffles; which is quickest was measured (cuda.py, `_shape`).
+// A group of LANES threads (1, 2, 4 or 8) holds UNITS hidden units (1 to LANES). Each lane keeps in
+// registers its share of the incoming weights of these units (v: from the states of the step before and
+// the inputs, which form one row z), of the outgoing weights (w) and of the gradient of v. Shared memory
+// holds the rows z of all timesteps. A timestep is then a row of products, a few shuffles and one barrier,
+// without global memory. With more units per group the block reads less of z; with more lanes it needs
+// fewer registers and more shuffles. The fastest combination was measured (benchmarks/shapes.py; cuda.py,
+// `thread_layout`).
 
-#define VEC (LANES == 8 ? 2 : 4)  // floats read at once
-#define BESIDE (32 / LANES)       // groups in a warp
+#define VEC (LANES == 8 ? 2 : 4)  // floats per vector load
+#define BESIDE (32 / LANES)       // groups per warp
 #define GROUPS (((R + UNITS - 1) / UNITS + BESIDE - 1) / BESIDE * BESIDE)
 #define ROWS (GROUPS * UNITS)
 #define THREADS (GROUPS * LANES)
@@ -20,11 +25,11 @@
 #define ZP ((Z + STRIDE - 1) / STRIDE * STRIDE)
 #define RP ((R + STRIDE - 1) / STRIDE * STRIDE)
 #define SENT (RP > ROWS ? RP : (ROWS + 3) / 4 * 4)
-#define WIDE (RP + VEC)  // of a row on its way to being turned: fewer lanes meet in one bank
+#define WIDE (RP + VEC)  // row stride of the transpose buffer; the padding avoids bank conflicts
 #define NV (ZP / LANES)
 #define NW (RP / LANES)
 #define KO ((NO + LANES - 1) / LANES)
-#define CHAINS (UNITS >= 4 ? 1 : 4 / UNITS)  // sums that can be under way at once
+#define CHAINS (UNITS >= 4 ? 1 : 4 / UNITS)  // independent accumulators per product
 #define SLOTS (UNITS * (NV + KO) + 1 + KO)
 #define P_REC (NI * R)
 #define P_BIAS (P_REC + R * R)
@@ -39,20 +44,22 @@
 #define BARRIER __syncthreads()
 #endif
 
-// Unit u of a group is group + u * GROUPS; a lane ends up with the sum of the one its lowest bits name.
+// Unit u of a group is unit group + u * GROUPS of the network. After a reduction each lane holds the sum
+// of one unit, given by the lowest bits of the lane.
 #define OWN(lane) ((lane) & (UNITS - 1))
-// Place i of a lane's share is place PLACE(i) of the row.
+// Element i of a lane's share is element PLACE(i, lane) of the row.
 #define PLACE(i, lane) (((i) / VEC * LANES + (lane)) * VEC + (i) % VEC)
 
-struct Own {  // what a thread holds of its network
+struct Own {  // the part of the network that one thread holds
     float v[UNITS][NV], w[UNITS][NW], dv[UNITS][NV];
     float out[UNITS][KO], dout[UNITS][KO];
-    float bias, dbias;            // of the lane's own unit
-    float last[KO], dlast[KO];    // bias of the outputs, alike in every group
+    float bias, dbias;            // of the unit of this lane
+    float last[KO], dlast[KO];    // bias of the outputs, the same in every group
 };
 
+// Load a lane's share of a row; `begin` is its first element.
 template <int N>
-__device__ __forceinline__ void take(float (&share)[N], const float* begin) {  // from a row, beginning where the lane's share does
+__device__ __forceinline__ void take(float (&share)[N], const float* begin) {
 #pragma unroll
     for (int k = 0; k < N / VEC; k++) {
 #if VEC == 4
@@ -79,7 +86,8 @@ __device__ __forceinline__ float product(const float (&a)[N], const float (&b)[N
     return sums[0];
 }
 
-// Each unit's sum over the lanes: those of two units are exchanged and added at once, so that each lane is left with its own unit's.
+// The sum of each unit over the lanes. Each shuffle exchanges the sums of two units, so that every lane
+// ends with the sum of its own unit.
 __device__ __forceinline__ float gather(float (&sums)[UNITS], int lane) {
 #pragma unroll
     for (int apart = 1; apart < UNITS; apart *= 2) {
@@ -105,7 +113,7 @@ __device__ __forceinline__ float activate(float a) {
 #endif
 }
 
-__device__ __forceinline__ float slope_of(float r) {  // of the activation, from its value
+__device__ __forceinline__ float slope_of(float r) {  // derivative of the activation, from its value
 #if ACT == 0
     return r > 0.0f ? 1.0f : 0.0f;
 #elif ACT == 1
@@ -115,7 +123,8 @@ __device__ __forceinline__ float slope_of(float r) {  // of the activation, from
 #endif
 }
 
-__device__ __forceinline__ void fetch(float* there, const float* here) {  // global to shared memory, beside other work
+// Asynchronous copy from global to shared memory.
+__device__ __forceinline__ void fetch(float* there, const float* here) {
     unsigned address = (unsigned)__cvta_generic_to_shared(there);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(here));
 }
@@ -184,7 +193,8 @@ __device__ void clear(Own& own) {
     own.dbias = 0.0f;
 }
 
-// States of all timesteps into the rows z; `rates` keeps the activation where leaking hides it in the state.
+// Writes the states of all timesteps into the rows z. `rates` keeps the activations of leaky units, which
+// cannot be recovered from the state.
 __device__ __forceinline__ void go_forward(Own& own, float* z, float* rates, const float* noise, float leak, int n_steps, int group, int lane) {
     int mine = group + OWN(lane) * GROUPS;
     bool writes = lane < UNITS && mine < R;
@@ -211,14 +221,14 @@ __device__ __forceinline__ void go_forward(Own& own, float* z, float* rates, con
     }
 }
 
-// The outputs of all timesteps; each group of lanes takes every GROUPS-th of them.
+// Computes the outputs of all timesteps; each group computes every GROUPS-th output.
 __device__ __forceinline__ void read_out(const float* z, const float* turned, const float* last, float* outputs, int n_steps, int group, int lane) {
     for (int begin = 0; begin < n_steps * NO; begin += GROUPS) {
         bool real = begin + group < n_steps * NO;
         int place = real ? begin + group : 0, t = place / NO, o = place % NO;
         float row[NW], weight[NW];
         take(row, z + (t + 1) * ZP + lane * VEC);
-        take(weight, turned + o * RP + lane * VEC);  // where a row's inputs begin, the weights are 0
+        take(weight, turned + o * RP + lane * VEC);  // the weights are 0 where the row holds inputs
         float found = product(row, weight, 0.0f);
 #pragma unroll
         for (int apart = 1; apart < LANES; apart *= 2) found += __shfl_xor_sync(EVERYONE, found, apart);
@@ -226,7 +236,7 @@ __device__ __forceinline__ void read_out(const float* z, const float* turned, co
     }
 }
 
-// What one timestep adds to the gradient of v.
+// Adds one timestep to the gradient of v.
 __device__ __forceinline__ void add_outer(Own& own, const float (&row)[NV], const float* drives) {
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
@@ -236,8 +246,10 @@ __device__ __forceinline__ void add_outer(Own& own, const float (&row)[NV], cons
     }
 }
 
-// From the slopes at the outputs to all gradients, last timestep first. A timestep's share of the gradient of v is added one timestep later,
-// while that one waits for what the others send; its row is read before the barrier, so that no shuffle stands behind it.
+// From the gradients of the outputs (`slopes`) to all gradients, last timestep first. The contribution of
+// a timestep to the gradient of v is added one timestep later, which hides latency: that timestep waits
+// for the gradients of the other units. Its row is loaded before the barrier, so that no shuffle has to
+// wait for it.
 __device__ __forceinline__ void go_back(
     Own& own, const float* z, const float* rates, const float* slopes, float* sent, float* kept, float leak, int n_steps, int group, int lane) {
     int mine = group + OWN(lane) * GROUPS;
@@ -295,7 +307,8 @@ __device__ __forceinline__ void go_back(
     add_outer(own, row, later + group);
 }
 
-__device__ __forceinline__ float2 over_block(float2 value, float2* shelf) {  // the sums over all threads, for all of them
+// Sums over the block; every thread gets them.
+__device__ __forceinline__ float2 over_block(float2 value, float2* shelf) {
 #pragma unroll
     for (int apart = 16; apart; apart /= 2) {
         value.x += __shfl_xor_sync(EVERYONE, value.x, apart);
@@ -332,8 +345,9 @@ __device__ __forceinline__ void read_out_weights(Own& own, float* turned, float*
 
 enum { PLAIN, MOMENTUM, ADAM };
 
-struct Rule {  // of the optimiser, for one update
-    float rate, momentum, beta1, beta2, eps, scale, first, second;  // `first` and `second` undo Adam's start from 0
+struct Rule {  // constants of the optimiser for one update
+    // `first`, `second`: Adam's bias corrections.
+    float rate, momentum, beta1, beta2, eps, scale, first, second;
 };
 
 template <int KIND>
@@ -374,7 +388,7 @@ __device__ __forceinline__ void renew(Own& own, float* state, const Rule& rule, 
     for (int k = 0; k < KO; k++) own.last[k] = renewed<KIND>(own.last[k], own.dlast[k], state + (1 + k) * THREADS, rule);
 }
 
-// hyper: rate, momentum, beta1, beta2, eps, clip, leak, is Adam.
+// hyper: rate, momentum, beta1, beta2, eps, clip, leak, 1 for Adam.
 __device__ __forceinline__ void update(Own& own, float* state, const float* hyper, float length, int number, int group, int lane, float* square) {
     Rule rule = {hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], fminf(1.0f, hyper[5] / (length + 1e-6f)), 1.0f, 1.0f};
     if (hyper[7] > 0.0f) {
@@ -388,7 +402,8 @@ __device__ __forceinline__ void update(Own& own, float* state, const float* hype
     }
 }
 
-__device__ __forceinline__ float length_of_gradient(Own& own, int group, int lane) {  // squared, this thread's share of it
+// This thread's part of the squared norm of the gradient.
+__device__ __forceinline__ float length_of_gradient(Own& own, int group, int lane) {
     float sums[4] = {lane < UNITS ? own.dbias * own.dbias : 0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < KO; k++)
@@ -410,11 +425,12 @@ __device__ __forceinline__ void fetch_example(float* inputs, float* targets, con
     asm volatile("cp.async.commit_group;");
 }
 
-__device__ __forceinline__ void lay_inputs(float* z, const float* inputs, int n_steps) {  // behind the states of their timestep
+// Copies the inputs into the rows z, after the states of their timestep.
+__device__ __forceinline__ void lay_inputs(float* z, const float* inputs, int n_steps) {
     for (int i = threadIdx.x; i < n_steps * NI; i += THREADS) z[i / NI * ZP + R + i % NI] = inputs[i];
 }
 
-// Outputs become slopes in place; returns this thread's share of the loss.
+// Replaces the outputs by the gradients of the loss; returns this thread's part of the loss.
 __device__ __forceinline__ float compare(float* outputs, const float* targets, const float* mask, float norm, int n_steps) {
     float loss = 0.0f;
 #if CROSS
@@ -478,7 +494,7 @@ fused(float* weights, float* states, const float* hypers, const float* all_input
     __syncthreads();
     int side = 0;
     for (int number = 0; number < updates; number++) {
-        float2 found = make_float2(0.0f, 0.0f);  // squared length of the gradient, loss
+        float2 found = make_float2(0.0f, 0.0f);  // squared norm of the gradient, loss
         float norm = norms[number];
         clear(own);
         for (int member = 0; member < batch; member++) {
@@ -493,7 +509,7 @@ fused(float* weights, float* states, const float* hypers, const float* all_input
             asm volatile("cp.async.wait_all;");
             example = next;
             side ^= 1;
-            if (member + 1 < batch) {  // else the update has a barrier before and behind it
+            if (member + 1 < batch) {  // after the last example the update has its own barriers
                 BARRIER;
                 lay_inputs(z, inputs + side * n_steps * NI, n_steps);
                 BARRIER;
@@ -513,7 +529,7 @@ fused(float* weights, float* states, const float* hypers, const float* all_input
     store(own.v, own.out, own.bias, own.last, weights, group, lane);
 }
 
-#else  // one example of a batch, for autograd
+#else  // modes 1 and 2, for autograd: one example of a batch
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fused(const float* weights, const float* all_inputs, const float* noises, float* all_outputs, float* all_states, float* all_rates, const float* all_slopes,

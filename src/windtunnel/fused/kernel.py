@@ -1,77 +1,82 @@
-"""The fused engine's machine code, put together: whole epochs in one call, and forward and backward by themselves for autograd."""
+"""Builds the CPU kernels: whole epochs in one call, or forward and backward separately for autograd."""
 
 from __future__ import annotations
 
 import functools
 import threading
+from typing import Literal
 
-from windtunnel.fused.emit import F32, Compiled, Value
-from windtunnel.fused.layout import SLOTS, Spec
-from windtunnel.fused.sweep import Sweep
-from windtunnel.fused.update import Update
+from windtunnel.fused.emit import F32, CompiledModule, Value
+from windtunnel.fused.layout import ARGUMENTS, KernelSpec
+from windtunnel.fused.time_loop import TimeLoop
+from windtunnel.fused.update import WeightUpdate
 
-_ONE_AT_A_TIME = threading.Lock()  # LLVM's target machine is shared, and cannot serve two threads at once
+Part = Literal["train", "module"]
+_COMPILER_LOCK = threading.Lock()  # all threads share one LLVM target machine, which is not thread-safe
 
 
-def compiled(spec: Spec, part: str) -> Compiled:
-    """Code for one network: `train` has the epochs, `module` has forward and backward; both have refresh."""
-    with _ONE_AT_A_TIME:
-        return _compiled(spec, part)
+def compile_kernel(spec: KernelSpec, part: Part) -> CompiledModule:
+    """Code for one network: `train` contains the epochs, `module` forward and backward; both have refresh."""
+    with _COMPILER_LOCK:
+        return _compile_kernel(spec, part)
 
 
 @functools.cache
-def _compiled(spec: Spec, part: str) -> Compiled:
-    writer = Writer(spec)
-    return Compiled(writer.write_train() if part == "train" else writer.write_module())
+def _compile_kernel(spec: KernelSpec, part: Part) -> CompiledModule:
+    builder = KernelBuilder(spec)
+    return CompiledModule(builder.build_train() if part == "train" else builder.build_module())
 
 
-class Writer(Sweep, Update):
-    """Writes the functions that Python calls; each takes the table of slots."""
+class KernelBuilder(TimeLoop, WeightUpdate):
+    """Emits the functions that Python calls; each takes the argument table."""
 
-    def write_train(self) -> object:
-        with self.e.function("train", SLOTS):
-            self.bind()
-            with self.e.loop(self.e.i(0), self.updates) as update:
+    def build_train(self) -> object:
+        with self.e.function("train", ARGUMENTS):
+            self.load_arguments()
+            with self.e.loop(self.e.i64(0), self.updates) as update:
                 self._update(update)
-                self.e.answer(self.e.b.add(update, self.e.i(1)))
-        return self._write_refresh()
+                self.e.set_result(self.e.b.add(update, self.e.i64(1)))
+        return self._build_refresh()
 
-    def write_module(self) -> object:
-        nothing = self.e.i(0)
-        with self.e.function("forward", SLOTS):
-            self.bind()
-            with self.e.loop(nothing, self.batch) as b:
-                self.take_inputs(nothing, b)
-                self.forward(nothing, b)
-                self.readout(b)
-        with self.e.function("backward", SLOTS):
-            self.bind()
-            with self.e.loop(nothing, self.batch) as b:
-                self.backward(b)
-            self.gradients()
-            self.constrain()
-        return self._write_refresh()
+    def build_module(self) -> object:
+        zero = self.e.i64(0)
+        with self.e.function("forward", ARGUMENTS):
+            self.load_arguments()
+            with self.e.loop(zero, self.batch) as item:
+                self.copy_inputs(zero, item)
+                self.forward(zero, item)
+                self.readout(item)
+        with self.e.function("backward", ARGUMENTS):
+            self.load_arguments()
+            with self.e.loop(zero, self.batch) as item:
+                self.backward(item)
+            self.compute_gradients()
+            self.constrain_gradients()
+        return self._build_refresh()
 
-    def _write_refresh(self) -> object:
-        with self.e.function("refresh", SLOTS):
-            self.bind()
+    def _build_refresh(self) -> object:
+        with self.e.function("refresh", ARGUMENTS):
+            self.load_arguments()
             self.refresh()
         return self.e.module
 
     def _update(self, update: Value) -> None:
-        """One mini-batch: every example forward and backward, all weight gradients as one product, clip, step."""
+        """One mini-batch: all items forward and backward, weight gradients, clipping, optimiser step.
+
+        The function returns before the step if the loss is not finite.
+        """
         e = self.e
-        scale = e.load(self.scales, update)
-        loss = e.local(F32, e.f(0))
-        with e.loop(e.i(0), self.batch) as b:
-            self.take_inputs(update, b)
-            self.forward(update, b)
-            self.readout(b)
-            e.set(loss, e.b.fadd(e.get(loss, F32), self.slopes_of_loss(update, b, scale)))
-            self.backward(b)
-        value = e.b.fmul(e.get(loss, F32), scale)
+        scale = e.load(self.loss_scales, update)
+        loss = e.variable(F32, e.f32(0))
+        with e.loop(e.i64(0), self.batch) as item:
+            self.copy_inputs(update, item)
+            self.forward(update, item)
+            self.readout(item)
+            e.write(loss, e.b.fadd(e.read(loss, F32), self.output_gradients(update, item, scale)))
+            self.backward(item)
+        value = e.b.fmul(e.read(loss, F32), scale)
         e.store(value, self.losses, update)
-        e.leave_when(e.b.not_(e.b.fcmp_ordered("<", value, e.f(3e38))))
-        self.gradients()
-        self.step(self.constrain())
+        e.return_if(e.b.not_(e.b.fcmp_ordered("<", value, e.f32(3e38))))
+        self.compute_gradients()
+        self.step(self.constrain_gradients())
         self.refresh()

@@ -1,11 +1,13 @@
-"""The fused engine's machine code: forward, back-propagation through time, clipping and the update, for whole epochs in one call.
+"""Where the generated kernel of the CPU finds its data: the argument table and the padded weight matrix.
 
-All weights lie in one block of rows as wide as the padded state, so that each product is a sum of rows and each update one pass:
+All weights lie in one matrix whose rows are as wide as the padded state. Each product is then a sum of
+rows, and each update is one pass over the matrix. Its rows are
 
-    W_rec (n_rec rows) · b_rec (1) · W_in (n_in) · W_out transposed (n_out, with b_out in the lane after the last unit)
+    W_rec (n_rec rows) · b_rec (1) · W_in (n_in) · W_out transposed (n_out, with b_out in lane n_rec)
 
-A state has a 1 in the lane after its last unit, which makes both biases ordinary weights, and at least one lane of 0 behind it.
-With plain relu units only those that are awake are multiplied: their numbers are listed once and serve forward and backward.
+A state holds a 1 in lane n_rec, which makes both biases ordinary weights, and at least one 0 after it.
+Relu units without leak are often exactly 0. The kernel then lists the active units (state not 0) of each
+timestep once and multiplies only their rows, forward and backward.
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from windtunnel.fused.emit import F32, F64, I32, I64, POINTER, Emitter, Value, host
+from windtunnel.fused.emit import F32, F64, I32, I64, POINTER, Emitter, LlvmType, Value, vector_registers
+from windtunnel.fused.settings import CACHED_UNITS
 
-WIDE = 256
-SLOTS = (
-    "updates batch n_steps inputs targets mask mask_stride order scales noise raw weights turned factor signed gradient first second "
-    "states rates lists counts slopes inputs_here outputs carry losses hyper"
+INTEGER_ARGUMENTS = ("updates", "batch", "n_steps", "mask_stride")
+ARGUMENTS = (  # entries of the argument table, in the order of `KernelLayout`
+    "updates batch n_steps inputs targets mask mask_stride order loss_scales noise "
+    "raw weights w_rec_transposed factor signed gradient first_moment second_moment "
+    "states rates active_units active_counts drive_gradients batch_inputs outputs carry losses "
+    "hyperparameters"
 ).split()
-NUMBERS = ("updates", "batch", "n_steps", "mask_stride")
-HYPER = "rate momentum beta1 beta2 eps clip power1 power2 leak".split()
+HYPERPARAMETERS = "rate momentum beta1 beta2 eps clip beta1_power beta2_power leak".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """What the code is written for; lengths, batch and rates are given when it runs."""
+class KernelSpec:
+    """Everything that is constant in the generated code; lengths, batch and rates are run-time arguments."""
 
     n_in: int
     n_rec: int
@@ -40,13 +44,13 @@ class Spec:
 
     @property
     def width(self) -> int:
-        """Floats in a state: the units, a 1, at least one 0, up to a whole number of vectors."""
-        lanes = host()[0]
+        """Floats of a padded state: the hidden units, a 1, at least one 0, rounded up to whole vectors."""
+        lanes = vector_registers()[0]
         return -(-(self.n_rec + 2) // lanes) * lanes
 
     @property
     def out_width(self) -> int:
-        lanes = host()[0]
+        lanes = vector_registers()[0]
         return -(-self.n_out // lanes) * lanes
 
     @property
@@ -54,21 +58,30 @@ class Spec:
         return self.n_rec + 1 + self.n_in + self.n_out
 
     @property
+    def first_input_row(self) -> int:
+        return self.n_rec + 1
+
+    @property
+    def first_output_row(self) -> int:
+        return self.n_rec + 1 + self.n_in
+
+    @property
     def list_width(self) -> int:
-        return self.width + 2 * max(host()[0], 8)
+        return self.width + 2 * max(vector_registers()[0], 8)
 
     @property
     def wide(self) -> bool:
-        """Beyond a core's own cache: rows are then read from end to end, and W_rec is kept once."""
-        return self.n_rec > WIDE
+        """W_rec exceeds the cache of a core: rows are then streamed, and no transposed copy is kept."""
+        return self.n_rec > CACHED_UNITS
 
     @property
     def sparse(self) -> bool:
+        """Whether only the rows of active units are multiplied."""
         return self.activation == "relu" and not self.leaky
 
 
-class Page:
-    """Where everything lies, for those who write the parts."""
+class KernelLayout:
+    """Base of the code generators: the arguments as LLVM values, and addresses and loops over the data."""
 
     updates: Value
     batch: Value
@@ -78,75 +91,89 @@ class Page:
     mask: Value
     mask_stride: Value
     order: Value
-    scales: Value
+    loss_scales: Value
     noise: Value
     raw: Value
     weights: Value
-    turned: Value
+    w_rec_transposed: Value
     factor: Value
     signed: Value
     gradient: Value
-    first: Value
-    second: Value
+    first_moment: Value
+    second_moment: Value
     states: Value
     rates: Value
-    lists: Value
-    counts: Value
-    slopes: Value
-    inputs_here: Value
+    active_units: Value
+    active_counts: Value
+    drive_gradients: Value
+    batch_inputs: Value
     outputs: Value
     carry: Value
     losses: Value
-    hyper: Value
+    hyperparameters: Value
 
-    def __init__(self, spec: Spec) -> None:
-        self.s, self.e = spec, Emitter()
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec, self.e = spec, Emitter()
         self.lanes = self.e.width
         self.vectors = spec.width // self.lanes
-        self.tail = spec.n_rec // self.lanes  # the vector that holds the 1
+        self.ones_vector = spec.n_rec // self.lanes  # the vector of a state that holds the 1
 
-    def bind(self) -> None:
-        """Read the table of slots; the first thing every function does."""
-        for name in SLOTS:
-            setattr(self, name, self.e.slot(name, I64 if name in NUMBERS else POINTER))
-        self.h = {name: self.e.load(self.hyper, self.e.i(number), F64) for number, name in enumerate(HYPER)}
-        self.leak = self.e.splat(self.e.b.fptrunc(self.h["leak"], F32))
-        self.keep = self.e.b.fsub(self.e.same(1), self.leak)
-
-    def example(self, update: Value, b: Value) -> Value:
-        number = self.e.b.add(self.e.b.mul(update, self.batch), b)
-        return self.e.b.sext(self.e.load(self.order, number, I32), I64)
-
-    def rows(self, base: Value, b: Value, extra: int, width: int, kind: object = F32) -> Value:
-        """Where the rows of example b begin, when each example has n_steps + extra rows."""
-        each = self.e.b.mul(self.e.b.add(self.n_steps, self.e.i(extra)), self.e.i(width))
-        return self.e.at(base, self.e.b.mul(b, each), kind)
-
-    def row(self, number: Value, width: int | None = None) -> Value:
-        return self.e.b.mul(number, self.e.i(width or self.s.width))
-
-    def over_state(self, body: Callable[[Value, int | None], None]) -> None:
-        """Every vector of a state: as a loop where they are many; those that are not all units by their number."""
-        whole = min(self.tail, self.vectors) if self.s.wide else 0
-        if whole:
-            with self.e.loop(self.e.i(0), self.e.i(whole * self.lanes), self.lanes) as at:
-                body(at, None)
-        for c in range(whole, self.vectors):
-            body(self.e.i(c * self.lanes), c)
-
-    def over_weights(self, body: Callable[[Value, int], None]) -> None:
-        """Every vector of the block of weights, four at a time; the block is allocated to a multiple of four rows."""
+    def load_arguments(self) -> None:
+        """Loads the argument table; every generated function begins with this."""
         e = self.e
-        total = -(-self.s.rows // 4) * 4 * self.s.width
-        with e.loop(e.i(0), e.i(total), 4 * self.lanes) as at:
-            for way in range(4):
-                body(e.b.add(at, e.i(way * self.lanes)), way)
+        for name in ARGUMENTS:
+            setattr(self, name, e.argument(name, I64 if name in INTEGER_ARGUMENTS else POINTER))
+        self.hyperparameter = {
+            name: e.load(self.hyperparameters, e.i64(index), F64)
+            for index, name in enumerate(HYPERPARAMETERS)
+        }
+        self.leak = e.splat(e.b.fptrunc(self.hyperparameter["leak"], F32))
+        self.one_minus_leak = e.b.fsub(e.full(1), self.leak)
 
-    def units_only(self, value: Value, c: int | None) -> Value:
-        """0 in all lanes that are no unit; a choice rather than a product, so that nothing but a unit can make a NaN."""
-        count = self.lanes if c is None else self.s.n_rec - c * self.lanes
+    def example_index(self, update: Value, item: Value) -> Value:
+        """The index of the example that is item `item` of this update's mini-batch."""
+        index = self.e.b.add(self.e.b.mul(update, self.batch), item)
+        return self.e.b.sext(self.e.load(self.order, index, I32), I64)
+
+    def item_rows(self, base: Value, item: Value, extra: int, width: int, llvm_type: LlvmType = F32) -> Value:
+        """The address of the rows of one mini-batch item, where each item has n_steps + extra rows."""
+        size = self.e.b.mul(self.e.b.add(self.n_steps, self.e.i64(extra)), self.e.i64(width))
+        return self.e.address(base, self.e.b.mul(item, size), llvm_type)
+
+    def row_offset(self, row: Value, width: int | None = None) -> Value:
+        return self.e.b.mul(row, self.e.i64(width or self.spec.width))
+
+    def for_each_state_vector(self, body: Callable[[Value, int | None], None]) -> None:
+        """`body(offset, vector)` for every vector of a state.
+
+        In wide networks a loop covers the vectors that hold hidden units only; `vector` is None there.
+        """
+        looped = min(self.ones_vector, self.vectors) if self.spec.wide else 0
+        if looped:
+            with self.e.loop(self.e.i64(0), self.e.i64(looped * self.lanes), self.lanes) as offset:
+                body(offset, None)
+        for vector in range(looped, self.vectors):
+            body(self.e.i64(vector * self.lanes), vector)
+
+    def for_each_weight_vector(self, body: Callable[[Value, int], None]) -> None:
+        """`body(offset, chain)` for every vector of the weight matrix, unrolled by four.
+
+        The matrix is allocated to a multiple of four rows.
+        """
+        e = self.e
+        total = -(-self.spec.rows // 4) * 4 * self.spec.width
+        with e.loop(e.i64(0), e.i64(total), 4 * self.lanes) as offset:
+            for chain in range(4):
+                body(e.b.add(offset, e.i64(chain * self.lanes)), chain)
+
+    def unit_lanes(self, vector: int | None) -> int:
+        """How many lanes of this vector of a state are hidden units; more than a vector means all."""
+        return self.lanes if vector is None else self.spec.n_rec - vector * self.lanes
+
+    def clear_padding(self, value: Value, vector: int | None) -> Value:
+        """0 in all padding lanes. A select rather than a product, so that padding cannot create a NaN."""
+        count = self.unit_lanes(vector)
         if count >= self.lanes:
             return value
-        return self.e.b.select(
-            self.e.flags([lane < count for lane in range(self.lanes)]), value, self.e.same(0)
-        )
+        mask = self.e.mask_constant([lane < count for lane in range(self.lanes)])
+        return self.e.b.select(mask, value, self.e.full(0))

@@ -1,1 +1,1 @@
-"""What is trained: the job, one training step, lessons, jobs of public libraries."""
+"""Jobs: what is trained, one training step, lessons, and networks of public libraries."""

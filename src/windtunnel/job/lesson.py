@@ -1,7 +1,6 @@
-"""How a network is really taught: its stages, and how well it does on what it has not seen.
+"""A lesson: how a network is trained on real data, in stages, and how it is tested on held-out examples.
 
-A file under `networks/` gives `Settings`, `build(settings) -> Workload` for forecasts and measurements, and
-`teach(settings, data) -> Lesson` for real training on the data set whose name it gives as `DATA`.
+Every network's `teach(settings, data)` returns a `Lesson`; `windtunnel.learning.training` runs it.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from windtunnel.job.workload import Batch, Model, Optimizers
+
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Examples split once and for all into those to learn from and those held out.
+    """Examples in two fixed parts: `train` to learn from, `held_out` to test on.
 
-    `train` and `held_out` map a name ("images", "labels", "text", "trees", ...) to a tensor or a list of the same length.
-    `facts` says what a network must know to be built: "classes", "size", "channels", "alphabet", ...
+    Each part maps a name ("images", "labels", "text", "trees", ...) to a tensor or list; all have one length.
+    `facts` holds what a network needs to be built: "classes", "size", "channels", "alphabet", ...
     """
 
     name: str
@@ -31,34 +32,37 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of the training with its own step: most lessons have one, a deep belief network has a stage for each layer.
+    """One part of the training with its own step. Most lessons have one stage; a deep belief network has
+    one for each layer.
 
-    `batches(generator)` gives one epoch of batches, drawn in the order the generator makes; `optimizers(model)` is called
-    when the stage begins; `step(model, batch, optimizers)` trains on one batch and returns its loss. Where there is one,
-    `epoch(model, generator, optimizers)` trains on all of them in one call and returns the loss of each step, or None where it cannot.
+    batches(generator)                   yields the batches of one epoch, in the generator's random order
+    optimizers(model)                    is called once, when the stage begins
+    step(model, batch, optimizers)       trains on one batch and returns its loss
+    epoch(model, generator, optimizers)  optional: trains a whole epoch in one call and returns the loss of
+                                         each step, or None if it cannot (the steps then run one by one)
     """
 
     name: str
     epochs: int
     steps: int
-    batches: Callable[[torch.Generator], Iterator[Any]]
-    optimizers: Callable[[Any], Any]
-    step: Callable[[Any, Any, Any], torch.Tensor]
-    epoch: Callable[[Any, torch.Generator, Any], torch.Tensor | None] | None = None
+    batches: Callable[[torch.Generator], Iterator[Batch]]
+    optimizers: Callable[[Model], Optimizers]
+    step: Callable[[Model, Batch, Optimizers], torch.Tensor]
+    epoch: Callable[[Model, torch.Generator, Optimizers], torch.Tensor | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """A network, its stages, its examination on held-out examples, and, for one that generates, what it draws.
+    """A network, the stages of its training and its test.
 
-    `examine(model)` gives figures by name, among them `metric`, the one to watch. `draw(model, folder)` writes pictures or
-    text and returns the files.
+    `examine(model)` tests the network on held-out examples and returns results by name; `metric` names the
+    most important one. `draw(model, folder)` writes sample images or text and returns the files.
     """
 
     model: Callable[[], torch.nn.Module]
     stages: tuple[Stage, ...]
-    examine: Callable[[Any], dict[str, float]]
+    examine: Callable[[Model], dict[str, float]]
     metric: str
     better: Literal["higher", "lower"]
-    draw: Callable[[Any, Path], list[Path]] | None = None
+    draw: Callable[[Model, Path], list[Path]] | None = None
     cautions: tuple[str, ...] = ()

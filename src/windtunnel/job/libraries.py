@@ -1,6 +1,6 @@
-"""Networks of public model libraries as jobs, by address: `torchvision:resnet34`, `timm:mixer_s16_224`, `transformers:gpt2`.
+"""Networks of public libraries as jobs: `torchvision:resnet34`, `timm:mixer_s16_224`, `transformers:gpt2`.
 
-Weights are made here and never fetched. Where a setting is not given, the library's own size holds.
+Weights are random; nothing is downloaded. Settings that are left out have the library's defaults.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from windtunnel import records
+from windtunnel import records, units
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName, nearest
-from windtunnel.job.workload import Origin, Workload
+from windtunnel.job.workload import Model, Origin, Workload
 
 if TYPE_CHECKING:
     import torch
 
 LIBRARIES = ("torchvision", "timm", "transformers")
-_AUXILIARY_WEIGHT = 0.3  # of further classifiers half-way up, as GoogLeNet's authors have it
+_AUXILIARY_WEIGHT = 0.3  # of the auxiliary classifiers' losses (Szegedy et al. 2015, section 5)
 _TEXT_LENGTH = 128
 _MASKED_SHARE = 0.15
-_IGNORED = -100  # the label that every library leaves out of the loss
-# Our words for what nearly every configuration has; a configuration maps these names to its own.
+_IGNORED = -100  # PyTorch's cross-entropy leaves this label out of the loss
+# Short names of settings that nearly every transformers configuration has.
 _ALIASES = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -42,8 +42,8 @@ _TASKS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSettings:
-    """`image`: pixels a side, the library's own for this network where it is not given."""
+class LibraryImageSettings:
+    """`image`: side of the images in pixels; default: the library's own for this network."""
 
     image: int | None = None
     classes: int = 1000
@@ -55,10 +55,13 @@ class ImageSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextSettings:
-    """`length`: tokens in a sequence; `task`: what is learned (causal, masked, classify, translate), the network's usual one else.
+class LibraryTextSettings:
+    """Settings besides those of the library's own configuration, which are allowed too.
 
-    Every other setting goes to the library's configuration.
+    length  tokens in a sequence
+    task    causal (predict the next token), masked (fill in masked tokens), classify or translate;
+            default: the first of masked, causal and classify that the library has for this network,
+            translate for networks with encoder and decoder
     """
 
     length: int = _TEXT_LENGTH
@@ -72,72 +75,70 @@ class TextSettings:
 
 
 def is_address(name: str) -> bool:
-    """Whether a job's name begins with a library's."""
+    """Whether a job's name has the form library:network."""
     return name.partition(":")[0] in LIBRARIES and ":" in name
 
 
-def workload(address: str, settings: Mapping[str, Any]) -> Workload:
-    """The library's network as a job that any process can build again."""
+def workload(address: str, settings: Mapping[str, object]) -> Workload:
+    """Build a library's network as a job."""
     library, _, name = address.partition(":")
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
     job = build(name, settings, f"job {address}")
     return dataclasses.replace(job, name=address, origin=Origin(job=address, settings=dict(settings)))
 
 
-def _torchvision(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _torchvision(name: str, settings: Mapping[str, object], where: str) -> Workload:
     models = _load("torchvision").models
     known = models.list_models(module=models)
     _require_known(name, known, where)
-    chosen = records.read(ImageSettings, settings, where)
-    if chosen.channels != 3:
+    options = records.read(LibraryImageSettings, settings, where)
+    if options.channels != 3:
         raise BadRecord(
-            f"{where}: channels must be 3, not {chosen.channels}: torchvision's networks read colour images only."
+            f"{where}: channels must be 3, not {options.channels}: torchvision's networks take colour images."
         )
-    usual = int(getattr(models.get_model_weights(name).DEFAULT.transforms(), "crop_size", [224])[0])
-    image = chosen.image or usual
-    sized = (
-        {"image_size": image}
-        if name.startswith("vit_")
-        else {"input_size": (image, image)}
-        if name.startswith("maxvit")
-        else {}
-    )
+    default = int(getattr(models.get_model_weights(name).DEFAULT.transforms(), "crop_size", [224])[0])
+    image = options.image or default
+    size: dict[str, object] = {}  # only these networks depend on the size of the image
+    if name.startswith("vit_"):
+        size = {"image_size": image}
+    elif name.startswith("maxvit"):
+        size = {"input_size": (image, image)}
     return _image_job(
-        lambda: models.get_model(name, weights=None, num_classes=chosen.classes, **sized), chosen, image
+        lambda: models.get_model(name, weights=None, num_classes=options.classes, **size), options, image
     )
 
 
-def _timm(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _timm(name: str, settings: Mapping[str, object], where: str) -> Workload:
     timm = _load("timm")
     _require_known(name, timm.list_models(), where)
-    chosen = records.read(ImageSettings, settings, where)
-    usual = int(timm.get_pretrained_cfg(name).input_size[-1])
-    image = chosen.image or usual
+    options = records.read(LibraryImageSettings, settings, where)
+    default = int(timm.get_pretrained_cfg(name).input_size[-1])
+    image = options.image or default
 
     def model() -> torch.nn.Module:
-        given: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "pretrained": False,
-            "num_classes": chosen.classes,
-            "in_chans": chosen.channels,
+            "num_classes": options.classes,
+            "in_chans": options.channels,
         }
-        if image == usual:
-            return timm.create_model(name, **given)  # type: ignore[no-any-return]
+        if image == default:
+            return timm.create_model(name, **arguments)  # type: ignore[no-any-return]
         try:
-            return timm.create_model(name, **given, img_size=image)  # type: ignore[no-any-return]
-        except TypeError:  # a convolutional network takes images of any size, so it has no such setting
-            return timm.create_model(name, **given)  # type: ignore[no-any-return]
+            return timm.create_model(name, **arguments, img_size=image)  # type: ignore[no-any-return]
+        except TypeError:  # convolutional networks accept any size and have no such argument
+            return timm.create_model(name, **arguments)  # type: ignore[no-any-return]
 
-    return _image_job(model, chosen, image)
+    return _image_job(model, options, image)
 
 
-def _image_job(model: Callable[[], Any], settings: ImageSettings, image: int) -> Workload:
+def _image_job(model: Callable[[], torch.nn.Module], settings: LibraryImageSettings, image: int) -> Workload:
     import torch
 
-    def batch(n: int) -> tuple[Any, Any]:
+    def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.rand(n, settings.channels, image, image), torch.randint(0, settings.classes, (n,))
 
     def build() -> torch.nn.Module:
-        with warnings.catch_warnings():  # torchvision announces how it will draw weights one day
+        with warnings.catch_warnings():  # torchvision warns of a future change of its initial weights
             warnings.simplefilter("ignore", FutureWarning)
             network: torch.nn.Module = model()
         return network.train()
@@ -152,7 +153,8 @@ def _image_job(model: Callable[[], Any], settings: ImageSettings, image: int) ->
     )
 
 
-def _image_loss(model: Any, batch: tuple[Any, Any]) -> torch.Tensor:
+def _image_loss(model: Model, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Cross-entropy, plus that of auxiliary classifiers for networks that have them."""
     from torch.nn.functional import cross_entropy
 
     images, labels = batch
@@ -165,107 +167,92 @@ def _image_loss(model: Any, batch: tuple[Any, Any]) -> torch.Tensor:
     )
 
 
-def _momentum(params: Iterable[Any], rate: float) -> torch.optim.Optimizer:
+def _momentum(params: Iterable[torch.nn.Parameter], rate: float) -> torch.optim.Optimizer:
     import torch
 
     return torch.optim.SGD(params, lr=rate, momentum=0.9)
 
 
-def _transformers(name: str, settings: Mapping[str, Any], where: str) -> Workload:
+def _transformers(name: str, settings: Mapping[str, object], where: str) -> Workload:
     import torch
 
     library = _load("transformers")
-    library.logging.set_verbosity_error()  # what it has to say about its defaults does not concern a job without a checkpoint
+    library.logging.set_verbosity_error()  # its warnings concern pretrained weights, which are not used here
     names = library.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     _require_known(name, names, where)
-    own = {field.name for field in dataclasses.fields(TextSettings)}
+    own = {field.name for field in dataclasses.fields(LibraryTextSettings)}
     config = _configuration(
         library, name, {key: value for key, value in settings.items() if key not in own}, where
     )
-    chosen = records.read(TextSettings, {key: value for key, value in settings.items() if key in own}, where)
-    task = chosen.task or _usual_task(library, name, config, where)
+    options = records.read(
+        LibraryTextSettings, {key: value for key, value in settings.items() if key in own}, where
+    )
+    task = options.task or _default_task(library, name, config, where)
     most = getattr(config, "max_position_embeddings", None)
-    if isinstance(most, int) and chosen.length > most:
+    if isinstance(most, int) and options.length > most:
         raise BadRecord(
-            f"{where}: length must be at most {most}, not {chosen.length}.",
-            hint=f"Or give max_position_embeddings={chosen.length}.",
+            f"{where}: length must be at most {most}, not {options.length}.",
+            hint=f"Or set max_position_embeddings={options.length}.",
         )
     builder = getattr(library, _TASKS[task][0])
 
-    def loss(model: Any, batch: Any) -> torch.Tensor:
+    def loss(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         value: torch.Tensor = model(**batch).loss
         return value
 
     return Workload(
         name="text",
         model=lambda: builder.from_config(config).train(),
-        batch=lambda n: _tokens(config, task, n, chosen.length),
+        batch=lambda n: _tokens(config, task, n, options.length),
         loss=loss,
-        optimizer=lambda params: torch.optim.AdamW(params, lr=chosen.rate),
+        optimizer=lambda params: torch.optim.AdamW(params, lr=options.rate),
         default_batch=8,
     )
 
 
-def _configuration(library: Any, name: str, settings: Mapping[str, Any], where: str) -> Any:
-    """The library's configuration with the settings in place, each of the kind that the default has."""
-    usual = library.AutoConfig.for_model(name)
-    fields = {**usual.to_dict(), **{key: getattr(usual, key, None) for key in usual.attribute_map}}
-    changes: dict[str, Any] = (
-        {"use_cache": False} if "use_cache" in fields else {}
-    )  # what is kept for writing on is of no use in training
+def _configuration(library: Any, name: str, settings: Mapping[str, object], where: str) -> Any:
+    """The library's configuration, changed by the settings. Each value gets the type of its default."""
+    default = library.AutoConfig.for_model(name)
+    fields = {**default.to_dict(), **{key: getattr(default, key, None) for key in default.attribute_map}}
+    # The key-value cache serves text generation only.
+    changes: dict[str, object] = {"use_cache": False} if "use_cache" in fields else {}
     for key, value in settings.items():
         field = _ALIASES.get(key, key)
         if field not in fields:
+            own = (f.name for f in dataclasses.fields(LibraryTextSettings))
             raise BadRecord(
-                f"{where}: unknown key {key!r}.",
-                hint=nearest(key, {*fields, *_ALIASES, *(f.name for f in dataclasses.fields(TextSettings))}),
+                f"{where}: unknown key {key!r}.", hint=records.hint_for_key(key, {*fields, *_ALIASES, *own})
             )
-        default = fields[field]
-        changes[field] = (
-            records.convert(value, type(default), f"{where}: {key}")
-            if isinstance(default, bool | int | float | str)
-            else _plain(value)
-        )
+        if isinstance(fields[field], bool | int | float | str):
+            changes[field] = records.convert(value, type(fields[field]), f"{where}: {key}")
+        else:
+            changes[field] = units.literal(value) if isinstance(value, str) else value
     try:
         config = library.AutoConfig.for_model(name, **changes)
     except Exception as error:
         raise BadRecord(f"{where}: transformers refuses these settings: {error}") from error
-    if (
-        getattr(config, "is_encoder_decoder", False)
-        and getattr(config, "decoder_start_token_id", None) is None
-    ):
-        config.decoder_start_token_id = (
-            config.pad_token_id
-        )  # T5 begins so; its published configurations say it, the class does not
+    start = getattr(config, "decoder_start_token_id", None)
+    if getattr(config, "is_encoder_decoder", False) and start is None:
+        # T5's published configurations set this; the class does not.
+        config.decoder_start_token_id = config.pad_token_id
     return config
 
 
-def _plain(value: Any) -> Any:
-    """A setting whose default is empty, as a number where it looks like one: on a command line everything is text."""
-    for kind in (int, float):
-        try:
-            return kind(value) if isinstance(value, str) else value
-        except ValueError:
-            continue
-    return value
-
-
-def _usual_task(library: Any, name: str, config: Any, where: str) -> str:
-    """Translating for encoders with decoders, filling in masked words for encoders, writing on for decoders."""
-    order = (
-        ("translate",) if getattr(config, "is_encoder_decoder", False) else ("masked", "causal", "classify")
-    )
+def _default_task(library: Any, name: str, config: Any, where: str) -> str:
+    """Translation for encoder-decoders; else the first of masked, causal and classify that exists."""
+    both = getattr(config, "is_encoder_decoder", False)
+    order = ("translate",) if both else ("masked", "causal", "classify")
     for task in order:
         if name in getattr(library.models.auto.modeling_auto, _TASKS[task][1]):
             return task
     raise BadJob(
-        f"{where}: transformers has no network over text of this kind.",
-        hint="Image networks: torchvision:NAME or timm:NAME.",
+        f"{where}: transformers cannot train this network on text.",
+        hint="For image networks use torchvision:NAME or timm:NAME.",
     )
 
 
-def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, Any]:
-    """Random sequences with the labels that the library's own loss reads."""
+def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, torch.Tensor]:
+    """Random sequences, with the labels that the library's own loss needs."""
     import torch
 
     tokens = torch.randint(0, config.vocab_size, (n, length))
@@ -280,11 +267,11 @@ def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, Any]:
 
 
 def _load(library: str) -> Any:
-    """The library, or how to get it."""
+    """Import the library, or say how to install it."""
     if importlib.util.find_spec(library) is None:
         raise Unavailable(f"{library} is not installed.", hint="pip install windtunnel[libraries]")
     if library != "torchvision" and importlib.util.find_spec("torchvision") is not None:
-        _import_torchvision()  # the other two import it by themselves
+        _import_torchvision()  # the other two libraries import it themselves
     try:
         return _import_torchvision() if library == "torchvision" else importlib.import_module(library)
     except ImportError as error:
@@ -294,8 +281,11 @@ def _load(library: str) -> Any:
 
 
 def _import_torchvision() -> Any:
-    """torchvision built for CUDA cannot load its own operators beside a CPU build of torch, and then fails on their names; with the
-    names declared its networks, which use none of these operators, work."""
+    """Import torchvision, even a CUDA build of it beside a CPU build of torch.
+
+    That pair cannot load torchvision's own operators, and the import fails on their names. Its networks use
+    none of them, so declaring the names is enough.
+    """
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -306,13 +296,14 @@ def _import_torchvision() -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     declared = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    _KEPT.append(declared)
+    for operator in ("nms", "qnms"):
+        schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        declared.define(schema)  # type: ignore[no-untyped-call]
+    _DECLARATIONS.append(declared)
     return importlib.import_module("torchvision")
 
 
-_KEPT: list[Any] = []  # a declaration lives as long as its library object
+_DECLARATIONS: list[object] = []  # an operator stays declared as long as its Library object exists
 
 
 def _require_known(name: str, known: Iterable[str], where: str) -> None:
@@ -325,7 +316,7 @@ def _require_known(name: str, known: Iterable[str], where: str) -> None:
         )
 
 
-def _require_positive(settings: Any) -> None:
+def _require_positive(settings: LibraryImageSettings | LibraryTextSettings) -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, int | float) and not 0 < value < float("inf"):

@@ -1,24 +1,23 @@
-"""One training step of a workload, written once: the forecast traces it, the measurement times it."""
+"""One training step of a job. The forecast traces this code, the measurement times it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from windtunnel.errors import BadJob
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Batch, Optimizers, Workload
+from windtunnel.machine.machine import torch_device
 from windtunnel.strategy import Strategy
 
-_LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_RATE = (
-    1e-3  # of an optimiser that takes the place of the job's own: small enough for any job to go on stepping
-)
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Learning rate of an optimiser that replaces the job's own: small enough that no job diverges.
+_RATE = 1e-3
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
@@ -29,38 +28,41 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class Trainer:
-    """A built network with its optimisers on a device ("cpu" or "cuda"), ready to step."""
+    """A network on its device with its optimisers, ready to train.
+
+    `device` is "cpu", "gpu" or PyTorch's "cuda"; the network must be there already.
+    """
 
     def __init__(self, workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str) -> None:
         if strategy.accumulate > 1 and workload.step is not None:
             raise BadJob(
-                f"{workload.name} has a step of its own, which accumulate={strategy.accumulate} cannot take apart.",
-                hint="Give the job as loss and optimizer, or add gradients up inside its step.",
+                f"{workload.name} has its own step(), which accumulate={strategy.accumulate} cannot split.",
+                hint="Define the job by loss and optimizer, or accumulate gradients inside its step().",
             )
         self.workload = workload
         self.model = model
         self.strategy = strategy
-        self.device = device
+        self.device = torch_device(device)
         self.batch = strategy.batch or workload.default_batch
         self.micro_batch = strategy.micro_batch(self.batch)
-        self.optimizer = _make_optimizer(workload, model, strategy, device)
+        self.optimizer = _make_optimizer(workload, model, strategy, self.device)
         if strategy.recompute == "blocks":
             _recompute_blocks(workload, model)
 
-    def step(self, batch: Any) -> Any:
-        """Drop the old gradients, then forward and backward for each micro-batch, then one update."""
+    def step(self, batch: Batch) -> torch.Tensor:
+        """Clear gradients, run forward and backward for each micro-batch, then update the weights once."""
         if self.workload.step is not None:
             with self._precision():
                 return self.workload.step(self.model, batch, self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._learn(batch) if self.strategy.accumulate == 1 else self._learn_in_pieces(batch)
+        loss = self._backward(batch) if self.strategy.accumulate == 1 else self._accumulate(batch)
         if self.workload.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_norm)
         self.optimizer.step()
         return loss
 
     def prime(self) -> None:
-        """Let every optimiser make its state, as it would in the first step, without running one."""
+        """Make every optimiser allocate its state, as the first step would, without running a step."""
         for optimizer in self.all_optimizers():
             for group in optimizer.param_groups:
                 for parameter in (p for p in group["params"] if p.requires_grad):
@@ -68,27 +70,31 @@ class Trainer:
             optimizer.step()
         self.model.zero_grad(set_to_none=True)
 
-    def all_optimizers(self) -> list[Any]:
-        """The optimisers, whether the job has one, several in any structure, or none."""
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
+        """All optimisers of the job, in whatever structure the job keeps them."""
         return [
             leaf for leaf in pytree.tree_leaves(self.optimizer) if isinstance(leaf, torch.optim.Optimizer)
         ]
 
-    def _learn(self, batch: Any) -> torch.Tensor:
+    def _backward(self, batch: Batch) -> torch.Tensor:
         loss = self._loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    def _learn_in_pieces(self, batch: Any) -> torch.Tensor:
-        """Losses are divided so that gradients add up to those of the whole batch where the loss is a mean over examples."""
+    def _accumulate(self, batch: Batch) -> torch.Tensor:
+        """Add up the gradients of all micro-batches.
+
+        Each loss is divided by their number: for a loss that is a mean over examples, the sum of gradients
+        then equals the gradient of the whole batch.
+        """
         total = torch.zeros((), device=self.device)
-        for piece in self._pieces(batch):
-            loss = self._loss(piece) / self.strategy.accumulate
+        for part in self._split(batch):
+            loss = self._loss(part) / self.strategy.accumulate
             total = total + loss.detach()
             loss.backward()  # type: ignore[no-untyped-call]
         return total
 
-    def _loss(self, batch: Any) -> torch.Tensor:
+    def _loss(self, batch: Batch) -> torch.Tensor:
         assert self.workload.loss is not None
         with self._precision():
             loss = self.workload.loss(self.model, batch)
@@ -99,8 +105,8 @@ class Trainer:
             )
         return loss
 
-    def _pieces(self, batch: Any) -> list[Any]:
-        """The batch cut into micro-batches along the first dimension that is as long as the batch in every tensor."""
+    def _split(self, batch: Batch) -> list[Batch]:
+        """Split the batch into micro-batches, along the first dimension that is as long as the batch."""
         tensors = [
             leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()
         ]
@@ -109,78 +115,83 @@ class Trainer:
         if along is None:
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
             raise BadJob(
-                f"A batch of {self.workload.name} cannot be cut into micro-batches: its tensors ({shapes}) do not all have {self.batch} along one dimension.",
-                hint="Leave accumulate out, or have batch(n) give tensors whose first dimension is n.",
+                f"A batch of {self.workload.name} cannot be split into micro-batches: "
+                f"no dimension has length {self.batch} in all of its tensors ({shapes}).",
+                hint="Leave accumulate out, or let batch(n) return tensors whose first dimension is n.",
             )
 
-        def piece(start: int) -> Any:
+        def part(start: int) -> Batch:
             return pytree.tree_map_only(
                 torch.Tensor, lambda t: t.narrow(along, start, self.micro_batch) if t.dim() else t, batch
             )
 
-        return [piece(start) for start in range(0, self.batch, self.micro_batch)]
+        return [part(start) for start in range(0, self.batch, self.micro_batch)]
 
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        low = _LOW.get(self.strategy.precision)
-        if low is None:
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        dtype = _AUTOCAST.get(self.strategy.precision)
+        if dtype is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.device, dtype=low)
+        return torch.autocast(self.device, dtype=dtype)
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The repeated pieces of a network: the children with parameters of each outermost list or sequence that has two or more."""
-    return list(dict.fromkeys(_find_blocks(model)))  # a block that is used twice is one block
+    """The repeated blocks of a network.
+
+    They are the members with parameters of each outermost ModuleList or Sequential with at least two such.
+    """
+    return list(dict.fromkeys(_find_blocks(model)))  # a block that occurs twice is one block
 
 
 def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-        able = [child for child in module if next(child.parameters(), None) is not None]
-        if len(able) >= 2:
-            yield from able
+        trainable = [child for child in module if next(child.parameters(), None) is not None]
+        if len(trainable) >= 2:
+            yield from trainable
             return
     for child in module.children():
         yield from _find_blocks(child)
 
 
 def _recompute_blocks(workload: Workload, model: torch.nn.Module) -> None:
-    """Have each block drop what it computes and compute it again when backward asks; the user's classes stay as they are."""
+    """Make each block free its activations and run its forward pass again in backward.
+
+    Only these instances change, not the user's classes.
+    """
     blocks = blocks_of(model)
     if not blocks:
         raise BadJob(
-            f"{workload.name} has no blocks to recompute.",
-            hint="Blocks are the members of an nn.ModuleList or nn.Sequential of which at least two have parameters.",
+            f"recompute=blocks: {workload.name} has no blocks.",
+            hint="Blocks are the members of nn.ModuleList or nn.Sequential; at least two need parameters.",
         )
     for block in blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def _make_optimizer(workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str) -> Any:
+def _make_optimizer(
+    workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str
+) -> Optimizers:
     own = _own_optimizer(workload, model)
     if strategy.optimizer is None:
         return own
     if not isinstance(own, torch.optim.Optimizer):
         has = "has no optimiser" if own is None else "has several optimisers or an unusual one"
         raise BadJob(
-            f"{workload.name} {has}, so optimizer={strategy.optimizer} cannot take its place.",
+            f"{workload.name} {has}; optimizer={strategy.optimizer} cannot replace that.",
             hint="Leave optimizer out to use the job's own.",
         )
-    # A captured step can count its updates only on the GPU, which Adam must be told.
-    how = (
-        {"capturable": True}
-        if "adam" in strategy.optimizer and strategy.execution == "graph" and device == "cuda"
-        else {}
-    )
+    # In a CUDA graph Adam must count its updates on the GPU.
+    capturable = "adam" in strategy.optimizer and strategy.execution == "graph" and device == "cuda"
     groups = [{"params": group["params"]} for group in own.param_groups]
-    return _OPTIMIZERS[strategy.optimizer](groups, lr=_RATE, **how)
+    return _OPTIMIZERS[strategy.optimizer](groups, lr=_RATE, **({"capturable": True} if capturable else {}))
 
 
-def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Any:
+def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Optimizers:
     if workload.optimizers is not None:
         return workload.optimizers(model)
     return workload.optimizer(model.parameters()) if workload.optimizer is not None else None
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return (
         f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
     )

@@ -1,6 +1,6 @@
-"""What is learned: a network, its data, loss and optimiser, and one training step.
+"""The workload, or job: a network, its data, loss and optimiser.
 
-A workload holds only functions, so that making one costs nothing and another process can build it anew.
+A workload holds only functions. Creating one is therefore cheap, and another process can build it again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,33 +22,45 @@ from windtunnel.errors import BadJob, BadRecord
 if TYPE_CHECKING:
     import torch
 
-Step = Callable[[Any, Any, Any], Any]
+# What a job's functions pass to each other. Each job has its own types.
+Model = Any  # its nn.Module class
+Batch = Any  # any structure of tensors
+Optimizers = Any  # one optimiser, or any structure of several
+
+Loss = Callable[[Model, Batch], "torch.Tensor"]
+Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The words from which any process can build the workload again."""
+    """The job's name and settings, from which any process can build it again."""
 
     job: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Any PyTorch training job.
 
-    `model()` builds the network fresh, on the CPU. `batch(n)` gives one batch of n examples. Most jobs then need
-    `loss(model, batch)` and `optimizer(parameters)`. A job that is not one loss and one optimiser gives
-    `step(model, batch, optimizer)` instead of `loss`, and may give `optimizers(model)`, whose result is handed to
-    `step` as its third argument, instead of `optimizer`.
+    model()                  builds a new network, on the CPU
+    batch(n)                 returns one batch of n examples
+    loss(model, batch)       returns the loss, one number
+    optimizer(parameters)    returns an optimiser
+    examples                 size of the data set; gives the time of an epoch
+    default_batch            batch if the strategy sets none
+    clip_norm                clip gradients to this norm before the update
+
+    A job with several losses or optimisers defines `step(model, batch, optimizer)` instead of `loss`. It may
+    also define `optimizers(model)` instead of `optimizer`; `step` receives its result as third argument.
     """
 
     name: str
     model: Callable[[], torch.nn.Module]
-    batch: Callable[[int], Any]
-    loss: Callable[[Any, Any], torch.Tensor] | None = None
-    optimizer: Callable[[Iterable[Any]], Any] | None = None
-    optimizers: Callable[[Any], Any] | None = None
+    batch: Callable[[int], Batch]
+    loss: Loss | None = None
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizers] | None = None
+    optimizers: Callable[[Model], Optimizers] | None = None
     step: Step | None = None
     examples: int | None = None
     default_batch: int = 1
@@ -59,11 +72,11 @@ class Workload:
             raise BadRecord("workload: name must not be empty.")
         if (self.loss is None) == (self.step is None):
             raise BadRecord(
-                f"workload {self.name}: give either loss or step.",
-                hint="loss(model, batch) for one loss; step(model, batch, optimizer) else.",
+                f"workload {self.name}: define either loss or step.",
+                hint="loss(model, batch) returns a loss; step(model, batch, optimizer) trains on one batch.",
             )
         if self.optimizer is not None and self.optimizers is not None:
-            raise BadRecord(f"workload {self.name}: give optimizer or optimizers, not both.")
+            raise BadRecord(f"workload {self.name}: define optimizer or optimizers, not both.")
         if self.loss is not None and self.optimizer is None:
             raise BadRecord(
                 f"workload {self.name}: loss needs an optimizer.",
@@ -84,8 +97,12 @@ class Workload:
                 )
 
     @staticmethod
-    def named(name: str, **settings: Any) -> Workload:
-        """A job by name with settings (`rnn`, n_rec=50), `library:network`, `path/to/file.py:function`, or a file that `save` wrote."""
+    def named(name: str, **settings: object) -> Workload:
+        """The job of this name, with settings.
+
+        `rnn` (a built-in network), `torchvision:resnet34` (a library's network), `path/to/file.py:function`
+        (a function that returns a Workload), or a file that `save` wrote.
+        """
         if name.endswith((".toml", ".json")):
             origin = records.read(Origin, records.load(Path(name)), name)
             return Workload.named(origin.job, **{**origin.settings, **settings})
@@ -94,24 +111,22 @@ class Workload:
         from windtunnel import networks
         from windtunnel.job import libraries
 
-        return (
-            libraries.workload(name, settings)
-            if libraries.is_address(name)
-            else networks.workload(name, settings)
-        )
+        if libraries.is_address(name):
+            return libraries.workload(name, settings)
+        return networks.workload(name, settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the words this job was built from; `named(path)` builds it again."""
+        """Write the job's name and settings to a file; `named(path)` builds it again."""
         if self.origin is None:
             raise BadRecord(
-                f"workload {self.name} was made in Python and cannot be written to a file.",
-                hint="Put it in a function and name it path/to/file.py:function.",
+                f"workload {self.name} was created in Python and cannot be saved to a file.",
+                hint="Create it in a function and load it with Workload.named('path/to/file.py:function').",
             )
         records.save(Path(path), self.origin)
 
 
-def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
-    """The workload that `function` of `path/to/file.py:function` returns."""
+def load_file(address: str, settings: Mapping[str, object]) -> Workload:
+    """Call `function` of `path/to/file.py:function` and return its workload."""
     path_text, _, function = address.rpartition(":")
     if not path_text or not function:
         raise BadJob(
@@ -137,11 +152,11 @@ def load_file(address: str, settings: Mapping[str, Any]) -> Workload:
             f"{address} returned {type(workload).__name__}, not a windtunnel.Workload.",
             hint="Return windtunnel.Workload(name=..., model=..., batch=..., loss=..., optimizer=...).",
         )
-    return _with_origin(workload, Origin(job=f"{path}:{function}", settings=dict(settings)))
+    return dataclasses.replace(workload, origin=Origin(job=f"{path}:{function}", settings=dict(settings)))
 
 
-def _import_file(path: Path, shown: str) -> Any:
-    """Import a user's file as a script would be: modules beside it can be imported too."""
+def _import_file(path: Path, name: str) -> types.ModuleType:
+    """Import a user's file like a script: it can import modules in its own folder."""
     spec = importlib.util.spec_from_file_location(f"windtunnel_job_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -151,27 +166,21 @@ def _import_file(path: Path, shown: str) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise BadJob(
-            f"{shown} does not import: {type(error).__name__}: {error}", hint=place_of(error)
+            f"{name} does not import: {type(error).__name__}: {error}", hint=place_of(error)
         ) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def _with_origin(workload: Workload, origin: Origin) -> Workload:
-    return dataclasses.replace(workload, origin=origin)
-
-
 def place_of(error: BaseException) -> str:
-    """Where in the user's own code it happened, which is the line a user can mend."""
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"Look at {Path(error.filename or '').name} line {error.lineno}; --debug shows the whole traceback."
+    """A hint that names the last line of the user's own code in the traceback."""
+    place = ""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
-    place = (
-        f"Look at {Path(frames[-1].filename).name} line {frames[-1].lineno}: {frames[-1].line}; "
-        if frames
-        else ""
-    )
+    if isinstance(error, SyntaxError) and error.lineno:
+        place = f"Look at {Path(error.filename or '').name} line {error.lineno}; "
+    elif frames:
+        place = f"Look at {Path(frames[-1].filename).name} line {frames[-1].lineno}: {frames[-1].line}; "
     return f"{place}--debug shows the whole traceback."
 
 

@@ -1,1 +1,1 @@
-"""Training to a target: real data, learning curves, checkpoints."""
+"""Training to a target on real data, with learning curves and checkpoints."""

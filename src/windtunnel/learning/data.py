@@ -1,8 +1,8 @@
-"""Real data that is there offline, and the user's own.
+"""Data sets that need no download, and the user's own data.
 
-digits      handwritten digits, 8x8, that scikit-learn brings along
-text        sources of Python's own standard library, character by character
-images      synthetic gratings, one orientation and fineness for each class
+digits      handwritten digits, 8x8, from scikit-learn
+text        the sources of Python's standard library, character by character
+images      synthetic gratings, one orientation and frequency for each class
 arithmetic  generated trees of sums and products
 decision    trials of a perceptual decision between two noisy inputs
 a path      class folders of images, a text file, a CSV or NumPy file
@@ -35,16 +35,17 @@ _LONGEST_FILE = 60_000
 
 def load(
     source: str,
-    wanted: str | None = None,
+    kind: str | None = None,
     *,
     size: int | None = None,
     channels: int | None = None,
     classes: int | None = None,
     n_steps: int | None = None,
 ) -> Dataset:
-    """A data set by name or path; `wanted` is the named set that a network learns from by default, and so the kind it needs.
+    """A data set by name or path.
 
-    `size`, `channels` and `classes` are what the network's settings ask of images, `n_steps` what they ask of trials.
+    `kind` is the default data set of the network; data under a path must be of the same kind. `size`,
+    `channels` and `classes` of images and `n_steps` of trials come from the settings of the network.
     """
     if source in NAMES:
         return _named(source, size, channels, classes, n_steps)
@@ -56,33 +57,36 @@ def load(
         )
     from windtunnel.learning import files
 
-    return files.read(path, wanted, size=size, channels=channels)
+    return files.read(path, kind, size=size, channels=channels)
 
 
 def digits() -> Dataset:
-    """1,797 digits written by 43 people, every fifth of each class held out, in an order that is always the same."""
+    """1,797 digits written by 43 people; one fifth of each class is held out, always the same."""
     try:
         bunch = importlib.import_module("sklearn.datasets").load_digits()
     except ImportError as error:
-        raise Unavailable("The digits come with scikit-learn, which is not installed.", hint=HINT) from error
+        raise Unavailable(
+            "The digits are part of scikit-learn, which is not installed.", hint=HINT
+        ) from error
     pixels = torch.tensor(bunch.images / 16, dtype=torch.float32).unsqueeze(1)
     labels = torch.tensor(bunch.target, dtype=torch.int64)
     return split("digits", pixels, labels)
 
 
 def split(name: str, images: Tensor, labels: Tensor) -> Dataset:
-    """Labelled images with every fifth of each class held out, at least one; the draw is fixed."""
+    """Labelled images with one fifth of each class held out, at least one image; always the same split."""
     generator = torch.Generator().manual_seed(0)
     classes = int(labels.max()) + 1
-    kept, held = [], []
+    train_rows, held_out_rows = [], []
     for label in range(classes):
         members = (labels == label).nonzero().flatten()
         members = members[torch.randperm(len(members), generator=generator)]
         count = max(1, len(members) // 5)
-        held.append(members[:count])
-        kept.append(members[count:])
+        held_out_rows.append(members[:count])
+        train_rows.append(members[count:])
     train, held_out = (
-        {"images": images[rows], "labels": labels[rows]} for rows in (torch.cat(kept), torch.cat(held))
+        {"images": images[rows], "labels": labels[rows]}
+        for rows in (torch.cat(train_rows), torch.cat(held_out_rows))
     )
     height, width = images.shape[2:]
     facts = {"classes": classes, "channels": images.shape[1], **({"size": height} if height == width else {})}
@@ -98,7 +102,10 @@ def images(
     held_out: int = 32,
     seed: int = 0,
 ) -> Dataset:
-    """Gratings in noise: each class has its orientation and fineness, each picture its own phase, so that pixels alone tell little."""
+    """Gratings in noise: a class has one orientation and frequency, each image a random phase.
+
+    Single pixels therefore say little about the class.
+    """
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for count in (examples, held_out):
@@ -113,13 +120,12 @@ def images(
 
 
 def text(*, characters: int = 400_000, held_out: int = 60_000) -> Dataset:
-    """Python's own sources: every fifth file is held out, none is so long that its style is all there is."""
+    """Python's own sources: every fifth file is held out; very long files are left out."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    passages = [
-        p for p in (_source(path) for path in sorted(folder.glob("*.py"))) if 0 < len(p) <= _LONGEST_FILE
-    ]
-    train = "".join(p for i, p in enumerate(passages) if i % 5)[:characters]
-    unseen = "".join(p for i, p in enumerate(passages) if i % 5 == 0)[:held_out]
+    sources = [_source(path) for path in sorted(folder.glob("*.py"))]
+    sources = [source for source in sources if 0 < len(source) <= _LONGEST_FILE]
+    train = "".join(source for i, source in enumerate(sources) if i % 5)[:characters]
+    unseen = "".join(source for i, source in enumerate(sources) if i % 5 == 0)[:held_out]
     if not train or not unseen:
         raise Unavailable(
             f"The sources of Python's standard library are not under {folder}.",
@@ -129,12 +135,11 @@ def text(*, characters: int = 400_000, held_out: int = 60_000) -> Dataset:
 
 
 def from_text(name: str, train: str, held_out: str) -> Dataset:
-    """Character ids; characters too rare to be learned share one replacement, the last of the alphabet."""
+    """Character ids; all rare characters share one id, the last of the alphabet."""
     counts = collections.Counter(train)
     rare = min(_RARE, max(2, len(train) // 20_000))
-    alphabet = (
-        "".join(sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)) + REPLACEMENT
-    )
+    common = sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)
+    alphabet = "".join(common) + REPLACEMENT
     ids = {character: i for i, character in enumerate(alphabet)}
     encoded = [
         torch.tensor([ids.get(c, len(alphabet) - 1) for c in part], dtype=torch.int64)
@@ -146,7 +151,7 @@ def from_text(name: str, train: str, held_out: str) -> Dataset:
 
 
 def decode(ids: Sequence[int], alphabet: str) -> str:
-    """The text that character ids stand for."""
+    """The text of character ids."""
     return "".join(alphabet[i] for i in ids)
 
 
@@ -159,8 +164,8 @@ def _named(
         from windtunnel.learning import decision
 
         return decision.generate(n_steps=n_steps or 20)
-    makers: dict[str, Callable[[], Dataset]] = {"digits": digits, "text": text, "arithmetic": _trees}
-    return makers[name]()
+    generators: dict[str, Callable[[], Dataset]] = {"digits": digits, "text": text, "arithmetic": _trees}
+    return generators[name]()
 
 
 def _trees() -> Dataset:

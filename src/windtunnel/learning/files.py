@@ -1,4 +1,4 @@
-"""The user's own data: class folders of images, a text file, a CSV or NumPy file. What cannot be used is refused with its reason."""
+"""The user's own data: class folders of images, a text file, a CSV or NumPy file."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data
 
+_Array = NDArray[Any]
 SHORTEST_TEXT = 2_000
 _PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _MODES = {1: "L", 3: "RGB"}
 _LAYOUT = "Lay it out as FOLDER/class name/picture.png, with two classes or more."
 
 
-def read(path: Path, wanted: str | None, *, size: int | None = None, channels: int | None = None) -> Dataset:
-    """The data under `path` in the form that a network needs whose own data set is `wanted`."""
-    if wanted in ("arithmetic", "decision"):
+def read(path: Path, kind: str | None, *, size: int | None = None, channels: int | None = None) -> Dataset:
+    """The data under `path`, which must be of the kind of the data set `kind`."""
+    if kind in ("arithmetic", "decision"):
         raise BadInput(
-            f"{path} cannot be used: this network learns from generated {wanted} data only.",
-            hint=f"Leave --data away, or use --data {wanted}.",
+            f"{path} cannot be used: this network learns from generated {kind} data only.",
+            hint=f"Omit --data, or use --data {kind}.",
         )
-    if wanted == "text":
+    if kind == "text":
         return _text(path)
     if path.is_dir():
         return _folder(path, size or 32, channels)
@@ -36,7 +38,7 @@ def read(path: Path, wanted: str | None, *, size: int | None = None, channels: i
         return _table(path, *_csv(path))
     if path.suffix.lower() in (".npy", ".npz"):
         return _table(path, *_numpy(path))
-    if wanted is None and path.suffix.lower() in (".txt", ".md", ".py"):
+    if kind is None and path.suffix.lower() in (".txt", ".md", ".py"):
         return _text(path)
     raise BadInput(
         f"{path} is no folder of images, CSV or NumPy file.",
@@ -62,15 +64,16 @@ def _text(path: Path) -> Dataset:
             f"{path} has {len(whole):,} characters; at least {SHORTEST_TEXT:,} are needed to learn from.",
             hint="Give a longer text.",
         )
-    border = len(whole) * 9 // 10
-    return data.from_text(path.name, whole[:border], whole[border:])
+    split = len(whole) * 9 // 10
+    return data.from_text(path.name, whole[:split], whole[split:])
 
 
 def _folder(path: Path, size: int, channels: int | None) -> Dataset:
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     if len(folders) < 2:
         raise BadInput(
-            f"{path} has {len(folders)} class folder{'' if len(folders) == 1 else 's'}; there is nothing to tell apart.",
+            f"{path} has {len(folders)} class folder{'' if len(folders) == 1 else 's'}; "
+            "at least 2 are needed.",
             hint=_LAYOUT,
         )
     pictures: list[Tensor] = []
@@ -79,7 +82,8 @@ def _folder(path: Path, size: int, channels: int | None) -> Dataset:
         files = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICTURES)
         if len(files) < 2:
             raise BadInput(
-                f"{folder} has {len(files)} pictures; each class needs two or more, one to learn and one to examine.",
+                f"{folder} has {len(files)} pictures; "
+                "each class needs two or more, one to train on and one to hold out.",
                 hint=_LAYOUT,
             )
         pictures += [_picture(file, size, channels or 3) for file in files]
@@ -109,17 +113,12 @@ def _picture(path: Path, size: int, channels: int) -> Tensor:
     return torch.from_numpy(pixels).reshape(size, size, channels).permute(2, 0, 1)
 
 
-def _csv(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
-    """Numbers, and in the last column the label. A first row that is no number at all is a heading."""
+def _csv(path: Path) -> tuple[_Array, list[str]]:
+    """Numbers, with the label in the last column. A first row without any number is a header."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [
-                (i, row)
-                for i, row in enumerate(
-                    csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), 1
-                )
-                if row
-            ]
+            rows = [(i, row) for i, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
             f"{path} cannot be read as CSV: {error}.", hint="Save it as UTF-8, comma separated."
@@ -132,8 +131,9 @@ def _csv(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
     for number, row in rows:
         if len(row) != width or width < 2:
             raise BadInput(
-                f"{path} line {number} has {len(row)} columns, line {rows[0][0]} has {width}; at least 2 are needed.",
-                hint="Mend that line.",
+                f"{path} line {number} has {len(row)} columns, line {rows[0][0]} has {width}; "
+                "at least 2 are needed.",
+                hint="Correct that line.",
             )
         for column, cell in enumerate(row[:-1], 1):
             if not _is_number(cell):
@@ -146,7 +146,7 @@ def _csv(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
     ]
 
 
-def _numpy(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
+def _numpy(path: Path) -> tuple[_Array, list[str]]:
     """A table with the label in its last column, or an archive with `images` (or x) and `labels` (or y)."""
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -165,18 +165,19 @@ def _numpy(path: Path) -> tuple[np.ndarray[Any, Any], list[str]]:
             for keys in (("images", "x"), ("labels", "y"))
         )
     if values is None or labels is None or values.ndim < 2 or len(values) != labels.size:
-        told = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
+        content = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
         raise BadInput(
-            f"{path} holds {told}.",
-            hint="Needed: a table with the label in its last column, or an .npz with images and labels of the same length.",
+            f"{path} holds {content}.",
+            hint="Give a table with the label in its last column, "
+            "or an .npz with images and labels of the same length.",
         )
     if values.dtype.kind not in "buif":
         raise BadInput(f"{path} holds values of type {values.dtype}, not numbers.", hint="Save numbers.")
     return values.astype(np.float64), [str(label) for label in labels.reshape(-1).tolist()]
 
 
-def _table(path: Path, values: np.ndarray[Any, Any], labels: list[str]) -> Dataset:
-    """Values scaled to 0..1: all alike where a row is a square picture, else each column by itself."""
+def _table(path: Path, values: _Array, labels: list[str]) -> Dataset:
+    """Scales the values to 0..1: together if each row is a square picture, else each column by itself."""
     names = sorted(set(labels))
     if len(values) == 0 or not np.isfinite(values).all():
         raise BadInput(
@@ -185,13 +186,13 @@ def _table(path: Path, values: np.ndarray[Any, Any], labels: list[str]) -> Datas
         )
     rare = [name for name in names if labels.count(name) < 2]
     if len(names) < 2 or rare:
-        told = (
+        problem = (
             f"has one class ({names[0]!r}) only"
             if len(names) < 2
             else f"has one example of class {rare[0]!r} only"
         )
         raise BadInput(
-            f"{path} {told}; the last column is the label.",
+            f"{path} {problem}; the last column is the label.",
             hint="Give two classes or more, each with two examples or more.",
         )
     pictures = _as_pictures(values)
@@ -205,8 +206,8 @@ def _table(path: Path, values: np.ndarray[Any, Any], labels: list[str]) -> Datas
     )
 
 
-def _as_pictures(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Example, channel, row, column; a row that is no square picture is a picture of one row."""
+def _as_pictures(values: _Array) -> _Array:
+    """(example, channel, row, column); values that are no square picture become a picture of one row."""
     if values.ndim == 4:
         return values
     if values.ndim == 3:

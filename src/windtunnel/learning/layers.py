@@ -1,7 +1,11 @@
-"""The layers of a job in the order its step runs them, with what comes out of each. Runs on fake tensors: no memory, any size."""
+"""The layers of a job in the order in which its step runs them, with the shape of each output.
+
+The step runs on fake tensors, so any size needs no memory.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -18,8 +22,8 @@ from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload
 from windtunnel.strategy import Strategy
 
-MOST_ROWS = 30
-_WEIGHING = (
+MAX_ROWS = 30
+_WEIGHT_LAYERS = (
     nn.Linear,
     nn.Bilinear,
     nn.Embedding,
@@ -32,7 +36,7 @@ _WEIGHING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """`shape` is what comes out for a whole batch, `width` how many values that is for one example."""
+    """`shape` is the output for a whole batch, `width` the number of output values for one example."""
 
     name: str
     kind: str
@@ -42,7 +46,11 @@ class Layer:
 
 
 def layers(workload: Workload) -> list[Layer]:
-    """The input, then every layer; those that neither weigh nor reshape (activations, normalisation) count as part of the one before."""
+    """The input, then every layer.
+
+    Modules that neither hold a weight matrix nor change the shape (activations, normalisation) are counted
+    with the layer before.
+    """
     batch = workload.default_batch
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -51,70 +59,61 @@ def layers(workload: Workload) -> list[Layer]:
     ):
         warnings.simplefilter("ignore")
         model, examples = workload.model(), workload.batch(batch)
-        called = _called(model, _forward(workload, model, examples))
+        shapes = _output_shapes(model, _forward(workload, model, examples))
     first = next(leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, Tensor))
-    rows = [
-        Layer(
-            name="",
-            kind="input",
-            shape=tuple(first.shape),
-            width=_width(tuple(first.shape), batch),
-            parameters=0,
-        )
-    ]
+    shape = tuple(first.shape)
+    rows = [Layer(name="", kind="input", shape=shape, width=_width(shape, batch), parameters=0)]
     counted: set[Tensor] = set()
-    for name, module in _in_order(model, called):
-        new = [
-            (key, p) for key, p in module.named_parameters(recurse=False) if p not in counted
-        ]  # shared weights count once
+    for name, module in _in_order(model, shapes):
+        # Shared weights are counted once.
+        new = [(key, p) for key, p in module.named_parameters(recurse=False) if p not in counted]
         counted |= {p for _, p in new}
-        sides = [] if _of_torch(module) else _sides(new)
-        if len(sides) > 1:
-            rows += [
-                Layer(
-                    name=f"{name}.{key}".lstrip("."),
-                    kind="nodes",
-                    shape=(batch, width),
-                    width=width,
-                    parameters=count,
-                )
-                for key, width, count in sides
-            ]
+        node_sets = [] if _is_torch(module) else _node_sets(new)
+        if len(node_sets) > 1:
+            rows += [_node_layer(f"{name}.{key}", batch, width, count) for key, width, count in node_sets]
         else:
-            _add(rows, name, module, called.get(module), sum(p.numel() for _, p in new), batch)
-    return rows if len(rows) <= MOST_ROWS else _grouped(rows, model)
+            parameters = sum(p.numel() for _, p in new)
+            _add_module(rows, name, module, _shape_of(module, shapes, batch), parameters, batch)
+    return rows if len(rows) <= MAX_ROWS else _grouped(rows, model)
 
 
-def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[], Any]:
-    """What runs the layers: the loss where there is one, else the whole step."""
-    loss = workload.loss
-    return (
-        (lambda: loss(model, examples))
-        if loss
-        else (lambda: Trainer(workload, model, Strategy(), "cpu").step(examples))
+def _node_layer(name: str, batch: int, width: int, parameters: int) -> Layer:
+    return Layer(
+        name=name.lstrip("."), kind="nodes", shape=(batch, width), width=width, parameters=parameters
     )
 
 
-def _called(model: nn.Module, step: Callable[[], Any]) -> dict[nn.Module, tuple[int, ...]]:
-    """The modules that the step runs, in order of their first call, and the shape of what they gave."""
-    seen: dict[nn.Module, tuple[int, ...]] = {}
+def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[], Any]:
+    """Runs the layers: the loss if the workload has one, else the whole step."""
+    loss = workload.loss
+    if loss:
+        return lambda: loss(model, examples)
+    return lambda: Trainer(workload, model, Strategy(), "cpu").step(examples)
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
+
+def _output_shapes(model: nn.Module, step: Callable[[], Any]) -> dict[nn.Module, tuple[int, ...]]:
+    """The modules that the step calls, in the order of their first call, and the shapes of their outputs."""
+    shapes: dict[nn.Module, tuple[int, ...]] = {}
+
+    def record(module: nn.Module, _: Any, output: Any) -> None:
         tensor = next((leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)), None)
         if tensor is not None:
-            seen.setdefault(module, tuple(tensor.shape))
+            shapes.setdefault(module, tuple(tensor.shape))
 
-    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    hooks = [module.register_forward_hook(record) for module in model.modules()]
     try:
         step()
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return shapes
 
 
 def _in_order(model: nn.Module, called: Iterable[nn.Module]) -> list[tuple[str, nn.Module]]:
-    """Modules that hold weights or change a shape themselves, as the step calls them; where it only reads some, as they are declared."""
+    """Modules with own weights and leaf modules, in the order of their calls.
+
+    If the step uses the weights of a module without calling it, the order is that of the declaration.
+    """
     names = {module: name for name, module in model.named_modules()}
     ran = [module for module in called if module in names]
     order = names if any(_own(module) and module not in ran for module in names) else ran
@@ -125,60 +124,46 @@ def _in_order(model: nn.Module, called: Iterable[nn.Module]) -> list[tuple[str, 
     ]
 
 
-def _sides(own: Sequence[tuple[str, Tensor]]) -> list[tuple[str, int, int]]:
-    """The sets of nodes of a module that keeps its weights itself: each bias is one, fed by the matrices named before it."""
-    sides, count = [], 0
+def _node_sets(own: Sequence[tuple[str, Tensor]]) -> list[tuple[str, int, int]]:
+    """The sets of nodes of a module with own weights: each bias is one; the matrices before it feed it."""
+    node_sets, count = [], 0
     for key, parameter in own:
         count += parameter.numel()
         if parameter.dim() == 1:
-            sides.append((key, len(parameter), count))
+            node_sets.append((key, len(parameter), count))
             count = 0
-    return sides if count == 0 and any(p.dim() > 1 for _, p in own) else []
+    return node_sets if count == 0 and any(p.dim() > 1 for _, p in own) else []
 
 
-def _add(
-    rows: list[Layer],
-    name: str,
-    module: nn.Module,
-    shape: tuple[int, ...] | None,
-    parameters: int,
-    batch: int,
+def _shape_of(module: nn.Module, shapes: dict[nn.Module, tuple[int, ...]], batch: int) -> tuple[int, ...]:
+    """The shape of the output; for a module that is not called, the nodes that its largest weight feeds."""
+    if module in shapes:
+        return shapes[module]
+    largest = max(_own(module), key=lambda p: p.numel())
+    return (batch, *largest.shape[:1])
+
+
+def _add_module(
+    rows: list[Layer], name: str, module: nn.Module, shape: tuple[int, ...], parameters: int, batch: int
 ) -> None:
-    if (
-        shape is None
-    ):  # its weights are used without calling it: the largest one tells how many nodes it feeds
-        largest = max(_own(module), key=lambda p: p.numel())
-        shape = (batch, *largest.shape[:1])
-    last = rows[-1]
-    if len(rows) > 1 and shape == last.shape and _of_torch(module) and not isinstance(module, _WEIGHING):
-        rows[-1] = Layer(
-            name=last.name,
-            kind=last.kind,
-            shape=shape,
-            width=last.width,
-            parameters=last.parameters + parameters,
-        )
-    elif _own(module) or (len(shape) > 1 and _width(shape, batch) != last.width):
-        rows.append(
-            Layer(
-                name=name,
-                kind=type(module).__name__,
-                shape=shape,
-                width=_width(shape, batch),
-                parameters=parameters,
-            )
-        )
+    last, width = rows[-1], _width(shape, batch)
+    keeps_shape = len(rows) > 1 and shape == last.shape
+    if keeps_shape and _is_torch(module) and not isinstance(module, _WEIGHT_LAYERS):
+        rows[-1] = dataclasses.replace(last, parameters=last.parameters + parameters)
+    elif _own(module) or (len(shape) > 1 and width != last.width):
+        kind = type(module).__name__
+        rows.append(Layer(name=name, kind=kind, shape=shape, width=width, parameters=parameters))
 
 
 def _grouped(rows: list[Layer], model: nn.Module) -> list[Layer]:
-    """A deep network by its blocks: the finest grouping by name that can still be read."""
+    """The blocks of a deep network: the finest grouping by name with at most MAX_ROWS rows."""
     kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     for depth in range(max(row.name.count(".") for row in rows), -1, -1):
         groups = [
             list(group)
             for _, group in itertools.groupby(rows, key=lambda row: row.name.split(".")[: depth + 1])
         ]
-        if len(groups) <= MOST_ROWS or depth == 0:
+        if len(groups) <= MAX_ROWS or depth == 0:
             break
     return [group[0] if len(group) == 1 else _group(group, depth, kinds) for group in groups]
 
@@ -198,10 +183,10 @@ def _own(module: nn.Module) -> list[Tensor]:
     return list(module.parameters(recurse=False))
 
 
-def _of_torch(module: nn.Module) -> bool:
+def _is_torch(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.")
 
 
 def _width(shape: tuple[int, ...], batch: int) -> int:
-    """Two players may see twice the batch, and sequences may lie time first: then the values of one example or timestep."""
+    """The values of one example. A GAN may see twice the batch, and sequences may be time first."""
     return max(1, math.prod(shape[1:]) if shape and shape[0] % batch == 0 else math.prod(shape) // batch)

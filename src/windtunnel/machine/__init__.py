@@ -1,1 +1,1 @@
-"""Where a job runs: the machine, this machine, and what a probe learned of it."""
+"""Machines: their descriptions, this machine, and the profiles that probes measured."""

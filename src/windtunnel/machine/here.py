@@ -1,4 +1,4 @@
-"""This machine, as its operating system and PyTorch describe it. Needs no right to change anything."""
+"""Describe this machine: ask the operating system and PyTorch, time memory and Python. Needs no root."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.machine import machine as machines
-from windtunnel.machine.machine import Device, LaunchCosts, Machine, Storage
+from windtunnel.machine.machine import Device, DeviceKind, LaunchCosts, Machine, Storage
 
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
 REFERENCE_HOST = "reference host"
-# fp32 flop of one core in a cycle, by the widest vector instructions: lanes x 2 (multiply and add) x units.
+# fp32 flop of one core in one cycle, by its widest vector instructions:
+# lanes x 2 (multiply and add) x vector units.
 _FLOP_PER_CYCLE = (
     ("avx512f", 64, "AVX-512, two units of 16 lanes"),
     ("fma", 32, "AVX2, two units of 8 lanes"),
@@ -29,151 +30,130 @@ _FLOP_PER_CYCLE = (
 
 
 def describe() -> Machine:
-    """Cores, caches, memory, disk and GPU of this machine, with what a probe of it found. Else only the memory's rate is timed (a
-    short copy)."""
-    machine = _describe()
-    return _with_host(_with_profile(machine, _profile_path(machine)))
+    """Describe cores, caches, memory, disk and GPU, and add what probes of this machine measured.
+
+    Without a probe, only the memory rate (a short copy) and the Python speed are measured.
+    """
+    return _with_host_probe(_with_device_probe(_describe()))
 
 
-def _profile_path(machine: Machine) -> Path:
+def launch_costs_base(machine: Machine) -> tuple[LaunchCosts, str]:
+    """The launch costs that a host factor multiplies, and their name.
+
+    They are those of the last probe of this device, else those of the reference host.
+    """
+    probe = _load_device_probe(machine)
+    if probe:
+        costs = records.read(LaunchCosts, probe["launch_costs"], str(_device_probe_path(machine)))
+        return costs, f"probe of {probe.get('date')}"
+    return machines.reference_launch_costs(machine.device.kind), REFERENCE_HOST
+
+
+def save_host_factor(machine: Machine, factor: float) -> Path:
+    """Save the result of a host probe; `describe` uses it until the next probe."""
+    path = _host_probe_path(machine)
+    probe = {
+        "model": machine.device.model,
+        "cpu": machine.host.model,
+        "date": time.strftime("%Y-%m-%d"),
+        "host_factor": factor,
+        "base": launch_costs_base(machine)[1],
+    }
+    records.save(path, probe)
+    return path
+
+
+def _device_probe_path(machine: Machine) -> Path:
     """The profile that a probe wrote here. One without .gz is of an earlier version: reading it says so."""
     path = machines.home() / f"{machine.device.kind}.json.gz"
     old = path.with_suffix("")
     return old if old.is_file() and not path.is_file() else path
 
 
-def _host_path(machine: Machine) -> Path:
+def _host_probe_path(machine: Machine) -> Path:
     return machines.home() / f"host-{machine.device.kind}.json"
 
 
-def _probed(machine: Machine) -> dict[str, Any]:
-    """What a probe of this very device wrote here; empty where there was none."""
-    path = _profile_path(machine)
+def _load_device_probe(machine: Machine) -> dict[str, Any]:
+    """What the last probe of this device wrote; empty without a probe, or if it was of another device."""
+    path = _device_probe_path(machine)
     data = records.load(path) if path.is_file() else {}
-    return (
-        data
-        if data.get("model") == machine.device.model and isinstance(data.get("launch_costs"), dict)
-        else {}
-    )
+    if data.get("model") != machine.device.model or not isinstance(data.get("launch_costs"), dict):
+        return {}
+    return data
 
 
-def launch_costs_base(machine: Machine) -> tuple[LaunchCosts, str]:
-    """The costs that a host's factor is counted from, and their name: those of this machine's own probe, else the reference host's."""
-    data = _probed(machine)
-    if data:
-        return records.read(
-            LaunchCosts, data["launch_costs"], str(_profile_path(machine))
-        ), f"probe of {data.get('date')}"
-    return machines.reference_launch_costs(machine.device.kind), REFERENCE_HOST
+def _with_device_probe(machine: Machine) -> Machine:
+    """Use the rates and launch costs that a probe measured on this device.
 
-
-def keep_host_factor(machine: Machine, factor: float) -> Path:
-    """From now on this host is as fast as a probe of it just found, until the next."""
-    path = _host_path(machine)
-    found = {
-        "model": machine.device.model,
-        "cpu": machine.host.model,
-        "date": time.strftime("%Y-%m-%d"),
-        "host_factor": factor,
-    }
-    records.save(path, {**found, "base": launch_costs_base(machine)[1]})
-    return path
-
-
-def _with_host(machine: Machine) -> Machine:
-    """The host's costs by its own last probe: how fast plain Python runs tells less, on a host that dozes between launches least."""
-    path, (launch_costs, base) = _host_path(machine), launch_costs_base(machine)
-    data = records.load(path) if path.is_file() else {}
-    if (data.get("model"), data.get("cpu"), data.get("base")) != (
-        machine.device.model,
-        machine.host.model,
-        base,
-    ):
+    The host may run faster or slower now than it did then: scale its launch costs by Python speed.
+    """
+    probe, path = _load_device_probe(machine), str(_device_probe_path(machine))
+    if not probe:
         return machine
-    factor = float(data["host_factor"])
-    sources = {
-        **machine.sources,
-        "launch_costs": f"measured here by a probe of the host on {data.get('date')}: {factor:.2f} times the {base}'s",
-    }
-    return dataclasses.replace(
-        machine, launch_costs=launch_costs.scaled(factor), host_factor=factor, sources=sources
-    )
-
-
-def _with_profile(machine: Machine, path: Path) -> Machine:
-    """The rates and costs that were measured here, where that was this very device; a host's costs by how fast it is just now."""
-    data = _probed(machine)
-    if not data:
-        return machine
-    device = records.read(Device, data["device"], str(path))
-    factor = interpreter_seconds(machine.device.kind) / data["interpreter_seconds"]
-    launch_costs = records.read(LaunchCosts, data["launch_costs"], str(path)).scaled(factor)
-    source = (
-        f"measured here by a probe on {data.get('date')}, scaled by the speed of plain Python now and then"
-    )
-    host = device if machine.device == machine.host else machine.host
-    sources = {**machine.sources, "launch_costs": source}
+    device = records.read(Device, probe["device"], path)
+    factor = interpreter_seconds(machine.device.kind) / probe["interpreter_seconds"]
+    source = f"measured here by a probe on {probe.get('date')}, scaled by Python speed now / then"
     return dataclasses.replace(
         machine,
-        host=host,
+        host=device if machine.device == machine.host else machine.host,
         device=device,
-        launch_costs=launch_costs,
-        profile=str(path),
+        launch_costs=records.read(LaunchCosts, probe["launch_costs"], path).scaled(factor),
+        profile=path,
         host_factor=factor,
-        sources=sources,
+        sources={**machine.sources, "launch_costs": source},
+    )
+
+
+def _with_host_probe(machine: Machine) -> Machine:
+    """Prefer the last host probe: Python speed predicts launch cost poorly, worst on hosts that idle
+    between launches."""
+    path, (launch_costs, base) = _host_probe_path(machine), launch_costs_base(machine)
+    probe = records.load(path) if path.is_file() else {}
+    expected = {"model": machine.device.model, "cpu": machine.host.model, "base": base}
+    if any(probe.get(key) != value for key, value in expected.items()):
+        return machine
+    factor = float(probe["host_factor"])
+    source = f"measured here by a host probe on {probe.get('date')}: {factor:.2f} times the {base}'s"
+    return dataclasses.replace(
+        machine,
+        launch_costs=launch_costs.scaled(factor),
+        host_factor=factor,
+        sources={**machine.sources, "launch_costs": source},
     )
 
 
 def _describe() -> Machine:
+    """The machine without the results of its probes."""
     host, sources = _describe_cpu()
-    gpu = _describe_gpu()
-    storage = Storage(name="disk", capacity_bytes=float(shutil.disk_usage(Path.home()).total))
     sources["storage"] = "read here: the file system's total size"
-    pace = interpreter_seconds("cpu" if gpu is None else "gpu")
-    if gpu is None:
-        sources |= {
-            key.replace("host", "device", 1): text for key, text in sources.items() if key.startswith("host")
-        }
-        title = f"this machine: {host.model}"
-        sources["launch_costs"] = machines.launch_costs_source(host, paced=True)
-        return Machine(
-            name="here",
-            title=title,
-            host=host,
-            device=host,
-            storage=storage,
-            launch_costs=machines.launch_costs_for(host, host, pace),
-            sources=sources,
-        )
-    device, known, count = gpu
-    sources["launch_costs"] = machines.launch_costs_source(device, paced=True)
-    if known is None:
-        sources["device"] = "read here: PyTorch's device properties"
-    return Machine(
+    storage = Storage(name="disk", capacity_bytes=float(shutil.disk_usage(Path.home()).total))
+    gpu = _describe_gpu()
+    device = gpu.device if gpu else host
+    sources["launch_costs"] = machines.launch_costs_source(device, by_python_speed=True)
+    machine = Machine(
         name="here",
-        title=f"this machine: {device.model} with {host.model}",
+        title=f"this machine: {host.model}",
         host=host,
         device=device,
-        devices=count,
-        link=known.link if known else None,
         storage=storage,
-        launch_costs=machines.launch_costs_for(host, device, pace),
-        profile=known.profile if known else "",
-        sources={**_device_sources(known), **sources},
+        launch_costs=machines.launch_costs_for(host, device, interpreter_seconds(device.kind)),
+        sources=sources,
     )
-
-
-def _device_sources(known: Machine | None) -> dict[str, str]:
-    """The catalogue's sources for what was taken from it; the host is this machine's own."""
-    return (
-        {key: text for key, text in known.sources.items() if key.startswith(("device", "link"))}
-        if known
-        else {}
+    if gpu is None:
+        return dataclasses.replace(machine, sources=machines.with_host_as_device(sources))
+    return dataclasses.replace(
+        machine,
+        title=f"this machine: {device.model} with {host.model}",
+        devices=gpu.count,
+        link=gpu.known.link if gpu.known else None,
+        profile=gpu.known.profile if gpu.known else "",
+        sources={**gpu.sources(), **sources},
     )
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """The processor's name, as the operating system reports it."""
     for line in read_text("/proc/cpuinfo").splitlines():
         if line.startswith(("model name", "Model")) and ":" in line:
             return line.split(":", 1)[1].strip()
@@ -181,16 +161,19 @@ def cpu_name() -> str:
 
 
 def interpreter_loop() -> int:
-    """A fixed piece of plain Python: what it takes tells how fast this host is at launching work, at this moment."""
+    """A fixed loop of plain Python. Its time shows how fast this host runs Python at the moment."""
     table, total = {"a": 1, "b": 2}, 0
     for i in range(20_000):
         total += table["a" if i & 1 else "b"] + len((i, total))
     return total
 
 
-def interpreter_seconds(kind: str = "cpu") -> float:
-    """How long the piece takes, over some tenths of a second. The median where a CPU does all the work, as a measurement tells it too;
-    beside a GPU the quickest tenth: such a host dozes between launches, and its median told nothing of what launches cost."""
+def interpreter_seconds(kind: DeviceKind = "cpu") -> float:
+    """Measure Python speed: the time of `interpreter_loop`, over some tenths of a second.
+
+    Take the median if the CPU trains. If the host only launches work for a GPU, take the 10th percentile:
+    such a host idles between launches and its clock falls, so its median does not predict launch costs.
+    """
     samples = []
     for _ in range(150):
         start = time.perf_counter()
@@ -200,34 +183,35 @@ def interpreter_seconds(kind: str = "cpu") -> float:
 
 
 def available_cpus() -> list[int]:
-    """The logical processors this process may use, which a container or a batch system may have cut down."""
+    """The logical processors that this process may use; a container or batch system may limit them."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def _describe_cpu() -> tuple[Device, dict[str, str]]:
+    """The CPU and the source of each of its figures."""
     import psutil
 
     allowed = len(available_cpus())
     physical = min(psutil.cpu_count(logical=False) or allowed, allowed)
     clock, clock_source = _clock()
-    sources = {"host": "read here: operating system", "host.clock_rate": clock_source}
+    copied = f"{_COPY_BYTES >> 20} MiB"
+    sources = {
+        "host": "read here: operating system",
+        "host.clock_rate": clock_source,
+        "host.memory_rate": f"measured here: {physical} cores copying {copied} each, bytes read and written",
+        "host.core_memory_rate": f"measured here: one core copying {copied}, bytes read and written",
+    }
     rates: dict[str, float] = {}
     per_cycle = _flop_per_cycle()
     if clock and per_cycle:
-        rates = {"fp32": physical * clock * per_cycle[0], "fp64": physical * clock * per_cycle[0] / 2}
+        flop, reason = per_cycle
+        rates = {"fp32": physical * clock * flop, "fp64": physical * clock * flop / 2}
         sources["host.flop_rates"] = (
-            f"computed: {physical} cores x {clock / 1e9:.2f} GHz x {per_cycle[0]} fp32 flop a cycle ({per_cycle[1]})"
+            f"computed: {physical} cores x {clock / 1e9:.2f} GHz x {flop} fp32 flop a cycle ({reason})"
         )
-    caches = _caches()
-    sources["host.memory_rate"] = (
-        f"measured here: {physical} cores copying {_COPY_BYTES >> 20} MiB each, bytes read and written"
-    )
-    sources["host.core_memory_rate"] = (
-        f"measured here: one core copying {_COPY_BYTES >> 20} MiB, bytes read and written"
-    )
-    one, together = _copy_rate(1), _copy_rate(physical)
+    caches, one, together = _caches(), _copy_rate(1), _copy_rate(physical)
     device = Device(
         kind="cpu",
         model=cpu_name(),
@@ -245,7 +229,10 @@ def _describe_cpu() -> tuple[Device, dict[str, str]]:
 
 
 def _clock() -> tuple[float | None, str]:
-    """The clock in the processor's name, else what the system reports: a virtual machine often reports nothing else."""
+    """The clock rate and its source: from the processor's name, else from the operating system.
+
+    Virtual machines often report no clock rate except in the name.
+    """
     named = re.search(r"@\s*([0-9.]+)\s*GHz", cpu_name())
     if named:
         return float(named[1]) * 1e9, "read here: the clock in the processor's name"
@@ -262,12 +249,10 @@ def _clock() -> tuple[float | None, str]:
 
 
 def _flop_per_cycle() -> tuple[int, str] | None:
+    """fp32 flop of one core in one cycle, and the vector instructions that reach it."""
     match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", read_text("/proc/cpuinfo"), re.MULTILINE)
-    flags = (
-        set(match[1].split())
-        if match
-        else ({"asimd"} if platform.machine() in ("arm64", "aarch64") else set())
-    )
+    arm = {"asimd"} if platform.machine() in ("arm64", "aarch64") else set()
+    flags = set(match[1].split()) if match else arm
     for flag, count, reason in _FLOP_PER_CYCLE:
         if flag in flags:
             return count, reason
@@ -275,18 +260,18 @@ def _flop_per_cycle() -> tuple[int, str] | None:
 
 
 def _caches() -> dict[int, float]:
-    """Bytes of the level 2 cache of one core and of the whole level 3 cache."""
-    found: dict[int, float] = {}
+    """Bytes of one core's level 2 cache and of the whole level 3 cache, by level."""
+    sizes: dict[int, float] = {}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         level, kind, size = (read_text(str(index / name)).strip() for name in ("level", "type", "size"))
         match = re.match(r"(\d+)([KMG]?)", size)
         if kind != "Instruction" and level.isdigit() and match:
-            found[int(level)] = float(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
-    return found
+            sizes[int(level)] = float(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+    return sizes
 
 
 def _copy_rate(cores: int) -> float:
-    """Bytes a second that `cores` cores move together, copying far more than their caches hold; the best of a few tries."""
+    """Bytes per second that `cores` cores copy together; the best of four copies larger than the caches."""
     import numpy
 
     pairs = [
@@ -297,15 +282,28 @@ def _copy_rate(cores: int) -> float:
     with ThreadPoolExecutor(len(pairs)) as pool:
         for _ in range(4):
             start = time.perf_counter()
-            list(
-                pool.map(lambda pair: numpy.copyto(pair[1], pair[0]), pairs)
-            )  # NumPy lets go of the interpreter here
+            # NumPy releases the interpreter lock during the copy, so the threads run in parallel.
+            list(pool.map(lambda pair: numpy.copyto(pair[1], pair[0]), pairs))
             best = min(best, time.perf_counter() - start)
     return 2.0 * _COPY_BYTES * len(pairs) / best
 
 
-def _describe_gpu() -> tuple[Device, Machine | None, int] | None:
-    """The first CUDA device: catalogue figures where its name is known, else what PyTorch says of it."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _GPU:
+    """The GPUs of this machine; `known` is the catalogue's machine with the same GPU, if there is one."""
+
+    device: Device
+    count: int
+    known: Machine | None
+
+    def sources(self) -> dict[str, str]:
+        if self.known is None:
+            return {"device": "read here: PyTorch's device properties"}
+        return {k: text for k, text in self.known.sources.items() if k.startswith(("device", "link"))}
+
+
+def _describe_gpu() -> _GPU | None:
+    """The first CUDA device: the catalogue's figures if it has this GPU, else what PyTorch reports."""
     import torch
 
     if not torch.cuda.is_available():
@@ -314,18 +312,18 @@ def _describe_gpu() -> tuple[Device, Machine | None, int] | None:
     count = torch.cuda.device_count()
     known = _match_catalog(properties.name, float(properties.total_memory))
     if known is not None:
-        return known.device, known, count
+        return _GPU(device=known.device, count=count, known=known)
     device = Device(
         kind="gpu",
         model=properties.name,
         cores=properties.multi_processor_count,
         memory_bytes=float(properties.total_memory),
     )
-    return device, None, count
+    return _GPU(device=device, count=count, known=None)
 
 
 def _match_catalog(name: str, memory_bytes: float) -> Machine | None:
-    """The catalogue's machine of this name and about this memory ("NVIDIA H200" is the h200)."""
+    """The catalogue's machine whose GPU has this name ("NVIDIA H200" is h200) and memory within 15%."""
     words = set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "tesla", "geforce", "graphics"}
     best: tuple[int, Machine] | None = None
     for candidate in map(Machine.named, machines.names()):
@@ -344,12 +342,12 @@ def _match_catalog(name: str, memory_bytes: float) -> Machine | None:
 
 
 def _key_word(words: set[str]) -> str:
-    """The word of a GPU's name that tells models apart: the first with a digit in it."""
+    """The word that names the model of a GPU: the first one with a digit."""
     return next((word for word in sorted(words) if re.search(r"\d", word) and not word.endswith("gb")), "")
 
 
 def read_text(path: str) -> str:
-    """What a file of the system says, nothing where it is not there."""
+    """The text of a system file; empty if it does not exist."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,8 @@
-"""Where a job runs: a host, its devices, memories, links and storage, with rates that name their source."""
+"""The machine: a host, its devices, memories, links and storage. Every figure names its source.
+
+Inside the package a device is a "cpu" or a "gpu". `torch_device` and `device_kind` convert to and from the
+names that PyTorch uses ("cpu", "cuda").
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 from windtunnel import records, units
-from windtunnel.errors import BadRecord, RateMissing, UnknownName, nearest
+from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, UnknownName, nearest
 from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watts
 
 CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
+DeviceKind = Literal["cpu", "gpu"]
+OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
 _COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<devices>\d+)x)(?P<name>.+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device and the memory it computes from. A CPU is a device too: it may train as well as launch.
+    """A CPU or a GPU with its memory. A CPU can be the host, the device that trains, or both.
 
-    `cores` are physical cores or multiprocessors, `threads` logical processors; `cache_bytes` is the last cache, shared by
-    all cores, `core_cache_bytes` the largest that a core has for itself; `core_memory_rate` is what one core can draw.
+    cores             physical cores of a CPU, multiprocessors of a GPU
+    threads           logical processors of a CPU
+    flop_rates        peak rate of matrix products by precision, in flop/s
+    memory_rate       bytes read or written in a second, all cores together
+    core_memory_rate  the same, one core alone
+    cache_bytes       the last-level cache, which all cores share
+    core_cache_bytes  the largest cache that belongs to one core
     """
 
-    kind: Literal["cpu", "gpu"]
+    kind: DeviceKind
     model: str
     cores: int | None = None
     threads: int | None = None
@@ -50,23 +61,14 @@ class Device:
                     hint=nearest(precision, PRECISIONS),
                 )
             _require_positive(self.model, f"flop_rates.{precision}", rate)
-        for name in (
-            "cores",
-            "threads",
-            "clock_rate",
-            "memory_bytes",
-            "memory_rate",
-            "core_memory_rate",
-            "cache_bytes",
-            "core_cache_bytes",
-            "power",
-        ):
-            _require_positive(self.model, name, getattr(self, name))
+        for each in dataclasses.fields(self):
+            if each.name not in ("kind", "model", "flop_rates"):
+                _require_positive(self.model, each.name, getattr(self, each.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What bytes travel over, one direction."""
+    """A connection between two memories, and its rate in one direction."""
 
     name: str
     rate: ByteRate
@@ -77,7 +79,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where the data set lies when it is not in memory."""
+    """The disk that holds a data set that is not in memory."""
 
     name: str
     read_rate: ByteRate | None = None
@@ -90,11 +92,17 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCosts:
-    """What the host pays to launch work: Python, the dispatcher, autograd and, to a GPU, the launch.
+    """Host time to launch work: Python, PyTorch's dispatcher, autograd and, for a GPU, the kernel launch.
 
-    By family of op in each phase, "other" standing for families not listed; `node_seconds` for each node that autograd
-    visits on its way back; `tensor_seconds` for every further tensor of a call on a list; `module_seconds` for calling a module; `backward_seconds` and `update_seconds` for each
-    call of backward and of an optimiser's step beside its ops. `graph_seconds` is what launching a whole captured step costs.
+    `forward`, `backward` and `update` give the seconds of one op by op family; "other" covers the families
+    that are not listed. The remaining costs are seconds for each:
+
+    node_seconds      node of the autograd graph that backward visits
+    tensor_seconds    further tensor of a call on a list of tensors (foreach ops)
+    module_seconds    call of an nn.Module
+    backward_seconds  call of backward, in addition to its ops
+    update_seconds    call of an optimiser's step, in addition to its ops
+    graph_seconds     replay of a captured CUDA graph
     """
 
     forward: Mapping[str, Seconds]
@@ -110,19 +118,25 @@ class LaunchCosts:
     def __post_init__(self) -> None:
         for phase in ("forward", "backward", "update"):
             if "other" not in getattr(self, phase):
-                raise BadRecord(f"launch_costs: {phase} needs a figure for 'other'.")
+                raise BadRecord(f"launch_costs: {phase} needs a value for 'other'.")
 
     def scaled(self, factor: float) -> LaunchCosts:
-        """The same host, `factor` times as slow."""
+        """The costs of a host that is `factor` times as slow."""
         return records.read(LaunchCosts, _scale(records.plain(self), factor), "launch_costs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Nodes of one host and `devices` equal devices each. On a CPU machine `device` is the host itself.
+    """One or more equal nodes, each with one host and `devices` equal devices.
 
-    `profile` names what a probe learned of the device, or a file of it. `host_factor` is how much slower the very host at hand issues
-    work than `launch_costs` would have it, once a probe has said so; it is counted in `launch_costs` already.
+    device        what trains; on a CPU machine it is the host itself
+    link          between host and device
+    peer_link     between the devices of a node
+    network       between nodes
+    launch_costs  host time to launch work; see `LaunchCosts`
+    profile       what a probe measured on the device: a name in the catalogue, or a file
+    host_factor   measured slowdown of this host; already applied to `launch_costs`
+    sources       where each figure comes from, by its path ("device.memory_rate")
     """
 
     name: str
@@ -149,7 +163,7 @@ class Machine:
 
     @staticmethod
     def named(name: str) -> Machine:
-        """`h200`, `8xh200` (one node of eight) or `4x8xh200` (four such nodes), from the catalogue."""
+        """A machine of the catalogue: `h200`, `8xh200` (a node of eight) or `4x8xh200` (four such nodes)."""
         if name in names():
             return _from_catalog(name)
         match = _COUNTED.match(name)
@@ -168,24 +182,46 @@ class Machine:
         return dataclasses.replace(one, name=name, devices=devices_in_node, nodes=int(match["nodes"] or 1))
 
     @staticmethod
+    def find(text: str) -> Machine:
+        """The machine that a user names: `here`, `cpu`, `cuda`, a name of the catalogue, or a file.
+
+        `here` is this machine, with its GPU if it has one. `cpu` is its CPU, `cuda` (or `gpu`) its GPU.
+        """
+        if text.endswith((".toml", ".json")):
+            return Machine.load(text)
+        if text not in OF_THIS_MACHINE:
+            return Machine.named(text)
+        machine = Machine.here()
+        if text == "cpu":
+            return machine.with_cpu_only()
+        if text != "here" and machine.device.kind != "gpu":
+            raise Unavailable(
+                "PyTorch finds no CUDA GPU on this machine.",
+                hint="Use --on cpu, or predict for a machine of the catalogue: windtunnel machine list",
+            )
+        return machine
+
+    @staticmethod
     def here() -> Machine:
-        """This machine, as its operating system and PyTorch describe it."""
+        """This machine, as the operating system and PyTorch describe it."""
         from windtunnel.machine import here
 
         return here.describe()
 
     @staticmethod
     def load(path: str | Path) -> Machine:
-        """A machine from a TOML or JSON file of the catalogue's form."""
+        """Read a machine from a TOML or JSON file. It may name a host, links and storage of the catalogue."""
         return _build(records.load(Path(path)), str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write this machine so that `load` gives an equal one."""
+        """Write this machine to a TOML or JSON file that `load` reads."""
         records.save(Path(path), self)
 
     def with_host_factor(self, factor: float) -> Machine:
-        """The same machine with a host that was probed and found `factor` times as slow at launching work. Where the host is the device,
-        its cores are as much slower at everything; its memory is not."""
+        """This machine with a host that launches work `factor` times as slowly.
+
+        On a CPU machine the host also computes, so its flop rates fall by this factor; its memory rate stays.
+        """
         _require_positive(self.name, "host_factor", factor)
         slower = dataclasses.replace(
             self,
@@ -200,7 +236,7 @@ class Machine:
         return dataclasses.replace(slower, host=device, device=device)
 
     def source_of(self, path: str) -> str:
-        """Where the figure at `path` ("device.memory_rate") comes from; a source for a table covers what is in it."""
+        """The source of the figure at `path` ("device.memory_rate"), or of the table that it is in."""
         while path:
             if path in self.sources:
                 return self.sources[path]
@@ -208,44 +244,53 @@ class Machine:
         return ""
 
     def with_cpu_only(self) -> Machine:
-        """The same host without its other devices: what training on its CPU would see."""
+        """This machine without its GPUs: the host trains."""
         if self.device == self.host:
             return self
-        sources = {
-            k: v
-            for k, v in self.sources.items()
-            if not k.startswith(("device", "link", "peer_link", "launch_costs"))
-        }
-        sources |= {k.replace("host", "device", 1): v for k, v in sources.items() if k.startswith("host")}
-        sources["launch_costs"] = launch_costs_source(self.host, paced=self.name == "here")
-        launch_costs = launch_costs_for(
-            self.host, self.host, self._interpreter_seconds() if self.name == "here" else None
-        )
+        dropped = ("device", "link", "peer_link", "launch_costs")
+        sources = with_host_as_device({k: v for k, v in self.sources.items() if not k.startswith(dropped)})
+        seconds = self._estimate_interpreter_seconds() if self.name == "here" else None
+        sources["launch_costs"] = launch_costs_source(self.host, by_python_speed=self.name == "here")
         return dataclasses.replace(
             self,
             device=self.host,
             devices=1,
             link=None,
             peer_link=None,
-            launch_costs=launch_costs,
+            launch_costs=launch_costs_for(self.host, self.host, seconds),
             profile="",
             host_factor=None,
             sources=sources,
         )
 
-    def _interpreter_seconds(self) -> float | None:
-        """How fast the host runs plain Python, read back from the launch costs that were scaled by it."""
+    def _estimate_interpreter_seconds(self) -> float | None:
+        """Estimate this host's Python speed from its launch costs.
+
+        The costs know more than a new timing of Python would: they include what the last probe measured.
+        """
         if self.launch_costs is None:
             return None
-        reference, _ = _reference_launch_costs(self.device.kind)
-        pace = units.parse(
-            records.load(CATALOG / "launch_costs.toml")[self.device.kind]["interpreter_seconds"], "s"
+        reference = _reference(self.device.kind)
+        node_seconds = units.parse(reference["node_seconds"], "s")
+        return (
+            units.parse(reference["interpreter_seconds"], "s") * self.launch_costs.node_seconds / node_seconds
         )
-        return pace * self.launch_costs.node_seconds / units.parse(reference["node_seconds"], "s")
+
+
+def torch_device(kind: str) -> str:
+    """PyTorch's name for a kind of device: "cuda" for "gpu"."""
+    return "cuda" if device_kind(kind) == "gpu" else "cpu"
+
+
+def device_kind(name: str) -> DeviceKind:
+    """The kind of device that PyTorch or a user names: "gpu" for "cuda"."""
+    if name not in ("cpu", "cuda", "gpu"):
+        raise BadInput(f"{name!r} is not a device.", hint="Use cpu or cuda.")
+    return "cpu" if name == "cpu" else "gpu"
 
 
 def home() -> Path:
-    """Where this user's own profiles lie; WINDTUNNEL_PROFILES says otherwise."""
+    """The folder of this user's profiles. The environment variable WINDTUNNEL_PROFILES overrides it."""
     if "WINDTUNNEL_PROFILES" in os.environ:
         return Path(os.environ["WINDTUNNEL_PROFILES"])
     base = Path.home() / ("Library/Application Support" if sys.platform == "darwin" else ".local/share")
@@ -253,58 +298,62 @@ def home() -> Path:
 
 
 def need(machine: Machine, path: str) -> float:
-    """The figure at `path`, or RateMissing that says which and what to do."""
+    """The figure at `path` ("device.memory_rate"), or RateMissing if the machine has none."""
     value: Any = machine
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
     if value is None:
         raise RateMissing(
-            f"The forecast needs {path} of {machine.name}, and its description leaves that out because no source states it.",
-            hint="Put the figure in a machine file and pass it with --on FILE.toml.",
+            f"The forecast needs {path} of {machine.name}; the machine's description has no such figure.",
+            hint="Add the figure to a machine file and use --on FILE.toml.",
         )
     return float(value)
 
 
 def launch_costs_for(host: Device, device: Device, interpreter_seconds: float | None = None) -> LaunchCosts:
-    """A reference host's launch costs, scaled by how fast this host runs plain Python, else by clock.
+    """Estimate a machine's launch costs when they were not measured.
 
-    What stands in where a machine's own costs were not measured.
+    Scale the reference host's costs by Python speed if it is known, else by clock rate.
     """
-    reference, launch_costs = (
-        records.load(CATALOG / "launch_costs.toml")[device.kind],
-        reference_launch_costs(device.kind),
-    )
+    reference, launch_costs = _reference(device.kind), reference_launch_costs(device.kind)
     if interpreter_seconds is not None:
         return launch_costs.scaled(interpreter_seconds / units.parse(reference["interpreter_seconds"], "s"))
-    return (
-        launch_costs.scaled(units.parse(reference["clock_rate"], "Hz") / host.clock_rate)
-        if host.clock_rate
-        else launch_costs
-    )
+    if host.clock_rate:
+        return launch_costs.scaled(units.parse(reference["clock_rate"], "Hz") / host.clock_rate)
+    return launch_costs
 
 
-def reference_launch_costs(kind: str) -> LaunchCosts:
-    """What the reference host of a CPU or a GPU pays to launch work."""
-    return records.read(LaunchCosts, _reference_launch_costs(kind)[0], f"launch_costs.toml: {kind}")
+def reference_launch_costs(kind: DeviceKind) -> LaunchCosts:
+    """The launch costs of the reference host, for a CPU or a GPU."""
+    return records.read(LaunchCosts, _reference_costs(kind), f"launch_costs.toml: {kind}")
 
 
-def _reference_launch_costs(kind: str) -> tuple[dict[str, Any], str]:
-    """The reference host's own costs and where they were measured."""
-    table = records.load(CATALOG / "launch_costs.toml")[kind]
-    return {
-        k: v for k, v in table.items() if k not in ("clock_rate", "interpreter_seconds", "source")
-    }, table["source"]
+def launch_costs_source(device: Device, by_python_speed: bool = False) -> str:
+    """Where the reference launch costs were measured, and how they were scaled to this host."""
+    scale = "this host's Python speed" if by_python_speed else "clock rate"
+    return f"scaled by {scale} from a reference host: {_reference(device.kind)['source']}"
 
 
-def launch_costs_source(device: Device, paced: bool = False) -> str:
-    """Where the reference launch costs were measured, and by what they were scaled."""
-    text = _reference_launch_costs(device.kind)[1]
-    return f"scaled by {'the speed of plain Python here' if paced else 'clock'} from a reference host: {text}"
+def with_host_as_device(sources: Mapping[str, str]) -> dict[str, str]:
+    """Sources of a CPU machine: those of its host hold for its device too, which is the same CPU."""
+    copies = {k.replace("host", "device", 1): text for k, text in sources.items() if k.startswith("host")}
+    return {**sources, **copies}
+
+
+def _reference(kind: DeviceKind) -> dict[str, Any]:
+    """The reference host as the catalogue describes it."""
+    reference: dict[str, Any] = records.load(CATALOG / "launch_costs.toml")[kind]
+    return reference
+
+
+def _reference_costs(kind: DeviceKind) -> dict[str, Any]:
+    about = ("clock_rate", "interpreter_seconds", "source")
+    return {key: value for key, value in _reference(kind).items() if key not in about}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """All machines of the catalogue, by name."""
+    """The names of all machines in the catalogue."""
     return tuple(sorted(path.stem for path in (CATALOG / "machines").glob("*.toml")))
 
 
@@ -314,29 +363,28 @@ def _from_catalog(name: str) -> Machine:
 
 
 def _build(data: dict[str, Any], where: str) -> Machine:
-    """Resolve a host, links and storage given by name, then read strictly."""
+    """Replace names of the catalogue by what they stand for, then read strictly."""
     data = dict(data)
     sources = dict(data.get("sources", {}))
-    for key in ("link", "peer_link", "network"):
+    for key, table in (
+        ("link", "links"),
+        ("peer_link", "links"),
+        ("network", "links"),
+        ("storage", "storage"),
+    ):
         if isinstance(data.get(key), str):
-            data[key], text = _shared("links", data[key], where)
+            data[key], text = _shared(table, data[key], where)
             sources.setdefault(key, text)
-    if isinstance(data.get("storage"), str):
-        data["storage"], text = _shared("storage", data["storage"], where)
-        sources.setdefault("storage", text)
     if isinstance(data.get("host"), str):
         host = Machine.named(data["host"])
         data["host"] = records.plain(host.host)
-        sources |= {
-            key: text for key, text in host.sources.items() if key.startswith("host") and key not in sources
-        }
+        sources = {key: text for key, text in host.sources.items() if key.startswith("host")} | sources
     if isinstance(data.get("launch_costs"), str):
-        data["launch_costs"], sources["launch_costs"] = _reference_launch_costs(data["launch_costs"])
+        kind = device_kind(data["launch_costs"])
+        data["launch_costs"], sources["launch_costs"] = _reference_costs(kind), _reference(kind)["source"]
     if "device" not in data and "host" in data:
         data["device"] = data["host"]
-        sources |= {
-            key.replace("host", "device", 1): text for key, text in sources.items() if key.startswith("host")
-        }
+        sources = with_host_as_device(sources)
     machine = records.read(Machine, {**data, "sources": sources}, where)
     if machine.launch_costs is not None:
         return machine
@@ -347,7 +395,7 @@ def _build(data: dict[str, Any], where: str) -> Machine:
 
 
 def _shared(kind: str, name: str, where: str) -> tuple[dict[str, Any], str]:
-    """A link or a storage that several machines name, with its source."""
+    """A link or storage of the catalogue, which several machines name, and its source."""
     table = records.load(CATALOG / f"{kind}.toml")
     if name not in table:
         raise BadRecord(f"{where}: no entry {name!r} in {kind}.toml.", hint=nearest(name, table))

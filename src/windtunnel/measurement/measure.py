@@ -105,7 +105,7 @@ class _Measuring:
     def told(self) -> dict[str, Any]:
         told = {
             k: v
-            for k, v in self.strategy.told().items()
+            for k, v in self.strategy.fields().items()
             if k not in ("batch", "prefetch") or (k == "prefetch" and v)
         }
         if self.device == "cpu":

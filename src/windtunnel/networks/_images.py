@@ -1,4 +1,4 @@
-"""What the networks that learn from labelled images share: sizes taken from the data, mini-batches, the plain step."""
+"""Shared by networks that learn from images: sizes from the data, mini-batches, a training step, tests."""
 
 from __future__ import annotations
 
@@ -6,37 +6,65 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset
+from windtunnel.job.lesson import Dataset, Stage
+from windtunnel.job.workload import Batch, Loss, Model, Optimizers
 
 S = TypeVar("S")
 Batches = Callable[[torch.Generator], Iterator[tuple[Tensor, ...]]]
 
 
-def require_positive(settings: Any, names: tuple[str, ...], job: str) -> None:
-    """Refuse a setting that must be above 0, by its name."""
+def require_positive(settings: object, names: tuple[str, ...], job: str) -> None:
+    """Raise an error that names the first of these settings that is not above 0."""
     for name in names:
         if not 0 < getattr(settings, name) < float("inf"):
             raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
-def fitted(settings: S, data: Dataset, job: str) -> S:
-    """The same settings with the image size, channels and classes that the data has, as far as the settings know them."""
+def require_images(data: Dataset, job: str) -> None:
+    """Raise an error unless the data set has images."""
     if "images" not in data.train:
         raise BadRecord(
-            f"job {job}: learns from images, which the data set {data.name} has not.",
-            hint="Use digits, images, or a folder of images by class.",
+            f"job {job}: learns from images, but the data set {data.name} has none.",
+            hint="Use --data digits, --data images, or a folder with one subfolder of images for each class.",
         )
+
+
+def fitted(settings: S, data: Dataset, job: str) -> S:
+    """The settings with the data set's image size, channels and classes, if the network has such settings."""
+    require_images(data, job)
     known = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
     return dataclasses.replace(
         settings, **{name: data.facts[name] for name in ("size", "channels", "classes") if name in known}
     )  # type: ignore[type-var]
+
+
+class _ImageSizes(Protocol):
+    @property
+    def channels(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+class _ClassifierSizes(_ImageSizes, Protocol):
+    @property
+    def classes(self) -> int: ...
+
+
+def random_images(settings: _ImageSizes, n: int) -> Tensor:
+    """Synthetic square images with values from 0 to 1."""
+    return torch.rand(n, settings.channels, settings.size, settings.size)
+
+
+def random_labelled_images(settings: _ClassifierSizes, n: int) -> tuple[Tensor, Tensor]:
+    """Synthetic images with random labels."""
+    return random_images(settings, n), torch.randint(0, settings.classes, (n,))
 
 
 def steps_of(examples: int, batch: int) -> int:
@@ -45,21 +73,49 @@ def steps_of(examples: int, batch: int) -> int:
 
 
 def shuffled(batch: int, *columns: Tensor) -> Batches:
-    """One epoch after another in the generator's order; batches differ by one example at most, so that none is tiny."""
+    """Return a function that yields one epoch of shuffled batches.
+
+    The last batch is not a small remainder: the sizes of batches differ by one example at most.
+    """
     examples = len(columns[0])
 
     def batches(generator: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
         order = torch.randperm(examples, generator=generator)
-        for chosen in order.tensor_split(steps_of(examples, batch)):
-            yield tuple(column[chosen] for column in columns)
+        for indices in order.tensor_split(steps_of(examples, batch)):
+            yield tuple(column[indices] for column in columns)
 
     return batches
 
 
-def descend(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any, Any], Tensor]:
-    """The plain training step: one loss, one optimiser."""
+class _Schedule(Protocol):
+    @property
+    def batch(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
 
-    def step(model: Any, batch: Any, optimizer: Any) -> Tensor:
+
+def stage(
+    settings: _Schedule,
+    columns: tuple[Tensor, ...],
+    optimizers: Callable[[Model], Optimizers],
+    step: Callable[[Model, Batch, Optimizers], Tensor],
+    name: str = "learn",
+) -> Stage:
+    """A stage over shuffled batches of `columns` (images, or images and labels)."""
+    return Stage(
+        name=name,
+        epochs=settings.epochs,
+        steps=steps_of(len(columns[0]), settings.batch),
+        batches=shuffled(settings.batch, *columns),
+        optimizers=optimizers,
+        step=step,
+    )
+
+
+def descend(loss: Loss) -> Callable[[Model, Batch, torch.optim.Optimizer], Tensor]:
+    """The usual training step: forward, backward, update, with one loss and one optimiser."""
+
+    def step(model: Model, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         value = loss(model, batch)
         value.backward()  # type: ignore[no-untyped-call]
@@ -69,15 +125,26 @@ def descend(loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any, Any], Ten
     return step
 
 
-def beside(model: torch.nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors where the model lies."""
-    place = next(model.parameters()).device
-    return tuple(tensor.to(place) for tensor in tensors)
+def classification_loss(model: Model, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy between the network's scores and the labels."""
+    inputs, labels = batch
+    return functional.cross_entropy(model(inputs), labels)
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """The device of the network's parameters."""
+    return next(model.parameters()).device
+
+
+def on_device_of(model: torch.nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, moved to the network's device."""
+    device = device_of(model)
+    return tuple(tensor.to(device) for tensor in tensors)
 
 
 @contextlib.contextmanager
-def examined(model: torch.nn.Module) -> Iterator[None]:
-    """The model as it is used, not as it learns; afterwards it is as it was found."""
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Switch off dropout and the updates of batch normalisation; restore the earlier mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -89,9 +156,9 @@ def examined(model: torch.nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def examine_classifier(model: torch.nn.Module, data: Dataset) -> dict[str, float]:
     """Accuracy and loss on the held-out images."""
-    shown, labels = beside(model, data.held_out["images"], data.held_out["labels"])
-    with examined(model):
-        scores = torch.cat([model(part) for part in shown.chunk(steps_of(len(shown), 256))])
+    inputs, labels = on_device_of(model, data.held_out["images"], data.held_out["labels"])
+    with evaluation_mode(model):
+        scores = torch.cat([model(part) for part in inputs.chunk(steps_of(len(inputs), 256))])
     return {
         "accuracy": float((scores.argmax(1) == labels).float().mean()),
         "loss": float(functional.cross_entropy(scores, labels)),
@@ -99,17 +166,17 @@ def examine_classifier(model: torch.nn.Module, data: Dataset) -> dict[str, float
 
 
 def fixed_noise(*shape: int) -> Tensor:
-    """The same normal noise at every call, so that an examination neither varies nor disturbs the training's own draws."""
+    """Normal noise, the same at every call: tests are repeatable and do not change the training."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def few(shown: Tensor, count: int = 10) -> Tensor:
-    """Some images from first to last, since data may lie in the order of its classes."""
-    return shown[torch.linspace(0, len(shown) - 1, min(count, len(shown))).long()]
+def evenly_spaced(images: Tensor, count: int = 10) -> Tensor:
+    """`count` images at equal distances, so that all classes occur even if the data is sorted by class."""
+    return images[torch.linspace(0, len(images) - 1, min(count, len(images))).long()]
 
 
 def save_sheet(folder: Path, name: str, images: Tensor, columns: int) -> list[Path]:
-    """One sheet of images in `folder`, row by row."""
+    """Write images to one PNG file in `folder`, row by row."""
     from windtunnel.learning import pictures
 
     path = folder / f"{name}.png"

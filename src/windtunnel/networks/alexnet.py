@@ -1,4 +1,7 @@
-"""AlexNet (Krizhevsky, Sutskever and Hinton 2012) in the one-tower form of Krizhevsky 2014: 61,100,840 parameters for 1000 classes."""
+"""AlexNet (Krizhevsky, Sutskever and Hinton 2012): the first deep convolutional network to win ImageNet.
+
+This is the version with one column (Krizhevsky 2014): 61,100,840 parameters for 1000 classes.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 
 DATA = "images"
-LEAST_SIZE = 63  # below it the third pooling has no whole window left
-GRID = 6  # the image that the fully connected layers see, whatever the input's size
+LEAST_SIZE = 63  # a smaller image leaves no whole window for the third pooling
+GRID = 6  # side of the feature maps that the fully connected layers receive, for any size of image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`width`: channels after the first layer, the others in proportion; `hidden`: nodes of the fully connected layers."""
+    """`size`: side of the images in pixels; `width`: channels of the first layer, which scale all others;
+    `hidden`: nodes of the fully connected layers."""
 
     classes: int = 1000
     channels: int = 3
@@ -36,7 +40,7 @@ class Settings:
 
 
 def network(settings: Settings) -> nn.Module:
-    """Five convolutions, the image made small early, then three fully connected layers that hold most of the weights."""
+    """Five convolutions, then three fully connected layers, which have most of the weights."""
     wide, hidden = settings.width, settings.hidden
     model = nn.Sequential(
         *_convolution(settings.channels, wide, 11, stride=4, padding=2),

@@ -1,7 +1,9 @@
-"""Auto-encoder: fewer hidden nodes than inputs, decoded back to as many outputs, so that only what matters gets through.
+"""Auto-encoder: compresses data to fewer hidden nodes than inputs, and restores it.
 
-The hidden nodes are linear by default. The outputs are not: they know that a pixel lies between 0 and 1, and that is why the
-network comes closer to images it never saw than principal components, the best of all linear codes.
+    code = activation(W1 x + b1),    output = sigmoid(W2 code + b2),    loss = mean (output - x)^2
+
+The code is linear by default. The output is not: the sigmoid keeps it between 0 and 1, like a pixel. The
+network therefore restores held-out images better than principal components, the best linear code.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _ACTIVATIONS = {"linear": nn.Identity, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`hidden`: nodes of the code, fewer than inputs."""
+    """`inputs`: values of one example; `hidden`: nodes of the code, fewer than inputs;
+    `activation`: of the code."""
 
     inputs: int = 64
     hidden: int = 16
@@ -45,7 +48,7 @@ class Settings:
 
 
 class AutoEncoder(nn.Module):
-    """Gives back a picture of the shape it was shown."""
+    """Encoder and decoder; the output has the shape of the input."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -54,9 +57,9 @@ class AutoEncoder(nn.Module):
         )
         self.decoder = nn.Sequential(nn.Linear(settings.hidden, settings.inputs), nn.Sigmoid())
 
-    def forward(self, shown: Tensor) -> Tensor:
-        again: Tensor = self.decoder(self.encoder(shown))
-        return again.view(shown.shape)
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.decoder(self.encoder(inputs))
+        return outputs.view(inputs.shape)
 
 
 def build(settings: Settings) -> Workload:
@@ -73,15 +76,15 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Squared error and Adam, without labels; examined by the error on what was never seen."""
+    """Train with squared error and Adam, without labels; test the error on held-out images."""
     images.fitted(settings, data, "autoencoder")
-    shown, held_out = data.train["images"], data.held_out["images"]
-    fitted = dataclasses.replace(settings, inputs=shown[0].numel())
+    train, held_out = data.train["images"], data.held_out["images"]
+    fitted = dataclasses.replace(settings, inputs=train[0].numel())
     learn = Stage(
         name="learn",
         epochs=settings.epochs,
-        steps=images.steps_of(len(shown), settings.batch),
-        batches=lambda generator: (batch for (batch,) in images.shuffled(settings.batch, shown)(generator)),
+        steps=images.steps_of(len(train), settings.batch),
+        batches=lambda generator: (batch for (batch,) in images.shuffled(settings.batch, train)(generator)),
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
         step=images.descend(_loss),
     )
@@ -97,12 +100,13 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """The guide's rule for the hidden layer."""
+    """Warn if the hidden layer breaks the guide's rule: fewer hidden nodes than inputs."""
     if settings.hidden < settings.inputs:
         return ()
     return (
-        f"{settings.hidden} hidden nodes for {settings.inputs} inputs compress nothing: an auto-encoder has fewer hidden nodes than inputs, "
-        "and above the optimum it loses accuracy or needs more epochs (Wuensche 2018, sections II and III.B).",
+        f"{settings.hidden} hidden nodes for {settings.inputs} inputs compress nothing. An auto-encoder "
+        "needs fewer hidden nodes than inputs; with more than the optimum it loses accuracy or needs more "
+        "epochs (Wuensche 2018, sections II and III.B).",
     )
 
 
@@ -110,20 +114,20 @@ def _model(settings: Settings) -> nn.Module:
     return weights.initialise(AutoEncoder(settings), settings.init, "autoencoder")
 
 
-def _loss(model: Any, shown: Tensor) -> Tensor:
-    return F.mse_loss(model(shown), shown)
+def _loss(model: Any, inputs: Tensor) -> Tensor:
+    return F.mse_loss(model(inputs), inputs)
 
 
 @torch.no_grad()
 def _examine(model: nn.Module, held_out: Tensor) -> dict[str, float]:
-    (shown,) = images.beside(model, held_out)
-    return {"reconstruction": float(_loss(model, shown))}
+    (inputs,) = images.on_device_of(model, held_out)
+    return {"reconstruction": float(_loss(model, inputs))}
 
 
 @torch.no_grad()
 def _draw(model: nn.Module, held_out: Tensor, folder: Path) -> list[Path]:
-    """Images never seen, and under each what came through the hidden layer."""
-    (shown,) = images.beside(model, held_out)
-    if shown.shape[1] not in (1, 3) or shown.shape[2] == 1:
+    """Two rows: held-out images and their reconstructions. Draws nothing if the examples are not images."""
+    (inputs,) = images.on_device_of(model, held_out)
+    if inputs.shape[1] not in (1, 3) or inputs.shape[2] == 1:
         return []
-    return images.save_sheet(folder, "reconstructions", torch.cat([shown, model(shown)]), len(shown))
+    return images.save_sheet(folder, "reconstructions", torch.cat([inputs, model(inputs)]), len(inputs))

@@ -1,7 +1,11 @@
-"""BERT (Devlin et al. 2019): a transformer that reads both ways and fills in the words that were masked.
+"""BERT (Devlin et al. 2019): a transformer encoder that learns to understand text.
 
-Parameters of the encoder with its pooler: base 109,482,240; large 335,141,888. Pretraining adds two heads: masked words (its own
-layer, then the embedding's weights and a bias) and next sentence (two classes); with them base has 110,106,428.
+Each position attends to all others. Pretraining has two tasks: fill in masked tokens, and tell whether the
+second passage follows the first in the text. The loss is the sum of both cross-entropies.
+
+Parameters of the encoder with its pooler: base 109,482,240; large 335,141,888. Pretraining adds two heads:
+masked tokens (a linear layer and a bias; the weights are those of the token embedding) and next passage
+(two classes). With them base has 110,106,428.
 """
 
 from __future__ import annotations
@@ -19,22 +23,32 @@ from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
-from windtunnel.networks._transformer import Shape, adamw, check_shape, check_size, small_weights, stack
+from windtunnel.networks._transformer import (
+    Shape,
+    adamw,
+    caution_if_large,
+    check_shape,
+    check_size,
+    chosen_or_published,
+    small_weights,
+    stack,
+)
 
 DATA = "text"
 CLIP_NORM = 1.0
 SIZES = {"tiny": (2, 64, 2), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
 MASKED_SHARE = 0.15
-SPECIAL = 3  # marks that a lesson adds to the alphabet: begin, separate, masked
-LEAST_LENGTH = 8  # three marks and something on both sides of the middle one
+SPECIAL = 3  # tokens that training adds to the alphabet: begin, separator, mask
+LEAST_LENGTH = 8  # begin, two separators and at least two characters in each passage
 LESSON_LENGTH = 64
 LESSON_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A published `size` (or tiny, for a first try), or layers, width and heads of one's own; `length`: tokens in a sequence, None for
-    128 in a forecast (as nine tenths of BERT's own training had) and 64 characters in a lesson."""
+    """`size`: tiny (for a first try), base or large; `layers`, `width` and `heads` change it; `context`:
+    number of positions; `length`: tokens in a sequence, by default 128 in forecasts (as in 90% of BERT's
+    own training) and 64 characters in training."""
 
     size: str = "base"
     layers: int | None = None
@@ -49,30 +63,35 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_size("bert", self.size, SIZES)
-        shape = self.shape
-        check_shape("bert", shape.layers, shape.width, shape.heads, self.dropout)
+        check_shape("bert", self.shape)
         _images.require_positive(self, ("context", "vocabulary", "rate"), "bert")
         if self.context < LEAST_LENGTH:
             raise BadRecord(f"job bert: context must be at least {LEAST_LENGTH}, not {self.context}.")
         if self.length is not None and not LEAST_LENGTH <= self.length <= self.context:
             raise BadRecord(
-                f"job bert: length must be from {LEAST_LENGTH} to the context of {self.context}, not {self.length}."
+                f"job bert: length must be from {LEAST_LENGTH} to the context of {self.context}, "
+                f"not {self.length}."
             )
         weights.bound_of(self.init, "bert")
 
     @property
     def shape(self) -> Shape:
-        layers, width, heads = (
-            published if chosen is None else chosen
-            for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
-        )
+        """Layers, width and heads, and the variant of the blocks."""
+        layers, width, heads = chosen_or_published((self.layers, self.width, self.heads), SIZES[self.size])
         return Shape(
             layers=layers, width=width, heads=heads, dropout=self.dropout, norm_first=False, epsilon=1e-12
         )
 
 
-class Batch(NamedTuple):
-    """Two passages in a row; `places` says which tokens were masked and `words` what they were; `follows` whether the second is the next."""
+class PassagePairs(NamedTuple):
+    """A batch of pairs of passages.
+
+    tokens   both passages of each pair, with masked tokens replaced
+    kinds    0 in the first passage, 1 in the second
+    places   positions of the masked tokens
+    words    the masked tokens, which the network must predict
+    follows  1 if the second passage follows the first in the text
+    """
 
     tokens: Tensor
     kinds: Tensor
@@ -82,7 +101,7 @@ class Batch(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """What is published as BERT: embeddings, blocks, and a pooler over the first token."""
+    """The published network: embeddings, blocks, and a pooler: a linear layer over the first state."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -96,15 +115,14 @@ class Encoder(nn.Module):
         self.pooler = nn.Linear(shape.width, shape.width)
 
     def forward(self, tokens: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        states = self.blocks(
-            self.dropout(self.norm(self.tokens(tokens) + self.positions(places) + self.kinds(kinds)))
-        )
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        embedded = self.tokens(tokens) + self.positions(positions) + self.kinds(kinds)
+        states = self.blocks(self.dropout(self.norm(embedded)))
         return states, torch.tanh(self.pooler(states[:, 0]))
 
 
 class Pretraining(nn.Module):
-    """The encoder with its two heads; only the masked places are scored, since the vocabulary is wide."""
+    """The encoder with its two heads. Only masked positions are scored, since the vocabulary is large."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -116,7 +134,7 @@ class Pretraining(nn.Module):
         self.follows = nn.Linear(shape.width, 2)
         small_weights(self)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: PassagePairs) -> tuple[Tensor, Tensor]:
         states, pooled = self.encoder(batch.tokens, batch.kinds)
         masked = states.gather(1, batch.places.unsqueeze(2).expand(-1, -1, states.shape[2]))
         words = F.linear(
@@ -126,18 +144,18 @@ class Pretraining(nn.Module):
 
 
 def build(settings: Settings) -> Workload:
-    """Batches of 8 pairs of random passages, about one word in seven masked."""
+    """One step on random passages with 15% of the tokens masked; 8 pairs in a batch by default."""
     length = settings.length or min(128, settings.context)
     masked = _masked_count(length)
 
-    def batch(n: int) -> Batch:
+    def batch(n: int) -> PassagePairs:
         tokens = torch.randint(0, settings.vocabulary, (n, length))
         kinds = (torch.arange(length) >= length // 2).long().expand(n, length)
         places, words = (
             torch.randint(0, length, (n, masked)),
             torch.randint(0, settings.vocabulary, (n, masked)),
         )
-        return Batch(tokens, kinds, places, words, torch.randint(0, 2, (n,)))
+        return PassagePairs(tokens, kinds, places, words, torch.randint(0, 2, (n,)))
 
     return Workload(
         name="bert",
@@ -151,7 +169,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn to fill in masked characters of a text and to tell whether two passages follow each other."""
+    """Learn to fill in masked characters of a text, and to tell whether two passages follow each other."""
     length = settings.length or min(LESSON_LENGTH, settings.context)
     _text.check_text("bert", data, length)
     letters = len(data.facts["alphabet"])
@@ -159,11 +177,12 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     text = data.train["text"]
     steps = _text.steps_of(len(text), length, LESSON_BATCH)
 
-    def batches(generator: torch.Generator) -> Iterator[Batch]:
+    def batches(generator: torch.Generator) -> Iterator[PassagePairs]:
         for _ in range(steps):
             yield _pairs(text, letters, length, LESSON_BATCH, generator)
 
-    exam = _pairs(data.held_out["text"], letters, length, 8 * LESSON_BATCH, torch.Generator().manual_seed(0))
+    fixed = torch.Generator().manual_seed(0)
+    held_out = _pairs(data.held_out["text"], letters, length, 8 * LESSON_BATCH, fixed)
     stage = Stage(
         name="train",
         epochs=5,
@@ -175,7 +194,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     return Lesson(
         model=lambda: weights.initialise(Pretraining(fitted), fitted.init, "bert"),
         stages=(stage,),
-        examine=lambda model: _examine(model, exam),
+        examine=lambda model: _examine(model, held_out),
         metric="accuracy",
         better="higher",
         cautions=caution(settings),
@@ -183,20 +202,19 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """A word to those who would teach a large transformer a small text."""
-    if settings.shape.width < 512:
-        return ()
-    return (
-        f"bert of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",
-    )
+    """Warn that a large transformer is too large for a small text."""
+    return caution_if_large("bert", settings.shape)
 
 
 def _masked_count(length: int) -> int:
     return max(1, round(MASKED_SHARE * length))
 
 
-def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Generator) -> Batch:
-    """Begin, a passage, separate, a passage, separate; every other second passage is from elsewhere in the text."""
+def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Generator) -> PassagePairs:
+    """Random pairs of passages: begin, passage, separator, passage, separator.
+
+    In half of the pairs the second passage follows the first; in the others it is from a random position.
+    """
 
     def draw(most: int, *shape: int) -> Tensor:
         return torch.randint(0, most, shape, generator=generator)
@@ -207,14 +225,14 @@ def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Gen
     starts = draw(len(text) - first - second + 1, n, 1)
     follows = draw(2, n)
     others = torch.where(follows.unsqueeze(1) == 1, starts + first, draw(len(text) - second + 1, n, 1))
-    mark = torch.full((n, 1), separate)
+    separators = torch.full((n, 1), separate)
     tokens = torch.cat(
         [
             torch.full((n, 1), begin),
             text[starts + torch.arange(first)],
-            mark,
+            separators,
             text[others + torch.arange(second)],
-            mark,
+            separators,
         ],
         dim=1,
     )
@@ -222,13 +240,14 @@ def _pairs(text: Tensor, letters: int, length: int, n: int, generator: torch.Gen
     maskable = torch.cat([torch.arange(1, first + 1), torch.arange(first + 2, length - 1)])
     places = maskable[torch.rand(n, len(maskable), generator=generator).topk(_masked_count(length)).indices]
     words = tokens.gather(1, places)
-    # Of ten chosen words eight are masked, one is another and one stays, so that the network must doubt what it sees.
-    lot = draw(10, *words.shape)
-    shown = torch.where(lot < 8, mask, torch.where(lot == 8, draw(letters, *words.shape), words))
-    return Batch(tokens.scatter(1, places, shown), kinds, places, words, follows)
+    # Of ten chosen tokens, eight are masked, one is replaced at random and one stays (section 3.1).
+    # The network can therefore not rely on any token that it sees.
+    choice = draw(10, *words.shape)
+    replaced = torch.where(choice < 8, mask, torch.where(choice == 8, draw(letters, *words.shape), words))
+    return PassagePairs(tokens.scatter(1, places, replaced), kinds, places, words, follows)
 
 
-def _loss(model: nn.Module, batch: Batch) -> Tensor:
+def _loss(model: nn.Module, batch: PassagePairs) -> Tensor:
     words, follows = model(batch)
     return F.cross_entropy(words.flatten(0, 1), batch.words.flatten()) + F.cross_entropy(
         follows, batch.follows
@@ -236,13 +255,11 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def _examine(model: nn.Module, exam: Batch) -> dict[str, float]:
-    """Share of masked characters filled in rightly, and of pairs told rightly."""
-    was_training = model.training
-    model.eval()
-    batch = Batch(*_images.beside(model, *exam))
-    words, follows = model(batch)
-    model.train(was_training)
+def _examine(model: nn.Module, held_out: PassagePairs) -> dict[str, float]:
+    """Share of masked characters and of next passages predicted correctly; bits per masked character."""
+    batch = PassagePairs(*_images.on_device_of(model, *held_out))
+    with _images.evaluation_mode(model):
+        words, follows = model(batch)
     return {
         "accuracy": float((words.argmax(-1) == batch.words).float().mean()),
         "next_accuracy": float((follows.argmax(-1) == batch.follows).float().mean()),

@@ -1,7 +1,8 @@
-"""Deep belief network: restricted Boltzmann machines stacked and taught layer by layer without labels, then tuned with labels.
+"""Deep belief network: classifies images when few of them have labels (Hinton, Osindero and Teh 2006).
 
-Each machine learns from what the one below it makes of the images (Hinton, Osindero and Teh 2006). Back-propagation then only
-adjusts what was found, at a lowered rate; it needs far fewer labels than learning from nothing.
+It is a stack of restricted Boltzmann machines. Each is pretrained without labels, on the outputs of the one
+below. Then the whole network is tuned with labels, by back-propagation at a low learning rate. This needs
+far fewer labels than training from random weights.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,9 @@ DATA = "digits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`labels`: how many labelled examples the tuning may see, 0 for all. `rate` belongs to the pretraining, `tune_rate` to what follows."""
+    """`layers`: hidden units of each machine; `labels`: labelled examples used for tuning, 0 for all;
+    `k`: rounds of contrastive divergence; `rate`, `epochs`: of the pretraining;
+    `tune_rate`, `tune_epochs`: of the tuning with labels."""
 
     size: int = 8
     channels: int = 1
@@ -55,7 +57,7 @@ class Settings:
 
 
 class DBN(nn.Module):
-    """The machines, used upwards only, and a readout of the classes."""
+    """The machines, used from visible to hidden units only, and a linear layer that scores the classes."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -63,35 +65,29 @@ class DBN(nn.Module):
         self.machines = nn.ModuleList(_machine(below, above) for below, above in itertools.pairwise(widths))
         self.readout = nn.Linear(widths[-1], settings.classes)
 
-    def up(self, shown: Tensor, layers: int) -> Tensor:
-        """What the first `layers` machines make of the images."""
-        state = shown.flatten(1)
+    def up(self, images: Tensor, layers: int) -> Tensor:
+        """The outputs of the first `layers` machines."""
+        state = images.flatten(1)
         for machine in itertools.islice(self.machines, layers):
             state = machine.hidden(state)  # type: ignore[operator]
         return state
 
-    def forward(self, shown: Tensor) -> Tensor:
-        scores: Tensor = self.readout(self.up(shown, len(self.machines)))
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.readout(self.up(images, len(self.machines)))
         return scores
 
     def upward_parameters(self) -> Iterator[nn.Parameter]:
-        """What tuning changes: the way up needs no visible biases."""
+        """The parameters that tuning changes: all except the visible biases, which are not used."""
         return (parameter for name, parameter in self.named_parameters() if not name.endswith("visible_bias"))
 
 
 def build(settings: Settings) -> Workload:
-    """The tuning step, on synthetic images; the pretraining step of a layer is that of the job rbm."""
-
-    def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
-            0, settings.classes, (n,)
-        )
-
+    """The tuning step on synthetic images. (The job rbm is the pretraining step of one layer.)"""
     return Workload(
         name="dbn",
         model=lambda: _model(settings),
-        batch=batch,
-        step=images.descend(_loss),
+        batch=lambda n: images.random_labelled_images(settings, n),
+        step=images.descend(images.classification_loss),
         optimizers=lambda model: _tuner(settings, model),
         examples=settings.examples,
         default_batch=settings.batch,
@@ -99,13 +95,13 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """One stage a machine on all images, then one with those labels the settings allow."""
+    """Pretrain each machine on all images, then tune the network with the labelled ones."""
     settings = images.fitted(settings, data, "dbn")
     available = len(data.train["labels"])
     if settings.labels > available:
         raise BadRecord(
-            f"job dbn: labels is {settings.labels}, but {data.name} has {available} examples to learn from.",
-            hint="Use labels=0 for all.",
+            f"job dbn: labels is {settings.labels}, but {data.name} has only {available} training examples.",
+            hint="Use labels=0 for all of them.",
         )
     pretraining = (
         [_pretrain(settings, layer, data.train["images"]) for layer in range(len(settings.layers))]
@@ -123,27 +119,28 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """What can be done but works against the network's own idea."""
+    """Warn if the learning rate of the tuning is so high that it undoes the pretraining."""
     if settings.pretrain and settings.tune_rate >= settings.rate:
         return (
-            f"tune_rate {settings.tune_rate:g} is not below rate {settings.rate:g}: tuning is to adjust slightly what pretraining found, not to undo it",
+            f"tune_rate {settings.tune_rate:g} is not below rate {settings.rate:g}: "
+            "tuning should change the pretrained weights only slightly, not undo them.",
         )
     return ()
 
 
-def _pretrain(settings: Settings, layer: int, shown: Tensor) -> Stage:
-    def step(model: DBN, batch: tuple[Tensor], optimizer: Any) -> Tensor:
+def _pretrain(settings: Settings, layer: int, train: Tensor) -> Stage:
+    def step(model: DBN, batch: tuple[Tensor], optimizer: torch.optim.Optimizer) -> Tensor:
         with torch.no_grad():
-            below = model.up(batch[0], layer)
-        error: Tensor = model.machines[layer].contrast(below, settings.k, False)  # type: ignore[operator]
+            inputs = model.up(batch[0], layer)
+        error: Tensor = model.machines[layer].contrast(inputs, settings.k, False)  # type: ignore[operator]
         optimizer.step()
         return error
 
     return Stage(
         name=f"pretrain layer {layer + 1}",
         epochs=settings.epochs,
-        steps=images.steps_of(len(shown), settings.batch),
-        batches=images.shuffled(settings.batch, shown),
+        steps=images.steps_of(len(train), settings.batch),
+        batches=images.shuffled(settings.batch, train),
         optimizers=lambda model: torch.optim.SGD(
             model.machines[layer].parameters(), lr=settings.rate, momentum=0.5
         ),
@@ -152,26 +149,28 @@ def _pretrain(settings: Settings, layer: int, shown: Tensor) -> Stage:
 
 
 def _tune(settings: Settings, data: Dataset) -> Stage:
-    chosen = _balanced(data.train["labels"], settings.labels or len(data.train["labels"]))
+    labelled = _balanced(data.train["labels"], settings.labels or len(data.train["labels"]))
     return Stage(
         name="tune",
         epochs=settings.tune_epochs,
-        steps=images.steps_of(len(chosen), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"][chosen], data.train["labels"][chosen]),
+        steps=images.steps_of(len(labelled), settings.batch),
+        batches=images.shuffled(
+            settings.batch, data.train["images"][labelled], data.train["labels"][labelled]
+        ),
         optimizers=lambda model: _tuner(settings, model),
-        step=images.descend(_loss),
+        step=images.descend(images.classification_loss),
     )
 
 
-def _balanced(labels: Tensor, wanted: int) -> Tensor:
-    """The places of `wanted` examples, taking the first of every class, then the second of every class, and so on."""
+def _balanced(labels: Tensor, count: int) -> Tensor:
+    """Indices of `count` examples: the first of every class, then the second of every class, and so on."""
     one_hot = F.one_hot(labels)
-    turn = one_hot.cumsum(0).gather(1, labels[:, None]).flatten()
-    return (turn * one_hot.shape[1] + labels).argsort()[:wanted]
+    number = one_hot.cumsum(0).gather(1, labels[:, None]).flatten()
+    return (number * one_hot.shape[1] + labels).argsort()[:count]
 
 
 def _machine(visible: int, hidden: int) -> RBM:
-    """A machine that starts as a plain layer does, so that the network without pretraining has a fair start too."""
+    """A machine with the initial weights of an ordinary layer: a fair start for pretrain=false."""
     machine = RBM(visible, hidden)
     nn.init.xavier_uniform_(machine.weight)
     return machine
@@ -181,9 +180,5 @@ def _model(settings: Settings) -> nn.Module:
     return weights.initialise(DBN(settings), settings.init, "dbn")
 
 
-def _tuner(settings: Settings, model: DBN) -> Any:
+def _tuner(settings: Settings, model: DBN) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.upward_parameters(), lr=settings.tune_rate)
-
-
-def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(model(pair[0]), pair[1])

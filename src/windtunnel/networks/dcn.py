@@ -1,17 +1,19 @@
-"""Deep convolutional network: each layer halves the image, until only what tells the classes apart is left."""
+"""Deep convolutional network: classifies images.
+
+Each layer is a 3x3 convolution, batch normalisation, ReLU and a 2x2 max pooling that halves the image. A
+linear layer turns the last feature maps into a score for each class.
+"""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -21,7 +23,7 @@ DATA = "digits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`widths`: the feature maps of each layer; a map has a quarter of the pixels of the one before it."""
+    """`size`: side of the images in pixels; `widths`: number of feature maps of each layer."""
 
     size: int = 8
     channels: int = 1
@@ -41,25 +43,20 @@ class Settings:
             raise BadRecord(f"job dcn: widths must be at least one width above 0, not {self.widths}.")
         if self.size < 2 ** len(self.widths):
             raise BadRecord(
-                f"job dcn: widths has {len(self.widths)} layers, each of which halves the image, too many for a size of {self.size}.",
-                hint=f"At most {self.size.bit_length() - 1} widths for this size.",
+                f"job dcn: widths has {len(self.widths)} layers, and each halves the image: "
+                f"too many for a size of {self.size}.",
+                hint=f"Use at most {self.size.bit_length() - 1} widths for this size.",
             )
         weights.bound_of(self.init, "dcn")
 
 
 def build(settings: Settings) -> Workload:
     """Classify synthetic images."""
-
-    def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
-            0, settings.classes, (n,)
-        )
-
     return Workload(
         name="dcn",
         model=lambda: _model(settings),
-        batch=batch,
-        loss=_loss,
+        batch=lambda n: images.random_labelled_images(settings, n),
+        loss=images.classification_loss,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
         default_batch=settings.batch,
@@ -67,15 +64,16 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Cross-entropy and Adam; examined by accuracy on images never seen."""
+    """Train with cross-entropy and Adam; test the accuracy on held-out images."""
     settings = images.fitted(settings, data, "dcn")
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(data.train["images"]), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"], data.train["labels"]),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
+    learn = images.stage(
+        settings,
+        (
+            data.train["images"],
+            data.train["labels"],
+        ),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(images.classification_loss),
     )
     return Lesson(
         model=lambda: _model(settings),
@@ -98,7 +96,3 @@ def _model(settings: Settings) -> nn.Module:
     left = settings.size // 2 ** len(settings.widths)
     layers += [nn.Flatten(), nn.Linear(settings.widths[-1] * left**2, settings.classes)]
     return weights.initialise(nn.Sequential(*layers), settings.init, "dcn")
-
-
-def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(model(pair[0]), pair[1])

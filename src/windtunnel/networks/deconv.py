@@ -1,7 +1,7 @@
-"""Deconvolutional network: a few numbers are spread over more and more nodes until they are an image again.
+"""Deconvolutional network: makes an image from a small code.
 
-It is given an image shrunk to a few pixels a side and returns it at full size. Each layer is a transposed convolution that
-doubles the side, the opposite of a convolutional network's narrowing.
+Its input is an image shrunk to a few pixels, its output the image at full size. Each layer is a transposed
+convolution that doubles the image, the reverse of a layer of a convolutional network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -26,7 +26,8 @@ DATA = "digits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`code`: pixels a side of the shrunk image; `width`: feature maps of the first layer, halved at every doubling of the side."""
+    """`size`: side of the images in pixels; `code`: side of the shrunk image in pixels;
+    `width`: feature maps of the first layer, halved at every doubling of the side."""
 
     size: int = 8
     channels: int = 1
@@ -44,22 +45,23 @@ class Settings:
         )
         if self.code >= self.size:
             raise BadRecord(
-                f"job deconv: code must be smaller than the image, not {self.code} pixels a side for a size of {self.size}."
+                f"job deconv: code must be below the size of the image, {self.size}, not {self.code}."
             )
         weights.bound_of(self.init, "deconv")
 
 
 class Deconv(nn.Module):
-    """Spread the code over many feature maps, then trade maps for pixels; a size that no doubling meets is met by shrinking a little at the end."""
+    """Doubles the code until it is at least as large as the image, with fewer feature maps at each doubling.
+
+    If doubling does not give exactly the size of the image, the result is shrunk to it.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.size = settings.size
-        self.shrink = nn.AdaptiveAvgPool2d(
-            settings.code
-        )  # the code of an image: each pixel of it the mean of a patch
+        self.shrink = nn.AdaptiveAvgPool2d(settings.code)  # makes the code: each pixel is the mean of a patch
         doublings = (-(-settings.size // settings.code) - 1).bit_length()
-        widths = [max(8, settings.width >> turn) for turn in range(doublings + 1)]
+        widths = [max(8, settings.width >> number) for number in range(doublings + 1)]
         layers: list[nn.Module] = [nn.Conv2d(settings.channels, widths[0], 3, padding=1), nn.ReLU()]
         for before, after in itertools.pairwise(widths):
             layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1), nn.ReLU()]
@@ -67,11 +69,9 @@ class Deconv(nn.Module):
 
     def forward(self, code: Tensor) -> Tensor:
         image: Tensor = torch.sigmoid(self.layers(code))
-        return (
-            image
-            if image.shape[-1] == self.size
-            else F.interpolate(image, size=(self.size, self.size), mode="bilinear")
-        )
+        if image.shape[-1] == self.size:
+            return image
+        return F.interpolate(image, size=(self.size, self.size), mode="bilinear")
 
 
 def build(settings: Settings) -> Workload:
@@ -79,7 +79,7 @@ def build(settings: Settings) -> Workload:
     return Workload(
         name="deconv",
         model=lambda: _model(settings),
-        batch=lambda n: (torch.rand(n, settings.channels, settings.size, settings.size),),
+        batch=lambda n: (images.random_images(settings, n),),
         loss=_loss,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
@@ -88,16 +88,14 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Squared error and Adam; examined on images never seen, beside what simple enlarging would give."""
+    """Train with squared error and Adam; compare with simple enlarging on held-out images."""
     settings = images.fitted(settings, data, "deconv")
-    shown, held_out = data.train["images"], data.held_out["images"]
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(shown), settings.batch),
-        batches=images.shuffled(settings.batch, shown),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
+    train, held_out = data.train["images"], data.held_out["images"]
+    learn = images.stage(
+        settings,
+        (train,),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(_loss),
     )
     return Lesson(
         model=lambda: _model(settings),
@@ -105,7 +103,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         examine=lambda model: _examine(model, held_out),
         metric="error",
         better="lower",
-        draw=lambda model, folder: _draw(model, images.few(held_out), folder),
+        draw=lambda model, folder: _draw(model, images.evenly_spaced(held_out), folder),
     )
 
 
@@ -123,8 +121,8 @@ def _enlarged(model: Deconv, code: Tensor, mode: str) -> Tensor:
 
 @torch.no_grad()
 def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
-    """`nearest` and `bilinear`: the error of enlarging the code without a network."""
-    (real,) = images.beside(model, held_out)
+    """`error`: mean squared error; `nearest`, `bilinear`: the same for enlarging without a network."""
+    (real,) = images.on_device_of(model, held_out)
     code: Tensor = model.shrink(real)
     made = {
         "error": model(code),
@@ -136,8 +134,8 @@ def _examine(model: Deconv, held_out: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def _draw(model: Deconv, held_out: Tensor, folder: Path) -> list[Path]:
-    """Three rows: the codes, what the network makes of them, and the images they came from."""
-    (real,) = images.beside(model, held_out)
+    """Three rows: the codes, the network's images, and the original images."""
+    (real,) = images.on_device_of(model, held_out)
     code: Tensor = model.shrink(real)
     return images.save_sheet(
         folder, "enlarged", torch.cat([_enlarged(model, code, "nearest"), model(code), real]), len(real)

@@ -1,6 +1,7 @@
-"""GoogLeNet (Szegedy et al. 2015): 6,624,904 parameters for 1000 classes, without its auxiliary heads.
+"""GoogLeNet (Szegedy et al. 2015): inception modules, few parameters for its accuracy.
 
-The form that is in use today: batch normalisation after every convolution, and a 3x3 where the paper's widest branch has a 5x5.
+6,624,904 parameters for 1000 classes, without auxiliary classifiers. This is the variant in use today: batch
+normalisation after every convolution, and a 3x3 convolution instead of the paper's 5x5.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from windtunnel.networks import _photographs
 DATA = "images"
 LEAST_SIZE = 32  # the image is halved five times
 
-# Table 1 of the paper: channels of the 1x1, 3x3 (narrowed, then out), "5x5" (narrowed, then out) and pooling branches; None is a pooling.
+# Table 1 of the paper: channels of the 1x1 branch, the 3x3 branch (reduced, then output), the 5x5 branch
+# (reduced, then output) and the pooling branch; None is a pooling between modules.
 MODULES: tuple[tuple[int, ...] | None, ...] = (
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),
@@ -39,7 +41,8 @@ PUBLISHED_WIDTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`width`: channels after the first layer, all others in proportion, so a multiple of 8."""
+    """`size`: side of the images in pixels; `width`: channels of the first layer, which scale all others;
+    a multiple of 8."""
 
     classes: int = 1000
     channels: int = 3
@@ -53,20 +56,23 @@ class Settings:
         _photographs.check(self, "googlenet", LEAST_SIZE)
         if self.width % 8:
             raise BadRecord(
-                f"job googlenet: width must be a multiple of 8, not {self.width}, or its narrow branches have no whole number of channels."
+                f"job googlenet: width must be a multiple of 8, not {self.width}, "
+                "or its narrow branches have a fraction of a channel."
             )
 
 
 class Inception(nn.Module):
-    """Four branches over the same image, laid side by side."""
+    """Four branches over the same input; their outputs are concatenated."""
 
-    def __init__(self, given: int, channels: tuple[int, ...]) -> None:
+    def __init__(self, inputs: int, channels: tuple[int, ...]) -> None:
         super().__init__()
         one, narrow_three, three, narrow_five, five, pooled = channels
-        self.one = _convolution(given, one, 1)
-        self.three = nn.Sequential(_convolution(given, narrow_three, 1), _convolution(narrow_three, three, 3))
-        self.five = nn.Sequential(_convolution(given, narrow_five, 1), _convolution(narrow_five, five, 3))
-        self.pooled = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), _convolution(given, pooled, 1))
+        self.one = _convolution(inputs, one, 1)
+        self.three = nn.Sequential(
+            _convolution(inputs, narrow_three, 1), _convolution(narrow_three, three, 3)
+        )
+        self.five = nn.Sequential(_convolution(inputs, narrow_five, 1), _convolution(narrow_five, five, 3))
+        self.pooled = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), _convolution(inputs, pooled, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.cat(
@@ -75,7 +81,7 @@ class Inception(nn.Module):
 
 
 def network(settings: Settings) -> nn.Module:
-    """The stem, nine inception modules with poolings between, and one linear layer; any size fits, since the last pooling adapts."""
+    """Convolutions, nine inception modules with poolings between, one linear layer; for any image size."""
     wide = settings.width
     layers: list[nn.Module] = [
         _convolution(settings.channels, wide, 7, 2),
@@ -84,19 +90,19 @@ def network(settings: Settings) -> nn.Module:
         _convolution(wide, 3 * wide, 3),
         _halving(3),
     ]
-    given = 3 * wide
+    inputs = 3 * wide
     for index, published in enumerate(MODULES):
         if published is None:
             layers.append(_halving(3 if index < len(MODULES) // 2 else 2))
             continue
         channels = tuple(count * wide // PUBLISHED_WIDTH for count in published)
-        layers.append(Inception(given, channels))
-        given = channels[0] + channels[2] + channels[4] + channels[5]
+        layers.append(Inception(inputs, channels))
+        inputs = channels[0] + channels[2] + channels[4] + channels[5]
     head = (
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Dropout(settings.dropout),
-        nn.Linear(given, settings.classes),
+        nn.Linear(inputs, settings.classes),
     )
     return _photographs.he_weights(nn.Sequential(*layers, *head))
 

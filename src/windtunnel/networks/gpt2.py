@@ -1,6 +1,8 @@
-"""GPT-2 (Radford et al. 2019): a transformer that reads from left to right and says what comes next.
+"""GPT-2 (Radford et al. 2019): a transformer decoder that generates text, token by token.
 
-Parameters, the output sharing the weights of the input: small 124,439,808; medium 354,823,168; large 774,030,080; xl 1,557,611,200.
+Each position attends only to itself and earlier ones and predicts the next token. The output layer shares the
+weights of the token embedding. Parameters: small 124,439,808; medium 354,823,168; large 774,030,080;
+xl 1,557,611,200.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
 from windtunnel.networks._transformer import (
     INITIAL_SPREAD,
-    Block,
     Shape,
+    TransformerBlock,
     adamw,
+    caution_if_large,
     check_shape,
     check_size,
+    chosen_or_published,
     small_weights,
     stack,
 )
@@ -42,8 +46,9 @@ LESSON_BATCH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A published `size` (or tiny, for a first try), or layers, width and heads of one's own; `length`: tokens in a sequence, None for
-    the whole context in a forecast and 128 characters in a lesson."""
+    """`size`: tiny (for a first try), small, medium, large or xl; `layers`, `width` and `heads` change it;
+    `context`: number of positions; `length`: tokens in a sequence, by default the whole context in
+    forecasts and 128 characters in training."""
 
     size: str = "small"
     layers: int | None = None
@@ -58,23 +63,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_size("gpt2", self.size, SIZES)
-        shape = self.shape
-        check_shape("gpt2", shape.layers, shape.width, shape.heads, self.dropout)
+        check_shape("gpt2", self.shape)
         _images.require_positive(self, ("context", "vocabulary", "rate"), "gpt2")
         _text.check_length("gpt2", self.length, self.context)
         weights.bound_of(self.init, "gpt2")
 
     @property
     def shape(self) -> Shape:
-        layers, width, heads = (
-            published if chosen is None else chosen
-            for chosen, published in zip((self.layers, self.width, self.heads), SIZES[self.size], strict=True)
-        )
+        """Layers, width and heads, and the variant of the blocks."""
+        layers, width, heads = chosen_or_published((self.layers, self.width, self.heads), SIZES[self.size])
         return Shape(layers=layers, width=width, heads=heads, dropout=self.dropout, causal=True, gelu="tanh")
 
 
 class GPT2(nn.Module):
-    """Token and position embeddings, blocks, a last normalisation; scores by the embedding's own weights."""
+    """Embeddings of tokens and positions, blocks, a final normalisation; token embeddings score tokens."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -85,24 +87,27 @@ class GPT2(nn.Module):
         self.blocks = stack(shape)
         self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
         small_weights(self)
-        self._calm_residuals(shape.layers)
+        self._scale_residuals(shape.layers)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        states = self.norm(self.blocks(self.dropout(self.tokens(tokens) + self.positions(places))))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        states = self.norm(self.blocks(self.dropout(self.tokens(tokens) + self.positions(positions))))
         return F.linear(states, self.tokens.weight)
 
     @torch.no_grad()
-    def _calm_residuals(self, layers: int) -> None:
-        """What each block adds starts smaller the more blocks there are, so that the sum does not grow with depth (section 2.3)."""
+    def _scale_residuals(self, layers: int) -> None:
+        """Scale the initial weights of both residual branches by 1/sqrt(2 layers) (section 2.3).
+
+        The sum of all branches then does not grow with the number of blocks.
+        """
         for block in self.blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, TransformerBlock)
             for layer in (block.attention.out, block.narrow):
                 layer.weight.normal_(0.0, INITIAL_SPREAD / (2 * layers) ** 0.5)
 
 
 def build(settings: Settings) -> Workload:
-    """Batches of 8 sequences of random tokens."""
+    """One step on random tokens; 8 sequences in a batch by default."""
     length = settings.length or settings.context
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
@@ -121,7 +126,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn to write like a text, character by character."""
+    """Learn to predict the next character of a text; draw generated text."""
     length = settings.length or min(LESSON_LENGTH, settings.context)
     _text.check_text("gpt2", data, length)
     alphabet = data.facts["alphabet"]
@@ -147,12 +152,8 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """A word to those who would teach a large transformer a small text."""
-    if settings.shape.width < 512:
-        return ()
-    return (
-        f"gpt2 of width {settings.shape.width} learns a small text slowly and by heart: size=tiny shows the same in minutes on a CPU.",
-    )
+    """Warn that a large transformer is too large for a small text."""
+    return caution_if_large("gpt2", settings.shape)
 
 
 def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -161,26 +162,22 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _examine(model: nn.Module, text: Tensor, length: int) -> dict[str, float]:
-    """Bits for each character; a passage begins without memory, which costs a little."""
-    was_training = model.training
-    model.eval()
-    place = _text.place_of(model)
-    rows = text[: (len(text) - 1) // length * length + 1]
+    """Bits per character. Each passage starts without context, which makes its first characters harder."""
+    (rows,) = _images.on_device_of(model, text[: (len(text) - 1) // length * length + 1])
     inputs, targets = rows[:-1].view(-1, length), rows[1:].view(-1, length)
-    pairs = zip(torch.split(inputs, LESSON_BATCH), torch.split(targets, LESSON_BATCH), strict=True)
-    lost = [_loss(model, (shown.to(place), wanted.to(place))) * len(shown) for shown, wanted in pairs]
-    model.train(was_training)
-    return {"bits_per_character": float(torch.stack(lost).sum()) / len(inputs) * _text.BITS}
+    batches = zip(torch.split(inputs, LESSON_BATCH), torch.split(targets, LESSON_BATCH), strict=True)
+    with _images.evaluation_mode(model):
+        losses = [_loss(model, batch) * len(batch[0]) for batch in batches]
+    return {"bits_per_character": float(torch.stack(losses).sum()) / len(inputs) * _text.BITS}
 
 
 @torch.no_grad()
 def _draw(model: nn.Module, alphabet: str, length: int, folder: Path, characters: int = 400) -> list[Path]:
-    was_training = model.training
-    model.eval()
-    place, generator = _text.place_of(model), torch.Generator().manual_seed(0)
+    """Generate text that starts after a line break, and write it to a file."""
+    device, generator = _images.device_of(model), torch.Generator().manual_seed(0)
     written = [alphabet.index("\n") if "\n" in alphabet else 0]
-    for _ in range(characters):
-        recent = torch.tensor([written[-length:]], device=place)
-        written.append(int(_text.choose(model(recent)[:, -1], generator)))
-    model.train(was_training)
+    with _images.evaluation_mode(model):
+        for _ in range(characters):
+            recent = torch.tensor([written[-length:]], device=device)
+            written.append(int(_text.choose(model(recent)[:, -1], generator)))
     return _text.write_passage(alphabet, written[1:], folder)

@@ -122,7 +122,7 @@ def _examine(model: nn.Module, text: Tensor, length: int = 256) -> dict[str, flo
     """Bits for each character of a text read in rows side by side, the memory carried along each row."""
     was_training = model.training
     model.eval()
-    (text,) = _images.beside(model, text)
+    (text,) = _images.on_device_of(model, text)
     across = (len(text) - 1) // EXAM_ROWS
     inputs, targets = (part[: EXAM_ROWS * across].view(EXAM_ROWS, across) for part in (text[:-1], text[1:]))
     state, lost = None, 0.0
@@ -139,7 +139,7 @@ def _examine(model: nn.Module, text: Tensor, length: int = 256) -> dict[str, flo
 def _draw(model: nn.Module, alphabet: str, folder: Path, characters: int = 600) -> list[Path]:
     was_training = model.training
     model.eval()
-    place, generator = _text.place_of(model), torch.Generator().manual_seed(0)
+    place, generator = _images.device_of(model), torch.Generator().manual_seed(0)
     last, state, written = torch.tensor([[max(0, alphabet.find("\n"))]]), None, []
     for _ in range(characters):
         scores, state = model(last.to(place), state)

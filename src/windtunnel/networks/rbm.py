@@ -1,21 +1,31 @@
-"""Restricted Boltzmann machine: one layer of hidden units that learns what belongs together, without labels.
+"""Restricted Boltzmann machine: learns without labels which inputs occur together.
 
-Trained by contrastive divergence (Hinton 2002): let the data set the hidden units, let these make up data again, k times;
-strengthen what the data shows and weaken what the machine makes up. There is no loss to differentiate.
+Visible units v (the inputs) and hidden units h are on with probability
+
+    p(h|v) = sigmoid(W v + c),    p(v|h) = sigmoid(W^T h + b)
+
+Contrastive divergence (Hinton 2002) trains it: sample h from the data v0, then v from h, k times; this
+gives vk. The update raises the probability of the data and lowers that of the samples. With p0 = p(h|v0)
+and pk = p(h|vk):
+
+    change of W ~ p0 v0^T - pk vk^T,    change of b ~ v0 - vk,    change of c ~ p0 - pk
+
+There is no loss to differentiate; the step sets the gradients itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -25,7 +35,8 @@ DATA = "digits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`k`: rounds of contrastive divergence. `visible`: whether made-up images are probabilities (less noise) or drawn as bits."""
+    """`hidden`: hidden units; `k`: rounds of contrastive divergence;
+    `visible`: whether reconstructed images are probabilities (less noise) or sampled bits."""
 
     size: int = 8
     channels: int = 1
@@ -49,50 +60,48 @@ class Settings:
 
 
 class RBM(nn.Module):
-    """Visible and hidden units, all connected to each other across and none within a side."""
+    """Every visible unit is connected to every hidden unit; units of one side are not connected."""
 
     def __init__(self, visible: int, hidden: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            torch.randn(hidden, visible) * 0.01
-        )  # small, so that no unit is sure of anything (Hinton 2010, section 8)
+        # Small weights: every unit starts near a probability of 1/2 (Hinton 2010, section 8).
+        self.weight = nn.Parameter(torch.randn(hidden, visible) * 0.01)
         self.visible_bias = nn.Parameter(torch.zeros(visible))
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
 
     def hidden(self, visible: Tensor) -> Tensor:
-        """How likely each hidden unit is on."""
+        """The probability that each hidden unit is on."""
         return torch.sigmoid(F.linear(visible, self.weight, self.hidden_bias))
 
     def visible(self, hidden: Tensor) -> Tensor:
-        """How likely each visible unit is on."""
+        """The probability that each visible unit is on."""
         return torch.sigmoid(F.linear(hidden, self.weight.t(), self.visible_bias))
 
     def forward(self, visible: Tensor) -> Tensor:
-        """The reconstruction: up and down once, without drawing."""
+        """The reconstruction of the input, computed from probabilities without sampling."""
         return self.visible(self.hidden(visible))
 
     def free_energy(self, visible: Tensor) -> Tensor:
-        """F(v) = -v·b - sum log(1 + exp(c + W v)): low for what the machine holds likely, one number an example."""
-        return -visible @ self.visible_bias - F.softplus(
-            F.linear(visible, self.weight, self.hidden_bias)
-        ).sum(1)
+        """F(v) = -v·b - sum log(1 + exp(c + W v)), one number for each example; low for likely inputs."""
+        hidden = F.softplus(F.linear(visible, self.weight, self.hidden_bias)).sum(1)
+        return -visible @ self.visible_bias - hidden
 
     def contrast(self, data: Tensor, k: int, binary: bool) -> Tensor:
-        """Set the gradients of k rounds of contrastive divergence; returns the squared error of the first reconstruction."""
+        """Set the gradients by k rounds of contrastive divergence; return the first round's error."""
         with torch.no_grad():
-            awake = self.hidden(data)
-            dreamt, asleep = data, awake
+            data_hidden = self.hidden(data)
+            visible, hidden = data, data_hidden
             error = data.new_zeros(())
-            for turn in range(k):
-                dreamt = self.visible(torch.bernoulli(asleep))
-                if turn == 0:
-                    error = F.mse_loss(dreamt, data)
+            for number in range(k):
+                visible = self.visible(torch.bernoulli(hidden))
+                if number == 0:
+                    error = F.mse_loss(visible, data)
                 if binary:
-                    dreamt = torch.bernoulli(dreamt)
-                asleep = self.hidden(dreamt)
-            self.weight.grad = ((asleep.t() @ dreamt - awake.t() @ data) / len(data)).to(self.weight)
-            self.visible_bias.grad = (dreamt - data).mean(0).to(self.weight)
-            self.hidden_bias.grad = (asleep - awake).mean(0).to(self.weight)
+                    visible = torch.bernoulli(visible)
+                hidden = self.hidden(visible)
+            self.weight.grad = ((hidden.t() @ visible - data_hidden.t() @ data) / len(data)).to(self.weight)
+            self.visible_bias.grad = (visible - data).mean(0).to(self.weight)
+            self.hidden_bias.grad = (hidden - data_hidden).mean(0).to(self.weight)
         return error
 
 
@@ -101,7 +110,7 @@ def build(settings: Settings) -> Workload:
     return Workload(
         name="rbm",
         model=lambda: _model(settings),
-        batch=lambda n: (torch.rand(n, settings.channels, settings.size, settings.size),),
+        batch=lambda n: (images.random_images(settings, n),),
         step=_step(settings),
         optimizers=lambda model: _optimizer(settings, model),
         examples=settings.examples,
@@ -110,24 +119,17 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Contrastive divergence on the images; examined by reconstruction, and by free energy against noise."""
+    """Train by contrastive divergence; test the reconstruction and the free energy of held-out images."""
     settings = images.fitted(settings, data, "rbm")
-    shown, held_out = data.train["images"], data.held_out["images"]
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(shown), settings.batch),
-        batches=images.shuffled(settings.batch, shown),
-        optimizers=lambda model: _optimizer(settings, model),
-        step=_step(settings),
-    )
+    train, held_out = data.train["images"], data.held_out["images"]
+    learn = images.stage(settings, (train,), lambda model: _optimizer(settings, model), _step(settings))
     return Lesson(
         model=lambda: _model(settings),
         stages=(learn,),
         examine=lambda model: _examine(model, held_out),
         metric="reconstruction",
         better="lower",
-        draw=lambda model, folder: _draw(model, images.few(held_out), folder),
+        draw=lambda model, folder: _draw(model, images.evenly_spaced(held_out), folder),
     )
 
 
@@ -137,12 +139,12 @@ def _model(settings: Settings) -> nn.Module:
     )
 
 
-def _optimizer(settings: Settings, model: nn.Module) -> Any:
+def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum)
 
 
-def _step(settings: Settings) -> Any:
-    def step(model: RBM, batch: tuple[Tensor], optimizer: Any) -> Tensor:
+def _step(settings: Settings) -> Callable[[RBM, tuple[Tensor], torch.optim.Optimizer], Tensor]:
+    def step(model: RBM, batch: tuple[Tensor], optimizer: torch.optim.Optimizer) -> Tensor:
         error = model.contrast(batch[0].flatten(1), settings.k, settings.visible == "binary")
         optimizer.step()
         return error
@@ -152,18 +154,16 @@ def _step(settings: Settings) -> Any:
 
 @torch.no_grad()
 def _examine(model: RBM, held_out: Tensor) -> dict[str, float]:
-    """`energy_gap`: how much higher the free energy of noise lies than that of images, on average."""
-    (real,) = images.beside(model, held_out.flatten(1))
-    (noise,) = images.beside(
-        model, torch.rand(held_out.flatten(1).shape, generator=torch.Generator().manual_seed(0))
-    )
+    """`reconstruction`: mean squared error; `energy_gap`: mean free energy of noise minus that of images."""
+    noise = torch.rand(held_out.flatten(1).shape, generator=torch.Generator().manual_seed(0))
+    real, noise = images.on_device_of(model, held_out.flatten(1), noise)
     gap = model.free_energy(noise).mean() - model.free_energy(real).mean()
     return {"reconstruction": float(F.mse_loss(model(real), real)), "energy_gap": float(gap)}
 
 
 @torch.no_grad()
 def _draw(model: RBM, real: Tensor, folder: Path) -> list[Path]:
-    """Images never seen, and under each what the machine makes of it."""
-    (place,) = images.beside(model, real)
-    again = model(place.flatten(1)).view(place.shape)
-    return images.save_sheet(folder, "reconstructions", torch.cat([place, again]), len(real))
+    """Two rows: held-out images and their reconstructions."""
+    (inputs,) = images.on_device_of(model, real)
+    outputs = model(inputs.flatten(1)).view(inputs.shape)
+    return images.save_sheet(folder, "reconstructions", torch.cat([inputs, outputs]), len(real))

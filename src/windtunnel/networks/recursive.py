@@ -1,6 +1,12 @@
-"""A recursive network over trees: one small network joins two parts into a whole, and is used again at every inner node.
+"""Recursive network: for data with the structure of a tree, such as sentences or arithmetic.
 
-Nodes of one height are joined together, whichever tree they belong to, so that a step costs as many calls as the highest tree is high.
+One small network computes the state of an inner node from its operator and its two children; it has the same
+weights at every node:
+
+    state(node) = norm(W2 relu(W1 [operator, state(left), state(right)] + b1) + b2)
+
+All nodes of the same height, in all trees of the batch, are computed together. A step therefore needs only
+as many calls as the highest tree has levels.
 """
 
 from __future__ import annotations
@@ -21,12 +27,14 @@ from windtunnel.networks import _images, weights
 
 DATA = "arithmetic"
 LESSON_BATCH = 64
-MOST_DEPTH = 20  # a complete tree of this depth has a million leaves
+MOST_DEPTH = 20  # a complete tree of this depth has about a million leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`depth` is that of the complete trees a forecast is made for; a lesson takes the trees as they come."""
+    """`width`: numbers in the state of a tree node; `hidden`: nodes of the hidden layer; `leaves`,
+    `operators`: number of different ones; `depth`: of the complete trees in forecasts (training uses the
+    trees of the data set)."""
 
     width: int = 32
     hidden: int = 256
@@ -43,13 +51,14 @@ class Settings:
         )
         if self.depth > MOST_DEPTH:
             raise BadRecord(
-                f"job recursive: depth must be at most {MOST_DEPTH}, not {self.depth}: complete trees double with each level."
+                f"job recursive: depth must be at most {MOST_DEPTH}, not {self.depth}: "
+                "each level doubles the leaves of a complete tree."
             )
         weights.bound_of(self.init, "recursive")
 
 
 class Level(NamedTuple):
-    """The nodes of one height: which operator joins which two of the nodes below, by their place in the order of all."""
+    """All nodes of one height: the operator of each, and the indices of its two children."""
 
     operators: Tensor
     left: Tensor
@@ -57,15 +66,15 @@ class Level(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Trees laid out by height: leaves first, then level by level; `roots` says where each tree ends."""
+    """Several trees in one list of nodes, leaves first, then level by level; `roots` are the trees' roots."""
 
     leaves: Tensor
     levels: list[Level]
     roots: Tensor
 
 
-class Recursive(nn.Module):
-    """Leaves are looked up, parts are joined by the same weights everywhere, and the roots are classified."""
+class RecursiveNetwork(nn.Module):
+    """Embeds the leaves, joins nodes level by level with the same weights, and classifies the roots."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -76,7 +85,7 @@ class Recursive(nn.Module):
             nn.ReLU(),
             nn.Linear(settings.hidden, settings.width),
         )
-        # Normalised states neither grow nor fade, however often the joining is repeated.
+        # Normalisation keeps the states of deep trees from growing or vanishing.
         self.norm = nn.LayerNorm(settings.width)
         self.head = nn.Linear(settings.width, settings.classes)
 
@@ -92,14 +101,14 @@ class Recursive(nn.Module):
 
 
 class Node(NamedTuple):
-    """A node by its height and its place among those of that height."""
+    """A node: its height, and its index among the nodes of that height."""
 
     height: int
     place: int
 
 
 def plant(trees: Sequence[Any], operators: Sequence[str]) -> Forest:
-    """The forest of nested tuples (operator, left, right) with whole numbers as leaves."""
+    """Convert trees, nested tuples (operator, left, right) with whole numbers as leaves, to a forest."""
     leaves: list[int] = []
     levels: list[list[tuple[int, Node, Node]]] = []
 
@@ -130,7 +139,7 @@ def plant(trees: Sequence[Any], operators: Sequence[str]) -> Forest:
 
 
 def build(settings: Settings) -> Workload:
-    """Batches of 64 complete trees of the depth set."""
+    """One step on random complete trees; 64 in a batch by default."""
 
     def batch(n: int) -> tuple[Forest, Tensor]:
         levels, start, count = [], 0, n * 2**settings.depth
@@ -147,7 +156,7 @@ def build(settings: Settings) -> Workload:
 
     return Workload(
         name="recursive",
-        model=lambda: weights.initialise(Recursive(settings), settings.init, "recursive"),
+        model=lambda: weights.initialise(RecursiveNetwork(settings), settings.init, "recursive"),
         batch=batch,
         loss=_loss,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
@@ -156,11 +165,11 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn what trees work out to, from their roots alone, and be examined on trees that are deeper too."""
+    """Learn the results of arithmetic trees; test also on trees deeper than those in training."""
     if "trees" not in data.train:
         raise BadRecord(
-            f"job recursive: learns from trees, which the data set {data.name} has not.",
-            hint="Use arithmetic.",
+            f"job recursive: learns from trees, but the data set {data.name} has none.",
+            hint="Use --data arithmetic.",
         )
     facts = data.facts
     fitted = dataclasses.replace(
@@ -171,8 +180,8 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
     def batches(generator: torch.Generator) -> Iterator[tuple[Forest, Tensor]]:
         order = torch.randperm(len(trees), generator=generator)
-        for chosen in order.tensor_split(steps):
-            yield plant([trees[i] for i in chosen.tolist()], facts["operators"]), labels[chosen]
+        for indices in order.tensor_split(steps):
+            yield plant([trees[i] for i in indices.tolist()], facts["operators"]), labels[indices]
 
     stage = Stage(
         name="train",
@@ -182,13 +191,13 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=fitted.rate),
         step=_images.descend(_loss),
     )
-    exam = plant(data.held_out["trees"], facts["operators"])
-    seen_depth = exam.levels[: facts["depth"]]
-    deeper = exam.roots >= len(exam.leaves) + sum(len(level.operators) for level in seen_depth)
+    held_out = plant(data.held_out["trees"], facts["operators"])
+    trained_levels = held_out.levels[: facts["depth"]]
+    deeper = held_out.roots >= len(held_out.leaves) + sum(len(level.operators) for level in trained_levels)
     return Lesson(
-        model=lambda: weights.initialise(Recursive(fitted), fitted.init, "recursive"),
+        model=lambda: weights.initialise(RecursiveNetwork(fitted), fitted.init, "recursive"),
         stages=(stage,),
-        examine=lambda model: _examine(model, exam, data.held_out["labels"], deeper),
+        examine=lambda model: _examine(model, held_out, data.held_out["labels"], deeper),
         metric="accuracy",
         better="higher",
     )
@@ -199,14 +208,14 @@ def _loss(model: nn.Module, batch: tuple[Forest, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _examine(model: nn.Module, exam: Forest, labels: Tensor, deeper: Tensor) -> dict[str, float]:
-    """Accuracy on all held-out trees, and on those alone that are deeper than any that was seen."""
-    place = next(model.parameters()).device
-    levels = [Level(*(tensor.to(place) for tensor in level)) for level in exam.levels]
-    scores = model(Forest(exam.leaves.to(place), levels, exam.roots.to(place))).cpu()
-    right = (scores.argmax(1) == labels).float()
+def _examine(model: nn.Module, forest: Forest, labels: Tensor, deeper: Tensor) -> dict[str, float]:
+    """Accuracy on all held-out trees, and on those deeper than any tree in training."""
+    levels = [Level(*_images.on_device_of(model, *level)) for level in forest.levels]
+    leaves, roots = _images.on_device_of(model, forest.leaves, forest.roots)
+    scores = model(Forest(leaves, levels, roots)).cpu()
+    correct = (scores.argmax(1) == labels).float()
     return {
-        "accuracy": float(right.mean()),
-        "deeper_accuracy": float(right[deeper].mean()),
+        "accuracy": float(correct.mean()),
+        "deeper_accuracy": float(correct[deeper].mean()),
         "loss": float(F.cross_entropy(scores, labels)),
     }

@@ -1,4 +1,7 @@
-"""ResNet-50 (He et al. 2016): 25,557,032 parameters for 1000 classes."""
+"""ResNet-50 (He et al. 2016): 50 layers in residual blocks, the most common benchmark for image networks.
+
+25,557,032 parameters for 1000 classes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ LEAST_SIZE = 32  # the image is halved five times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`width`: channels after the first layer; each of the later three groups doubles it. `rate`: the published 0.1 for 256 images, for 32."""
+    """`size`: side of the images in pixels; `width`: channels of the first layer, doubled by each of the
+    later three groups; `rate`: the published 0.1 for a batch of 256, scaled to a batch of 32."""
 
     classes: int = 1000
     channels: int = 3
@@ -34,7 +38,7 @@ class Settings:
 
 
 def network(settings: Settings) -> nn.Module:
-    """The layers, with fresh weights."""
+    """A new network with random weights."""
     return _photographs.he_weights(
         residual_network(Bottleneck, (3, 4, 6, 3), settings.channels, settings.width, settings.classes)
     )

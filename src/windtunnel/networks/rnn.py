@@ -203,7 +203,7 @@ def _clipped_step(
 def _examine(
     model: nn.Module, loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], data: Dataset, n_steps: int
 ) -> dict[str, float]:
-    inputs, choices = images.beside(model, data.held_out["inputs"], data.held_out["choices"])
+    inputs, choices = images.on_device_of(model, data.held_out["inputs"], data.held_out["choices"])
     outputs = model(inputs.transpose(0, 1)).cpu()
     return {
         **decision.accuracy(outputs, data.held_out, n_steps),

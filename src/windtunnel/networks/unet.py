@@ -1,4 +1,8 @@
-"""U-Net (Ronneberger, Fischer and Brox 2015): down to what is there, up again to where it is; 31,030,658 parameters for 2 classes."""
+"""U-Net (Ronneberger, Fischer and Brox 2015): segmentation, a class for every pixel of an image.
+
+The way down halves the image four times and finds what is in it; the way up doubles it four times and finds
+where it is. 31,030,658 parameters for 2 classes.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,13 @@ DATA = "images"
 HALVINGS = 4
 STRIDE = 2**HALVINGS
 LESSON_BATCH = 4
-LEAST_BARE = 188  # the smallest image of which unpadded convolutions leave something
+LEAST_UNPADDED = 188  # the smallest image for which convolutions without padding leave an output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`padded`: convolutions keep the image's size; as published they do not, and 572x572 pixels give a map of 388x388."""
+    """`size`: side of the images in pixels; `width`: channels at full size, doubled at every halving;
+    `padded`: convolutions keep the size. As published they do not: 572x572 pixels give a 388x388 output."""
 
     classes: int = 2
     channels: int = 1
@@ -39,10 +44,10 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        _photographs.check(self, "unet", STRIDE if self.padded else LEAST_BARE)
+        _photographs.check(self, "unet", STRIDE if self.padded else LEAST_UNPADDED)
         if not 0 <= self.momentum < 1:
             raise BadRecord(f"job unet: momentum must be from 0 to below 1, not {self.momentum}.")
-        first = STRIDE if self.padded else LEAST_BARE
+        first = STRIDE if self.padded else LEAST_UNPADDED
         if (self.size - first) % STRIDE:
             near = first + (self.size - first) // STRIDE * STRIDE
             raise BadRecord(
@@ -52,20 +57,20 @@ class Settings:
 
     @property
     def map_size(self) -> int:
-        """Pixels across the map that comes out; unpadded, 92 are lost on each side."""
+        """Side of the output in pixels; without padding, 92 are lost on each side."""
         return self.size if self.padded else self.size - 184
 
 
 class UNet(nn.Module):
-    """Four halvings, four doublings; each step up also sees what the step down at its height saw."""
+    """Four halvings, four doublings; each level going up also gets the output of its level going down."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         padding = 1 if settings.padded else 0
         widths = [settings.width * 2**i for i in range(HALVINGS + 1)]
         self.down = nn.ModuleList(
-            _pair(given, wide, padding)
-            for given, wide in zip([settings.channels, *widths], widths, strict=False)
+            _pair(channels, wide, padding)
+            for channels, wide in zip([settings.channels, *widths], widths, strict=False)
         )
         self.dropout = nn.Dropout(settings.dropout)
         self.widen = nn.ModuleList(nn.ConvTranspose2d(2 * wide, wide, 2, 2) for wide in reversed(widths[:-1]))
@@ -74,22 +79,22 @@ class UNet(nn.Module):
         _photographs.he_weights(self)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        seen: list[Tensor] = []
+        skips: list[Tensor] = []
         for depth, pair in enumerate(self.down):
             pictures = pair(F.max_pool2d(pictures, 2) if depth else pictures)
-            # The paper drops out at the end of the way down, where the map is smallest.
+            # The paper applies dropout at the end of the way down, where the feature map is smallest.
             pictures = self.dropout(pictures) if depth == HALVINGS else pictures
-            seen.append(pictures)
-        seen.pop()
+            skips.append(pictures)
+        skips.pop()
         for widen, pair in zip(self.widen, self.up, strict=True):
             wider = widen(pictures)
-            pictures = pair(torch.cat([_middle(seen.pop(), wider.shape[-1]), wider], dim=1))
+            pictures = pair(torch.cat([_middle(skips.pop(), wider.shape[-1]), wider], dim=1))
         scores: Tensor = self.head(pictures)
         return scores
 
 
 def build(settings: Settings) -> Workload:
-    """One random image at a time, as the paper prefers large tiles to large batches, with a class for every pixel."""
+    """One random image in a batch, since the paper prefers large images to large batches."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         pixels = torch.rand(n, settings.channels, settings.size, settings.size)
@@ -99,20 +104,20 @@ def build(settings: Settings) -> Workload:
         name="unet",
         model=lambda: weights.initialise(UNet(settings), settings.init, "unet"),
         batch=batch,
-        loss=_loss,
+        loss=_images.classification_loss,
         optimizer=lambda params: _optimizer(settings, params),
         default_batch=1,
     )
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn to mark the bright regions of images; the masks are made from the images themselves."""
-    brought, cautions = _photographs.resized("unet", settings.size, data, STRIDE, STRIDE)
+    """Learn to find the bright regions of images; the correct masks are computed from the images."""
+    resized, cautions = _photographs.resized("unet", settings.size, data, STRIDE, STRIDE)
     fitted = dataclasses.replace(
-        settings, classes=2, channels=data.facts["channels"], size=brought.facts["size"], padded=True
+        settings, classes=2, channels=data.facts["channels"], size=resized.facts["size"], padded=True
     )
     train, held_out = (
-        (part["images"], _bright(part["images"])) for part in (brought.train, brought.held_out)
+        (part["images"], _bright(part["images"])) for part in (resized.train, resized.held_out)
     )
     stage = Stage(
         name="train",
@@ -120,7 +125,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         steps=_images.steps_of(len(train[0]), LESSON_BATCH),
         batches=_images.shuffled(LESSON_BATCH, *train),
         optimizers=lambda model: _optimizer(fitted, model.parameters()),
-        step=_images.descend(_loss),
+        step=_images.descend(_images.classification_loss),
     )
     return Lesson(
         model=lambda: weights.initialise(UNet(fitted), fitted.init, "unet"),
@@ -134,14 +139,10 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def caution(settings: Settings) -> tuple[str, ...]:
-    """What a lesson changes."""
-    return (
-        ()
-        if settings.padded
-        else (
-            "unet is taught with padded convolutions (padded=true), so that small images keep their borders.",
-        )
-    )
+    """Say that training uses padded convolutions whatever the settings say."""
+    if settings.padded:
+        return ()
+    return ("unet trains with padded convolutions (padded=true), so that small images keep their borders.",)
 
 
 def _pair(channels: int, width: int, padding: int) -> nn.Sequential:
@@ -153,7 +154,7 @@ def _pair(channels: int, width: int, padding: int) -> nn.Sequential:
 
 
 def _middle(pictures: Tensor, size: int) -> Tensor:
-    """The centre of a map; unpadded convolutions lost the rest on the way back up."""
+    """The centre of a feature map, as large as the map on the way up, which is smaller without padding."""
     edge = (pictures.shape[-1] - size) // 2
     return pictures[..., edge : edge + size, edge : edge + size]
 
@@ -162,12 +163,8 @@ def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimiz
     return torch.optim.SGD(params, lr=settings.rate, momentum=settings.momentum)
 
 
-def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
 def _bright(pictures: Tensor) -> Tensor:
-    """1 where the neighbourhood of a pixel is brighter than its image is on the whole; noise of single pixels does not count."""
+    """1 for pixels whose surrounding 5x5 pixels are brighter on average than the whole image."""
     grey = pictures.mean(1, keepdim=True)
     around = F.avg_pool2d(grey, 5, stride=1, padding=2, count_include_pad=False)
     return (around > grey.mean((2, 3), keepdim=True)).long().squeeze(1)
@@ -175,26 +172,24 @@ def _bright(pictures: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _marked(model: nn.Module, pictures: Tensor) -> Tensor:
-    was_training = model.training
-    model.eval()
-    (placed,) = _images.beside(model, pictures)
-    marks = torch.cat([model(part).argmax(1) for part in torch.split(placed, LESSON_BATCH)]).cpu()
-    model.train(was_training)
-    return marks
+    """The masks that the network predicts."""
+    (inputs,) = _images.on_device_of(model, pictures)
+    with _images.evaluation_mode(model):
+        return torch.cat([model(part).argmax(1) for part in torch.split(inputs, LESSON_BATCH)]).cpu()
 
 
 def _examine(model: nn.Module, pictures: Tensor, masks: Tensor) -> dict[str, float]:
-    """Overlap: pixels that both marked regions share, of those that either has."""
-    marks = _marked(model, pictures)
-    shared, either = (marks & masks).sum(), (marks | masks).sum()
+    """Overlap (intersection over union): pixels in both masks / pixels in at least one."""
+    predicted = _marked(model, pictures)
+    both, either = (predicted & masks).sum(), (predicted | masks).sum()
     return {
-        "overlap": float(shared / either.clamp(min=1)),
-        "accuracy": float((marks == masks).float().mean()),
+        "overlap": float(both / either.clamp(min=1)),
+        "accuracy": float((predicted == masks).float().mean()),
     }
 
 
 def _draw(model: nn.Module, pictures: Tensor, masks: Tensor, folder: Path) -> list[Path]:
-    """Rows of images, of their masks and of what the network marked."""
+    """Three rows: images, their correct masks, and the masks that the network predicts."""
     count = min(8, len(pictures))
     rows = [
         (pictures[:count].mean(1) + 1) / 2,

@@ -1,8 +1,13 @@
-"""Variational auto-encoder, told the class: what it generates follows a specification.
+"""Variational auto-encoder that knows the class: generates new images of a chosen class.
 
-The encoder gives each image a cloud of codes, the sampler draws one, the decoder turns it back into an image; encoder and
-decoder are both told the class. Training raises a bound on the images' log-likelihood (Kingma and Welling 2014):
-how well the image comes back, less how far the cloud is from the standard normal that generation draws from.
+The encoder maps an image x and its class y to a normal distribution of codes, q(z|x,y) = N(mu, sigma^2).
+The decoder maps a sampled code z and the class back to an image. Training maximises a lower bound of
+log p(x|y), the log-likelihood of the images (Kingma and Welling 2014):
+
+    bound = E[log p(x|z,y)] - KL(q(z|x,y) || N(0, 1))
+
+The first term is the quality of the reconstruction. The second keeps the codes close to the standard normal
+distribution, from which generation samples them.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -26,7 +31,8 @@ DATA = "digits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`code`: numbers an image is squeezed into; `hidden`: nodes of the one hidden layer on either side."""
+    """`size`: side of the images in pixels; `code`: numbers in the code of an image;
+    `hidden`: nodes of the hidden layers of encoder and decoder, which have one each."""
 
     size: int = 8
     channels: int = 1
@@ -49,7 +55,7 @@ class Settings:
 
 
 class VAE(nn.Module):
-    """Encoder, sampler and decoder."""
+    """Encoder and decoder, each with one hidden layer."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -69,29 +75,28 @@ class VAE(nn.Module):
         )
         self.log_deviation = nn.Parameter(torch.tensor(-1.0))
 
-    def encode(self, shown: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Middle and log-variance of each image's cloud of codes."""
-        middle, log_variance = self.encoder(self._with_class(shown.flatten(1), labels)).chunk(2, 1)
-        return middle, log_variance
+    def encode(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of each image's distribution of codes."""
+        mean, log_variance = self.encoder(self._with_class(inputs.flatten(1), labels)).chunk(2, 1)
+        return mean, log_variance
 
     def decode(self, code: Tensor, labels: Tensor) -> Tensor:
-        """The image in 0..1 that the code stands for."""
+        """The image of each code, with values from 0 to 1."""
         image: Tensor = self.decoder(self._with_class(code, labels)).view(-1, *self.shape)
         return image
 
-    def forward(self, shown: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The two parts of the bound, in nats an image: the reconstruction's log-likelihood, and the codes' divergence from the normal.
+    def forward(self, inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The two terms of the bound, in nats per image: log-likelihood of the image, KL divergence.
 
-        Pixels are normal around the decoded image with one learned deviation. (Grey pixels counted as bits would hide most of
-        what an image has of its own, and all images of a class would come out alike.)
+        Pixels are normal around the decoded image, with one learned deviation. (Grey pixels as bits, the
+        usual choice, would hide most differences between images: all images of a class would look alike.)
         """
-        middle, log_variance = self.encode(shown, labels)
-        image = self.decode(
-            middle + noise * torch.exp(log_variance / 2), labels
-        )  # drawn so that gradients pass through
-        missed = ((shown - image) * torch.exp(-self.log_deviation)).square()
-        likelihood = -(missed / 2 + self.log_deviation + math.log(2 * math.pi) / 2).sum() / len(shown)
-        divergence = (middle.square() + log_variance.exp() - log_variance - 1).sum() / 2 / len(shown)
+        mean, log_variance = self.encode(inputs, labels)
+        # Sample as mean + noise x deviation, so that gradients reach mean and deviation.
+        image = self.decode(mean + noise * torch.exp(log_variance / 2), labels)
+        error = ((inputs - image) * torch.exp(-self.log_deviation)).square()
+        likelihood = -(error / 2 + self.log_deviation + math.log(2 * math.pi) / 2).sum() / len(inputs)
+        divergence = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2 / len(inputs)
         return likelihood, divergence
 
     def _with_class(self, values: Tensor, labels: Tensor) -> Tensor:
@@ -100,24 +105,18 @@ class VAE(nn.Module):
 
 @torch.no_grad()
 def generate(model: VAE, labels: Tensor, noise: Tensor | None = None) -> Tensor:
-    """A new image of each class asked for, in 0..1."""
+    """A new image for each label, with values from 0 to 1."""
     code = torch.randn(len(labels), model.code) if noise is None else noise
-    wanted, drawn = images.beside(model, labels, code)
-    return model.decode(drawn, wanted)
+    labels, code = images.on_device_of(model, labels, code)
+    return model.decode(code, labels)
 
 
 def build(settings: Settings) -> Workload:
     """One step on synthetic images."""
-
-    def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
-            0, settings.classes, (n,)
-        )
-
     return Workload(
         name="vae",
         model=lambda: _model(settings),
-        batch=batch,
+        batch=lambda n: images.random_labelled_images(settings, n),
         loss=_loss,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
@@ -126,15 +125,16 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Raise the bound; examined by the bound on images never seen; draws ten images of every class."""
+    """Maximise the bound; test it on held-out images; draw ten images of every class."""
     settings = images.fitted(settings, data, "vae")
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(data.train["images"]), settings.batch),
-        batches=images.shuffled(settings.batch, data.train["images"], data.train["labels"]),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
+    learn = images.stage(
+        settings,
+        (
+            data.train["images"],
+            data.train["labels"],
+        ),
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        images.descend(_loss),
     )
     return Lesson(
         model=lambda: _model(settings),
@@ -152,15 +152,15 @@ def _model(settings: Settings) -> nn.Module:
 
 def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:
     likelihood, divergence = model(*pair, torch.randn(len(pair[0]), model.code, device=pair[0].device))
-    missing: Tensor = divergence - likelihood
-    return missing
+    loss: Tensor = divergence - likelihood
+    return loss
 
 
 @torch.no_grad()
 def _examine(model: VAE, data: Dataset) -> dict[str, float]:
     noise = images.fixed_noise(len(data.held_out["images"]), model.code)
     likelihood, divergence = model(
-        *images.beside(model, data.held_out["images"], data.held_out["labels"], noise)
+        *images.on_device_of(model, data.held_out["images"], data.held_out["labels"], noise)
     )
     return {
         "bound": float(likelihood - divergence),
@@ -170,7 +170,7 @@ def _examine(model: VAE, data: Dataset) -> dict[str, float]:
 
 
 def _draw(model: VAE, folder: Path) -> list[Path]:
-    """One row a class."""
+    """One row of images for each class."""
     labels = torch.arange(model.classes).repeat_interleave(10)
     return images.save_sheet(
         folder, "generated", generate(model, labels, images.fixed_noise(len(labels), model.code)), 10

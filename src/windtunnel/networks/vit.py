@@ -1,4 +1,7 @@
-"""The Vision Transformer, ViT-B/16 (Dosovitskiy et al. 2021): 86,567,656 parameters for 1000 classes at 224x224."""
+"""The Vision Transformer, ViT-B/16 (Dosovitskiy et al. 2021): a transformer encoder over patches of an image.
+
+86,567,656 parameters for 1000 classes at 224x224 pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ DATA = "images"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The image is cut into squares of `patch` pixels, which become the words of a sentence."""
+    """`size`: side of the images in pixels; `patch`: side of the patches, which are the tokens of the
+    sequence; `width`: numbers for each token; `heads`: attention heads."""
 
     classes: int = 1000
     channels: int = 3
@@ -32,25 +36,28 @@ class Settings:
     init: str = "modern"
 
     def __post_init__(self) -> None:
-        check_shape("vit", self.layers, self.width, self.heads, self.dropout)
+        check_shape("vit", self.shape)
         _images.require_positive(self, ("patch",), "vit")
         _photographs.check(self, "vit", self.patch)
         if self.size % self.patch:
             raise BadRecord(f"job vit: patch must divide size; {self.patch} does not divide {self.size}.")
 
+    @property
+    def shape(self) -> Shape:
+        """Layers, width and heads, and the variant of the blocks."""
+        return Shape(
+            layers=self.layers, width=self.width, heads=self.heads, dropout=self.dropout, epsilon=1e-6
+        )
+
 
 class VisionTransformer(nn.Module):
-    """Patches through one linear map, a class token in front, learned positions, blocks; the class token's state is classified."""
+    """A linear map of each patch, a class token in front, learned positions, transformer blocks.
+
+    A linear layer classifies the image from the final state of the class token.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        shape = Shape(
-            layers=settings.layers,
-            width=settings.width,
-            heads=settings.heads,
-            dropout=settings.dropout,
-            epsilon=1e-6,
-        )
         patches = (settings.size // settings.patch) ** 2
         self.patches = nn.Conv2d(settings.channels, settings.width, settings.patch, settings.patch)
         self.token = nn.Parameter(torch.zeros(1, 1, settings.width))
@@ -58,15 +65,15 @@ class VisionTransformer(nn.Module):
             torch.empty(1, patches + 1, settings.width).normal_(0.0, INITIAL_SPREAD)
         )
         self.dropout = nn.Dropout(settings.dropout)
-        self.blocks = stack(shape)
-        self.norm = nn.LayerNorm(settings.width, eps=shape.epsilon)
+        self.blocks = stack(settings.shape)
+        self.norm = nn.LayerNorm(settings.width, eps=settings.shape.epsilon)
         self.head = nn.Linear(settings.width, settings.classes)
         small_weights(self)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        words = self.patches(pictures).flatten(2).transpose(1, 2)
-        sentence = torch.cat([self.token.expand(len(words), -1, -1), words], dim=1)
-        states = self.blocks(self.dropout(sentence + self.positions))
+        patches = self.patches(pictures).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(patches), -1, -1), patches], dim=1)
+        states = self.blocks(self.dropout(tokens + self.positions))
         scores: Tensor = self.head(self.norm(states[:, 0]))
         return scores
 

@@ -1,7 +1,8 @@
-"""Initial weights, a setting of every network: modern practice, or the guide's low values.
+"""Initial weights, the setting `init` of every network.
 
-`modern` keeps what the layers themselves choose (scaled by their fan-in). `guide` draws weights uniformly from ±0.1, since
-the guide advises to start at low values like 0.1; a number does the same with that bound. Biases then start at 0.
+init=modern   PyTorch's or the paper's own, scaled by the number of inputs of each layer
+init=guide    uniform between -0.1 and 0.1, since the guide advises low values like 0.1; biases 0
+init=NUMBER   uniform between -NUMBER and NUMBER; biases 0
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ GUIDE_BOUND = 0.1
 
 
 def bound_of(init: str, job: str) -> float | None:
-    """The bound of the uniform draw, None for modern practice."""
+    """The bound of the uniform distribution; None for `modern`."""
     if init == "modern":
         return None
     try:
@@ -24,13 +25,13 @@ def bound_of(init: str, job: str) -> float | None:
     if not 0 < bound < float("inf"):
         raise BadRecord(
             f"job {job}: init cannot be {init!r}.",
-            hint="Use modern, guide (low values, ±0.1) or a number above 0.",
+            hint="Use modern, guide (uniform within ±0.1) or a number above 0.",
         )
     return bound
 
 
 def initialise(model: nn.Module, init: str, job: str) -> nn.Module:
-    """Draw the weights anew where the setting asks for it; matrices and kernels only, normalisation keeps its own."""
+    """Apply the setting `init` to matrices, kernels and biases; normalisation layers keep their weights."""
     bound = bound_of(init, job)
     if bound is not None:
         for name, parameter in model.named_parameters():

@@ -1,1 +1,1 @@
-"""What a person reads: text, charts and one-file pages, made of results that others have worked out."""
+"""What a person reads: text, charts and one-file pages of results that other modules compute."""

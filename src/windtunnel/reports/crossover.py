@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from windtunnel.reports.charts import COLOURS, INK, Chart
+from windtunnel.reports.charts import Chart
+from windtunnel.reports.palette import COLOURS, INK
 from windtunnel.study.crossover.crossing import Crossover
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # the name of the language, never fetched

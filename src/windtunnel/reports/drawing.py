@@ -1,4 +1,4 @@
-"""Many charts at once. Each takes some 80 ms of one core, most of it measuring letters, so a page's charts are drawn by several processes."""
+"""Many charts at once. One takes about 80 ms of a core, so several processes draw the charts of a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from windtunnel.reports.charts import Chart
 
-_ENOUGH = 12  # fewer charts a process than this are not worth its start
+_ENOUGH = 12  # with fewer charts, starting a process costs more than it saves
 _MOST_PROCESSES = 8
 
 
@@ -24,10 +24,10 @@ def draw(charts: Sequence[Chart]) -> list[str]:
     children = [_start(share) for share in shares[1:]]
     drawn = [[chart.svg() for chart in shares[0]]]
     drawn += [_finish(child, share) for child, share in zip(children, shares[1:], strict=True)]
-    found = [""] * len(charts)
+    svgs = [""] * len(charts)
     for number, some in enumerate(drawn):
-        found[number::count] = some
-    return found
+        svgs[number::count] = some
+    return svgs
 
 
 def _cores() -> int:
@@ -44,7 +44,7 @@ def _start(share: Sequence[Chart]) -> subprocess.Popen[str]:
         encoding="utf-8",
     )
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it died at once: what it should have drawn is drawn here
+    with contextlib.suppress(BrokenPipeError):  # it died at once; `_finish` then draws its share
         json.dump([chart.spec for chart in share], child.stdin)
         child.stdin.close()
     child.stdin = None
@@ -52,17 +52,17 @@ def _start(share: Sequence[Chart]) -> subprocess.Popen[str]:
 
 
 def _finish(child: subprocess.Popen[str], share: Sequence[Chart]) -> list[str]:
-    """What the child drew; where it died, the same drawn here."""
-    said, _ = child.communicate()
+    """What the child drew; if it died, this process draws its share."""
+    output, _ = child.communicate()
     try:
-        drawn = [str(svg) for svg in json.loads(said)]
+        drawn = [str(svg) for svg in json.loads(output)]
     except json.JSONDecodeError:
         drawn = []
     return drawn if len(drawn) == len(share) else [chart.svg() for chart in share]
 
 
 def main() -> None:
-    """Descriptions as JSON in, drawings as JSON out."""
+    """Read chart descriptions as JSON, write SVG drawings as JSON."""
     charts = [Chart(spec=spec) for spec in json.load(sys.stdin)]
     json.dump([chart.svg() for chart in charts], sys.stdout)
 

@@ -1,21 +1,21 @@
-"""Small heat-maps as tables: every value can be read, by a screen reader too, and hundreds of them cost a page nothing.
+"""Small heat maps as HTML tables: every value is readable, by a screen reader too, and the page stays small.
 
-A grid too large for that is drawn as a chart.
+A larger grid is drawn as a chart.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from windtunnel import units
-from windtunnel.reports import charts
-from windtunnel.reports.lines import Line, Sheet
+from windtunnel.reports.charts import Fixed
+from windtunnel.reports.lines import FigureLine, Sheet
 from windtunnel.reports.page import Markup, element, joined
+from windtunnel.reports.palette import glyph_of
 
 MOST_SIDE = 12
-# Cividis, a scale that looks alike to people with any colour vision, at even steps (Nuñez, Anderton and Renslow 2018).
+# Cividis, which looks the same with any colour vision, at even steps (Nuñez, Anderton and Renslow 2018).
 _CIVIDIS = (
     (0, 34, 78),
     (26, 56, 111),
@@ -33,38 +33,25 @@ def is_small(sheet: Sheet, axes: tuple[str, str]) -> bool:
 
 
 def grid(
-    sheet: Sheet, line: Line, axes: tuple[str, str], held: Mapping[str, Any], domain: tuple[float, float]
+    sheet: Sheet, line: FigureLine, axes: tuple[str, str], fixed: Fixed, domain: tuple[float, float]
 ) -> Markup:
     """One line over two axes; a cell without a time has its glyph and its word."""
     down, across = axes
-    columns = [
-        value
-        for value in sheet.values(across)
-        if any(cell[sheet.axes.index(across)] == value for cell in line.rows)
-    ]
-    rows = [
-        value
-        for value in sheet.values(down)
-        if any(cell[sheet.axes.index(down)] == value for cell in line.rows)
-    ]
-    head = element(
-        "tr",
-        element("th", f"{down} \\ {across}", scope="col"),
-        *(element("th", str(value), scope="col") for value in columns),
-    )
+    rows, columns = (_values(sheet, line, axis) for axis in axes)
+    heads = [f"{down} \\ {across}", *map(str, columns)]
     body = [
         element(
             "tr",
             element("th", str(row), scope="row"),
-            *(_cell(sheet, line, {**held, down: row, across: c}, domain) for c in columns),
+            *(_cell(sheet, line, {**fixed, down: row, across: column}, domain) for column in columns),
         )
         for row in rows
     ]
-    name = f"{line.title}{''.join(f', {axis} {value}' for axis, value in held.items())}"
+    name = f"{line.title}{''.join(f', {axis} {value}' for axis, value in fixed.items())}"
     table = element(
         "table",
         element("caption", element("strong", name)),
-        element("thead", head),
+        element("thead", element("tr", *(element("th", head, scope="col") for head in heads))),
         element("tbody", *body),
         class_="map",
     )
@@ -74,12 +61,19 @@ def grid(
         class_="box plain",
         tabindex="0",
         role="region",
-        aria_label=f"Heat-map: {sheet.heading}, {name}",
+        aria_label=f"Heat map: {sheet.heading}, {name}",
     )
 
 
+def _values(sheet: Sheet, line: FigureLine, axis: str) -> list[object]:
+    """The values of an axis for which the line has cells, in order."""
+    place = sheet.axes.index(axis)
+    known = {cell[place] for cell in line.rows}
+    return [value for value in sheet.values(axis) if value in known]
+
+
 def legend(domain: tuple[float, float], counted: str) -> Markup:
-    """The scale that all maps of a figure share."""
+    """The colour scale that all maps of a figure share."""
     low, high = domain
     stops = ",".join(_hex(colour) for colour in _CIVIDIS)
     bar = Markup(
@@ -93,16 +87,15 @@ def legend(domain: tuple[float, float], counted: str) -> Markup:
 
 
 def glyph(state: str) -> Markup:
-    """The glyph of a state as in charts, beside its word."""
-    path = charts.GLYPHS.get(state, charts.OTHER_GLYPH)
+    """The glyph of a state, as in charts."""
     return Markup(
         '<svg class="g" width="14" height="14" viewBox="-1.6 -1.6 3.2 3.2" aria-hidden="true">'
-        f'<path d="{path}" fill="none" stroke="currentColor" stroke-width=".34"/></svg> '
+        f'<path d="{glyph_of(state)}" fill="none" stroke="currentColor" stroke-width=".34"/></svg> '
     )
 
 
 def colour(value: float, domain: tuple[float, float]) -> tuple[str, str]:
-    """The background of a value and the letters that can be read on it."""
+    """The background colour of a value, and a text colour that is readable on it."""
     low, high = domain
     place = math.log(value / low) / math.log(high / low) if high > low else 0.0
     place = min(1.0, max(0.0, place)) * (len(_CIVIDIS) - 1)
@@ -115,7 +108,7 @@ def colour(value: float, domain: tuple[float, float]) -> tuple[str, str]:
 
 
 def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """How well two colours can be told apart (WCAG 2.2), from 1 to 21."""
+    """The contrast ratio of two colours (WCAG 2.2), from 1 to 21."""
     bright = sorted((_luminance(one), _luminance(other)))
     return (bright[1] + 0.05) / (bright[0] + 0.05)
 
@@ -128,11 +121,11 @@ def _luminance(colour: tuple[int, ...]) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def _cell(sheet: Sheet, line: Line, place: Mapping[str, Any], domain: tuple[float, float]) -> Markup:
+def _cell(sheet: Sheet, line: FigureLine, place: Mapping[str, object], domain: tuple[float, float]) -> Markup:
     cell = tuple(place[axis] for axis in sheet.axes)
     row, seconds = line.rows.get(cell), line.seconds(cell)
     if row is None:
-        return element("td", "not asked", class_="none")
+        return element("td", "not in the grid", class_="none")
     if seconds is None:
         return element(
             "td",
@@ -141,7 +134,7 @@ def _cell(sheet: Sheet, line: Line, place: Mapping[str, Any], domain: tuple[floa
             class_="waiting" if row.state == "waiting" else "lost",
             title=row.error or None,
         )
-    value = charts.in_paper(sheet, seconds)
+    value = sheet.in_unit(seconds)
     back, ink = colour(value, domain)
     return element("td", units.digits(value), style=f"background:{back};color:{ink}")
 

@@ -1,4 +1,4 @@
-"""Pieces of a page. Text is escaped here and nowhere else: a `Markup` is known to be safe, a plain string never is."""
+"""Parts of an HTML page. Text is escaped here and nowhere else: `Markup` is safe, a plain string is not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from windtunnel.reports.style import STYLE
 
-# The page may load nothing at all: only the style within it counts.
+# The page may load nothing: only its own style applies.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -31,7 +31,7 @@ def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
 
 
 def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
-    """`class_` and `aria_label` are written class and aria-label; an attribute that is None is left out."""
+    """An HTML element. `class_` and `aria_label` become class and aria-label; None omits an attribute."""
     words = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
         for name, value in attributes.items()
@@ -55,9 +55,9 @@ def table(
     heads: int = 1,
     tall: bool = False,
 ) -> Markup:
-    """A table in a box of its own that scrolls and can be reached by keyboard. The first `heads` cells of a row are its names.
+    """A table in a box that scrolls and that the keyboard reaches. The first `heads` cells of a row name it.
 
-    A piece that is a whole cell already (`cell`) is taken as it is.
+    A piece that already is a whole cell (`cell`) is not wrapped again.
     """
     top = joined(element("th", column.head, scope="col", class_=column.kind or None) for column in columns)
     body = joined((element("tr", joined(_cells(row, columns, heads))) for row in rows), "\n")
@@ -87,20 +87,22 @@ def _cells(row: Sequence[Piece], columns: Sequence[Column], heads: int) -> Itera
 
 
 def anchor(words: str) -> str:
-    """A name for a place in the page."""
+    """An id for a place in the page."""
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "part"
 
 
 def document(title: str, lead: Piece, sections: Sequence[tuple[str, Piece]], foot: Piece) -> str:
-    """The whole page: a title, a list of its parts, the parts."""
+    """The whole page: a title, links to its parts, the parts."""
     marks = [(f"p{number}-{anchor(name)}", name, body) for number, (name, body) in enumerate(sections, 1)]
     links = joined(element("li", element("a", name, href=f"#{mark}")) for mark, name, _ in marks)
     parts = joined(
         (element("section", element("h2", name, id=mark), body) for mark, name, body in marks), "\n"
     )
     head = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><meta name="color-scheme" content="light dark">'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="color-scheme" content="light dark">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
     )
     body = joined(

@@ -1,41 +1,44 @@
-"""A study's report for a terminal: claims, then each figure as the paper prints its tables, one grid for every line."""
+"""A study's report for a terminal: the claims, then each figure as the paper prints its tables."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from windtunnel import units
-from windtunnel.reports.lines import APART, NEVER_FAILED, Line, Sheet, sheet
-from windtunnel.study.rows import Row, Verdict
+from windtunnel.reports.lines import FigureLine, Sheet, sheet
+from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
+
+if TYPE_CHECKING:
+    from windtunnel.study.study import Study
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+MARK = "~"  # of a cell that other programs disturbed throughout
 _WIDTH = 110
-MARK = "~"  # of a cell that met no calm moment
-_MOST_CELLS = 200  # beyond which a line is told in brief
+_MOST_CELLS = 200  # a line with more cells is only summed up
 
 
-def report(study: Any, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
+def report(study: Study, rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> str:
     """The whole report as text."""
-    by_figure: dict[str, list[Row]] = {}
-    for row in rows:
-        by_figure.setdefault(row.figure, []).append(row)
-    lines = [
-        str(getattr(study, "title", "") or getattr(study, "name", "study")),
-        *textwrap.wrap(counted(rows), _WIDTH),
-        "",
-    ]
-    lines += claim_lines(verdicts)
-    for figure in sorted(getattr(study, "figures", ()) or (), key=lambda each: by_number(each.name)):
+    by_figure = rows_by_figure(rows)
+    lines = [study.title, *textwrap.wrap(counted(rows), _WIDTH), "", *claim_lines(verdicts)]
+    for figure in sorted(study.figures, key=lambda each: by_number(each.name)):
         if figure.name in by_figure:
             lines += figure_lines(sheet(figure, by_figure[figure.name]))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """Every claim with its ruling, the effect and why."""
+def rows_by_figure(rows: Iterable[StudyRow]) -> dict[str, list[StudyRow]]:
+    by_figure: dict[str, list[StudyRow]] = {}
+    for row in rows:
+        by_figure.setdefault(row.figure, []).append(row)
+    return by_figure
+
+
+def claim_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
+    """Each claim with its ruling, its effect and the reason."""
     lines = ["Claims"] if verdicts else []
     for verdict in verdicts:
         lines += textwrap.wrap(
@@ -44,21 +47,26 @@ def claim_lines(verdicts: Sequence[Verdict]) -> list[str]:
             initial_indent="  ",
             subsequent_indent=" " * 17,
         )
-        found = f"{effect_words(verdict)}; published {verdict.published or 'not stated'}. {verdict.reason}".rstrip()
-        lines += textwrap.wrap(found, _WIDTH, initial_indent=" " * 17, subsequent_indent=" " * 17)
+        for name, words in (
+            ("effect", effect_words(verdict)),
+            ("reason", verdict.reason or "no reason given"),
+            ("paper", verdict.published or "not stated"),
+        ):
+            indent = " " * 17
+            lines += textwrap.wrap(
+                f"{name:<7} {words}", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}{'':8}"
+            )
     return [*lines, ""] if lines else []
 
 
-def effect_words(verdict: Verdict) -> str:
+def effect_words(verdict: ClaimVerdict) -> str:
     """The effect with its interval: 0.97 (0.94 to 1.01) slope."""
     if verdict.effect is None:
-        return "no effect found"
-    span = (
-        f" ({units.digits(verdict.low)} to {units.digits(verdict.high)})"
-        if verdict.low is not None and verdict.high is not None
-        else ""
-    )
-    return f"{units.digits(verdict.effect)}{span} {verdict.counted}".rstrip()
+        return "no effect"
+    interval = ""
+    if verdict.low is not None and verdict.high is not None:
+        interval = f" ({units.digits(verdict.low)} to {units.digits(verdict.high)})"
+    return f"{units.digits(verdict.effect)}{interval} {verdict.counted}".rstrip()
 
 
 def ratio_words(ratio: float) -> str:
@@ -69,39 +77,30 @@ def ratio_words(ratio: float) -> str:
 def figure_lines(drawn: Sheet) -> list[str]:
     """One figure: its lines as grids, published ones first."""
     head = textwrap.wrap(f"{drawn.name}: {drawn.title}", _WIDTH, subsequent_indent="  ")
-    lines = [*head, f"  {drawn.counted}" + ("" if drawn.published else "; nothing was published for it"), ""]
+    lines = [*head, f"  {drawn.counted}" + ("" if drawn.published else "; nothing published"), ""]
     for line in drawn.shown:
         lines += _line_lines(drawn, line)
-    apart = [
-        f"{line.title} ({next(iter(line.rows.values())).state})" for line in drawn.lines if line.is_apart
+    missing = [
+        f"{line.title} ({next(iter(line.rows.values())).state})" for line in drawn.lines if line.not_runnable
     ]
-    told = (
-        textwrap.wrap(
-            f"Not measured: {', '.join(apart)}.", _WIDTH, initial_indent="  ", subsequent_indent="    "
-        )
-        if apart
-        else []
-    )
-    return [*lines, *told, ""] if told else lines
+    if not missing:
+        return lines
+    words = f"Not measured: {', '.join(missing)}."
+    return [*lines, *textwrap.wrap(words, _WIDTH, initial_indent="  ", subsequent_indent="    "), ""]
 
 
-def _line_lines(drawn: Sheet, line: Line) -> list[str]:
-    ratio = drawn.middle_ratio(line) if line.origin != "published" else None
-    beside = f", {ratio_words(ratio)} the published at the median" if ratio is not None else ""
-    lines = [f"  {line.name} ({line.origin}{beside})"]
+def _line_lines(drawn: Sheet, line: FigureLine) -> list[str]:
+    ratio = drawn.median_ratio(line) if line.origin != "published" else None
+    beside = f", median {ratio_words(ratio)} of the published time" if ratio is not None else ""
+    head = f"  {line.name} ({line.origin}{beside})"
     if len(line.rows) > _MOST_CELLS:
-        return [
-            *lines,
-            *textwrap.wrap(
-                counted(list(line.rows.values())), _WIDTH, initial_indent="    ", subsequent_indent="    "
-            ),
-            "",
-        ]
-    return [*lines, *(f"    {words}" for words in _grid(drawn, line)), ""]
+        words = counted(list(line.rows.values()))
+        return [head, *textwrap.wrap(words, _WIDTH, initial_indent="    ", subsequent_indent="    "), ""]
+    return [head, *(f"    {words}" for words in _grid(drawn, line)), ""]
 
 
-def _grid(drawn: Sheet, line: Line) -> list[str]:
-    """Rows go by all axes but the last, columns by the last, as the paper prints it."""
+def _grid(drawn: Sheet, line: FigureLine) -> list[str]:
+    """The last axis goes across, all others go down, as the paper prints it."""
     if not drawn.axes:
         return [_word(drawn, row) for row in line.rows.values()]
     cells = sorted(line.rows, key=drawn.cells.index)
@@ -121,54 +120,45 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     return [
         "  ".join(
-            word.ljust(w) if place == 0 else word.rjust(w)
-            for place, (word, w) in enumerate(zip(row, widths, strict=True))
+            word.ljust(width) if place == 0 else word.rjust(width)
+            for place, (word, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in (head, *rows)
     ]
 
 
-def _word(drawn: Sheet, row: Row | None) -> str:
+def _word(drawn: Sheet, row: StudyRow | None) -> str:
     if row is None:
-        return "not asked"
+        return "not in grid"
     if row.state != "done" or row.example_seconds is None:
         return row.state
-    return MARK * row.disturbed + units.digits(row.example_seconds * drawn.scale)
+    return MARK * row.disturbed + units.digits(drawn.in_unit(row.example_seconds))
 
 
-def counted(rows: Sequence[Row]) -> str:
+def counted(rows: Sequence[StudyRow]) -> str:
     """How far the study is: 720 of 800 cells measured, 12 failed, 68 waiting."""
     measured = [row for row in rows if row.origin == "measured"]
-    failed = sum(row.state not in NEVER_FAILED for row in measured)
-    waiting = sum(row.state == "waiting" for row in measured)
-    apart = sum(row.state in APART for row in measured)
     done = sum(row.state == "done" for row in measured)
-    more = (
-        [f"{failed:,} failed"] * bool(failed)
-        + [f"{apart:,} not possible here"] * bool(apart)
-        + [f"{waiting:,} waiting"] * bool(waiting)
-    )
-    more += [
-        f"{n:,} {origin}"
-        for origin in ("forecast", "published")
-        if (n := sum(row.origin == origin for row in rows))
-    ]
-    told = (
-        ", ".join(
-            [f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured", *more]
-        )
-        + "."
-    )
-    slowed = sum(row.disturbed for row in measured)
-    return told + (
-        f" {slowed:,} met no calm moment ({MARK}): their pace is reckoned from the machine's pulse, their intervals are wider."
-        if slowed
-        else ""
+    counts = {
+        "failed": sum(row.failed for row in measured),
+        "not possible here": sum(row.state in NOT_RUNNABLE for row in measured),
+        "waiting": sum(row.state == "waiting" for row in measured),
+        "forecast": sum(row.origin == "forecast" for row in rows),
+        "published": sum(row.origin == "published" for row in rows),
+    }
+    first = f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured"
+    words = ", ".join([first, *(f"{count:,} {name}" for name, count in counts.items() if count)]) + "."
+    disturbed = sum(row.disturbed for row in measured)
+    if not disturbed:
+        return words
+    return (
+        f"{words} Other programs disturbed {disturbed:,} of them throughout ({MARK}): their times may be"
+        " too long, so their intervals reach lower."
     )
 
 
 def by_number(name: str) -> list[tuple[bool, int, str]]:
-    """Names in the order a person counts: figure-2 before figure-10."""
+    """A sort key for names with numbers: figure-2 before figure-10."""
     return [
         (not part.isdigit(), int(part) if part.isdigit() else 0, part)
         for part in re.split(r"(\d+)", name)

@@ -1,7 +1,7 @@
-"""A paper's findings as checks: each is an effect with an interval, laid against the band within which the authors are right.
+"""A paper's findings as checks: an effect with its interval against the band that the claim allows.
 
-Pure data in, verdicts out. A claim is judged apart for every framework and device_name (`per`); it stands as a whole where no part of it
-falls and more parts hold than cannot be told.
+Data in, verdicts out. A claim is judged for each framework and device apart (`per`). As a whole it holds
+where it fails in no part and holds in more parts than stay undecided.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from windtunnel import units
 from windtunnel.errors import BadRecord
 from windtunnel.study import selection
-from windtunnel.study.rows import Origin, Row, Ruling, Verdict
+from windtunnel.study.rows import ClaimVerdict, Origin, Ruling, StudyRow
+
+if TYPE_CHECKING:
+    from windtunnel.study.statistics.effects import Effect
 
 Kind = Literal[
     "ratio",
@@ -39,20 +42,21 @@ _SWEPT = ("slope", "linear", "crossover", "doubling")
 class Claim:
     """One finding. The effect of its `kind` must lie between `least` and `most`.
 
-    ratio, difference   seconds of `first` over (less) those of `second`, cell by cell; the `take` of them. `times` counts a difference
-                        for so many examples.
-    slope               of the logarithm of seconds (of first over second, where both are given) over that of `over`.
-    linear              how much of the seconds' variance a straight line over `over` explains (R squared).
-    crossover           the value of `over` from which `second` is the faster.
+    ratio, difference   seconds of `first` over (or minus) those of `second`, cell by cell; `take` chooses
+                        which cell counts, `times` states a difference for so many examples.
+    slope               of log(seconds) over log(`over`); where both sides are given, of first over second.
+    linear              the share of the variance that a straight line over `over` explains (R squared).
+    crossover           the value of `over` from which `second` is faster.
     slowest, fastest    the share of cells in which `first` is slower (faster) than every `second`.
     cold                the first step over a steady one.
-    threads             what each doubling of threads up to the physical cores gains at least; oversubscribed: seconds beyond them over
-                        seconds at them. `cores` is the authors' number of physical cores.
-    doubling            by which share the seconds shrink when `over` doubles.
+    threads             the smallest gain from one thread count to the next, up to the physical cores.
+    oversubscribed      seconds with more threads than cores over seconds with as many threads as cores.
+    doubling            the share by which seconds shrink when `over` doubles.
 
-    `select` chooses rows by their fields and settings; `pairs` are labels of first and second. Cells are matched on everything that is
-    neither chosen by `first` and `second` nor `free`. Where several rows fit one cell the fastest stands. `apart` names a field in
-    which both sides must differ. `printed` is what the authors say.
+    `select` filters rows by fields and settings; `pairs` are labels of first and second. Cells match on
+    everything that neither `first` and `second` filter nor `free` names. Where several rows match one cell,
+    the fastest counts. `apart` names a field in which both sides must differ. `cores` are the physical cores
+    of the authors' machine; `printed` is the authors' own statement.
     """
 
     name: str
@@ -78,7 +82,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.least is None and self.most is None:
-            raise BadRecord(f"claim {self.name}: least or most is needed, so that it can fail.")
+            raise BadRecord(f"claim {self.name}: state least or most, so that it can fail.")
         if self.least is not None and self.most is not None and self.least >= self.most:
             raise BadRecord(f"claim {self.name}: least ({self.least}) must be below most ({self.most}).")
         if self.kind in _TWO_SIDED and not ((self.first and self.second) or self.pairs):
@@ -99,11 +103,11 @@ class Claim:
 
 
 def judge(
-    claims: Sequence[Claim], rows: Sequence[Row], origin: Origin = "measured", cores: int | None = None
-) -> list[Verdict]:
-    """A verdict for every claim on the rows of one origin; what the published rows say of it stands beside.
+    claims: Sequence[Claim], rows: Sequence[StudyRow], origin: Origin = "measured", cores: int | None = None
+) -> list[ClaimVerdict]:
+    """A verdict for each claim on the rows of one origin, with what the published rows show beside it.
 
-    `cores` are the physical cores of the machine that measured, where its rows do not say.
+    `cores`: the physical cores of the machine that measured, for rows that do not state them.
     """
     verdicts = []
     for claim in claims:
@@ -117,56 +121,51 @@ def judge(
     return verdicts
 
 
-def judge_one(claim: Claim, rows: Sequence[Row], cores: int | None = None) -> Verdict:
-    """The verdict on one claim; all rows count, wherever they come from."""
+def judge_one(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> ClaimVerdict:
+    """The verdict on one claim from all rows, whatever their origin."""
     from windtunnel.study.statistics import effects
 
     chosen = [row for row in rows if selection.fits(row, claim.select)]
     done = [row for row in chosen if row.state == "done" and row.step_seconds is not None]
     answer = effects.find(claim, done, cores)
     if not answer.parts:
-        return _verdict(
-            claim, "can't tell", reason=_why_missing(claim, chosen, done, answer.missing), rows=len(done)
-        )
-    rulings = [_rule(claim, part.low, part.high) for part in answer.parts]
-    ruling = _together(rulings)
+        reason = _why_missing(chosen, done, answer.missing)
+        return dataclasses.replace(_blank(claim), reason=reason, rows=len(done))
+    parts = tuple(_judge_part(claim, part) for part in answer.parts)
     effect, low, high = effects.pooled(answer.parts)
-    parts = tuple(_part_verdict(claim, part, own) for part, own in zip(answer.parts, rulings, strict=True))
-    reason = _reason(claim, answer.parts, rulings)
-    return _verdict(
-        claim,
-        ruling,
-        effect=_told(effect),
-        low=_told(low),
-        high=_told(high),
-        reason=reason,
+    return dataclasses.replace(
+        _blank(claim),
+        ruling=_together([part.ruling for part in parts]),
+        effect=_finite(effect),
+        low=_finite(low),
+        high=_finite(high),
+        reason=_reason(claim, answer.parts, [part.ruling for part in parts]),
         rows=answer.rows,
         parts=parts,
     )
 
 
-def _verdict(claim: Claim, ruling: Ruling, **found: Any) -> Verdict:
-    return Verdict(
-        claim=claim.name, text=claim.text, source=claim.source, ruling=ruling, counted=claim.counted, **found
+def _blank(claim: Claim) -> ClaimVerdict:
+    return ClaimVerdict(
+        claim=claim.name, text=claim.text, source=claim.source, ruling="can't tell", counted=claim.counted
     )
 
 
-def _part_verdict(claim: Claim, part: Any, ruling: Ruling) -> Verdict:
-    reason = _side_of_band(claim, part.low, part.high)
-    return _verdict(
-        claim,
-        ruling,
-        effect=_told(part.effect),
-        low=_told(part.low),
-        high=_told(part.high),
+def _judge_part(claim: Claim, part: Effect) -> ClaimVerdict:
+    return dataclasses.replace(
+        _blank(claim),
+        ruling=_rule(claim, part.low, part.high),
+        effect=_finite(part.effect),
+        low=_finite(part.low),
+        high=_finite(part.high),
         rows=part.rows,
-        reason=f"{reason}; {part.note}",
+        reason=f"{_position(claim, part.low, part.high)}; {part.note}",
         where=part.where,
     )
 
 
 def _rule(claim: Claim, low: float, high: float) -> Ruling:
-    """Inside the band it holds, outside it does not; an interval that reaches over an edge cannot tell."""
+    """Inside the band it holds, outside it does not; an interval across an edge leaves it undecided."""
     least = -math.inf if claim.least is None else claim.least
     most = math.inf if claim.most is None else claim.most
     if least <= low and high <= most:
@@ -175,69 +174,71 @@ def _rule(claim: Claim, low: float, high: float) -> Ruling:
 
 
 def _together(rulings: Sequence[Ruling]) -> Ruling:
-    seen = Counter(rulings)
-    if seen["does not hold"]:
+    counts = Counter(rulings)
+    if counts["does not hold"]:
         return "does not hold"
-    return "holds" if seen["holds"] > seen["can't tell"] else "can't tell"
+    return "holds" if counts["holds"] > counts["can't tell"] else "can't tell"
 
 
-def _reason(claim: Claim, parts: Sequence[Any], rulings: Sequence[Ruling]) -> str:
+def _reason(claim: Claim, parts: Sequence[Effect], rulings: Sequence[Ruling]) -> str:
     if len(parts) == 1:
         part = parts[0]
-        named = f" ({part.where})" if part.where else ""
-        return f"{_side_of_band(claim, part.low, part.high)}{named}; {part.note}"
-    seen = Counter(rulings)
-    told = [f"holds in {seen['holds']} of {len(parts)} ({claim.band})"]
-    for ruling, words in (("does not hold", "not in"), ("can't tell", "can't tell in")):
+        where = f"{part.where}: " if part.where else ""
+        return f"{where}{_position(claim, part.low, part.high)}; {part.note}"
+    phrases = [f"holds in {rulings.count('holds')} of {len(parts)} ({claim.band})"]
+    others: tuple[Ruling, ...] = ("does not hold", "can't tell")
+    for ruling in others:
         some = [
             f"{part.where} ({show(part.effect)})"
             for part, own in zip(parts, rulings, strict=True)
             if own == ruling
         ]
-        told += [f"{words} {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
-    return "; ".join(told)
+        phrases += (
+            [f"{ruling} in {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
+        )
+    return "; ".join(phrases)
 
 
-def _side_of_band(claim: Claim, low: float, high: float) -> str:
+def _position(claim: Claim, low: float, high: float) -> str:
+    """Where the interval lies against the limits, in words."""
     ruling = _rule(claim, low, high)
     if ruling == "holds":
-        return f"within {claim.band}"
+        return f"within the limits ({claim.band})"
     if ruling == "does not hold":
-        return f"{'below' if claim.least is not None and high < claim.least else 'above'} {claim.band}"
-    return f"the interval {show(low)} to {show(high)} reaches over an edge of {claim.band}"
+        side = "below" if claim.least is not None and high < claim.least else "above"
+        return f"{side} the limits ({claim.band})"
+    return f"the interval {show(low)} to {show(high)} crosses a limit ({claim.band})"
 
 
-def _why_missing(claim: Claim, chosen: Sequence[Row], done: Sequence[Row], missing: str) -> str:
-    """Why nothing could be compared: no such rows, rows that failed or wait, or a device that is not here."""
-    absent = Counter(row.state for row in chosen if row.state != "done")
-    if any(row.state != "done" and row.device == "cuda" for row in chosen) and not any(
-        row.device == "cuda" for row in done
-    ):
-        missing = f"no GPU rows: {missing}" if missing else "no GPU rows"
-    states = ", ".join(f"{count} {state}" for state, count in absent.most_common())
+def _why_missing(chosen: Sequence[StudyRow], done: Sequence[StudyRow], missing: str) -> str:
+    """Why nothing could be compared: no rows, failed or waiting rows, or no GPU."""
     if not chosen:
         return f"no rows for it{': ' + missing if missing else ''}"
+    gpu_rows = any(row.device == "gpu" for row in done)
+    if not gpu_rows and any(row.device == "gpu" and row.state != "done" for row in chosen):
+        missing = f"no GPU rows: {missing}" if missing else "no GPU rows"
+    counts = Counter(row.state for row in chosen if row.state != "done")
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     return f"{missing or 'rows are missing'}{' (' + states + ')' if states else ''}"
 
 
-def _published_words(claim: Claim, verdict: Verdict) -> str:
-    """What the authors say and what their own figures say of it."""
-    said = f"they say {claim.printed}" if claim.printed else ""
+def _published_words(claim: Claim, verdict: ClaimVerdict) -> str:
+    """What the authors state, and what their own figures show."""
+    statement = f"stated: {claim.printed}" if claim.printed else ""
     if verdict.effect is None and verdict.ruling == "can't tell":
-        return said or "no published rows"
-    effect = f"{show(verdict.effect)}: " if verdict.effect is not None and len(verdict.parts) == 1 else ""
-    found = f"their figures give {effect}{verdict.ruling}" + (
-        f" ({verdict.reason})" if len(verdict.parts) > 1 else ""
-    )
-    return f"{said}; {found}" if said else found
+        return statement or "no published rows"
+    effect = f", {show(verdict.effect)}" if verdict.effect is not None and len(verdict.parts) == 1 else ""
+    reason = f" ({verdict.reason})" if len(verdict.parts) > 1 else ""
+    figures = f"by their own figures: {verdict.ruling}{effect}{reason}"
+    return f"{statement}; {figures}" if statement else figures
 
 
 def show(value: float | None) -> str:
-    """Three digits, and a word where there is no number."""
+    """Three digits, or a word where there is no number."""
     if value is None:
         return "none"
     return units.digits(value) if math.isfinite(value) else ("beyond" if value > 0 else "before")
 
 
-def _told(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None

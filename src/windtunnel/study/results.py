@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import windtunnel
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow as Row
 from windtunnel.study.run.cells import device_of, points
 from windtunnel.study.run.forecasts import ABSENT_GPU
 from windtunnel.study.run.store import DONE, Kept, StudyStore

@@ -1,4 +1,4 @@
-"""What a study has to show: one row for every cell, measured, forecast or published, and a verdict for every claim. Plain data."""
+"""What a study shows: a row for each cell (measured, forecast or published), a verdict for each claim."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Origin = Literal["measured", "forecast", "published"]
+Ruling = Literal["holds", "does not hold", "can't tell"]
+# A cell without a time that did not fail: this machine cannot run it, or the authors printed nothing.
+NOT_RUNNABLE = ("not installed", "no gpu here", "unsupported", "not available")
+NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One cell. `label` is framework:variant; `case` names the line of a figure it belongs to; `settings` has the job's settings, the
-    swept ones among them. `state` is "done", "waiting", or how it failed by name; a failed row has no seconds, never a zero.
+class StudyRow:
+    """One cell of a study.
 
-    Seconds are of one step; `groups` has the steady samples of each process that counts, at the pace the row is given at.
+    `label` is framework:variant. `case` names the line of the figure. `settings` are those of the job.
+    `state` is "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero.
+    Seconds are of one step. `groups` holds the steady samples of each process that counts.
     """
 
     study: str
@@ -47,19 +52,35 @@ class Row:
         return None if self.step_seconds is None else self.step_seconds / self.batch
 
     @property
+    def failed(self) -> bool:
+        return self.state not in NOT_FAILED
+
+    @property
     def disturbed(self) -> bool:
-        """Whether neighbours slowed every process of it: its pace is then reckoned from the machine's pulse, and its interval wider."""
+        """Whether other programs slowed every process: the time may be too long."""
         return bool(self.environment.get("disturbed"))
 
+    @property
+    def corrected(self) -> float | None:
+        """The slowdown by other programs that windtunnel 0.1 took out of a time.
 
-Ruling = Literal["holds", "does not hold", "can't tell"]
+        Later versions correct none.
+        """
+        value = self.environment.get("slowed")
+        return None if value is None else float(value)
+
+    @property
+    def reference_seconds(self) -> float | None:
+        """What the reference loop took on the quiet machine."""
+        value = self.environment.get("reference_loop_seconds")
+        return None if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of one claim here: the effect that was found with its interval, in what it is counted, and why it was ruled so.
+class ClaimVerdict:
+    """The verdict on one claim: the effect with its interval, what `counted` says it counts, and the reason.
 
-    `parts` are the verdicts framework by framework; each says in `where` whose it is.
+    `parts` are the verdicts for each framework and device; their `where` names it.
     """
 
     claim: str
@@ -74,4 +95,4 @@ class Verdict:
     reason: str = ""
     rows: int = 0
     where: str = ""
-    parts: tuple[Verdict, ...] = ()
+    parts: tuple[ClaimVerdict, ...] = ()

@@ -25,7 +25,7 @@ def build(problem: Problem, task: Task) -> Built:
     """One call of `step` goes once over the batches that are kept, as an epoch does; `first` is a call of one step."""
     settings, training = base.library("windtunnel.fused.settings"), base.library("windtunnel.fused.train")
     n_in, n_rec = problem.weights["w_in"].shape
-    network = settings.Network(
+    network = settings.RecurrentNetwork(
         n_in=n_in, n_rec=n_rec, n_out=problem.weights["w_out"].shape[1], activation=problem.activation
     )
     weights = settings.Weights(**problem.weights)
@@ -70,21 +70,23 @@ def _on_gpu(
     feed: base.Feed,
 ) -> Built:
     """The kernel that trains many networks, with one: a launch goes over all batches. A wide network's step is a captured graph."""
-    torch, cuda, many = (
+    torch, cuda, train = (
         base.library("torch"),
         base.library("windtunnel.fused.cuda"),
-        base.library("windtunnel.fused.many"),
+        base.library("windtunnel.fused.train"),
     )
-    job = many.Job(network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch)
+    job = train.TrainingRun(
+        network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch
+    )
     if cuda.refusal(network, problem.inputs.shape[1]):
-        captured = base.library("windtunnel.fused.captured").Captured(job)
+        captured = base.library("windtunnel.fused.captured").GraphTrainer(job)
         step, first = (lambda: captured.run(order)[-1]), (lambda: captured.run(feed()[None])[-1])
     else:
-        kernel = cuda.Batch([job])
-        whole = kernel.place([order])
+        kernel = cuda.BlockTrainer([job])
+        whole = kernel.upload([order])
         step, first = (
             (lambda: kernel.run(*whole)[0, -1]),
-            (lambda: kernel.run(*kernel.place([feed()[None]]))[0, -1]),
+            (lambda: kernel.run(*kernel.upload([feed()[None]]))[0, -1]),
         )
     return Built(
         step=step,

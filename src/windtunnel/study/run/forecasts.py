@@ -50,15 +50,15 @@ def timing_of(found: Forecast, machine: Machine, task: Task | None) -> Timing:
 def _whole_epochs(found: Forecast, machine: Machine, task: Task) -> Timing:
     """A step among many in one call. What is traced is FusedRNN under PyTorch's optimiser, whose step waits for the host to launch its
     calls; the engine that trains whole epochs launches none, and was timed by itself where a probe knows its width."""
-    from windtunnel.forecast.forecast import doubt_of
     from windtunnel.forecast.price import roofline_of
+    from windtunnel.forecast.uncertainty import spreads_of
     from windtunnel.machine.profiles import profile_for
     from windtunnel.measurement.frameworks import base
 
     profile, job = profile_for(machine), base.settings_of(task)
     assert isinstance(job, base.RnnSettings)
     doubt, least = (
-        doubt_of(machine, profile).device,
+        spreads_of(machine, profile).device,
         found.flop / roofline_of(machine, profile, 1).flop_rates["fp32"],
     )
     timed = profile.epoch_seconds(job.n_rec, job.n_in + job.n_out, job.n_steps * task.batch)

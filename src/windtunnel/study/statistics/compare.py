@@ -1,4 +1,4 @@
-"""Two runs beside one another: which cells are the same, faster or slower, and which cannot be told apart."""
+"""Two runs of a study compared: which cells are the same, faster or slower, and which stay undecided."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records, units
 from windtunnel.study import selection
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow
+from windtunnel.study.selection import CellKey
 from windtunnel.study.statistics.resampling import draw, span
 
 Change = Literal["same", "faster", "slower", "can't tell"]
-MARGIN = 0.05  # a smaller difference is not worth a word
-REACH = 0.5  # an interval this far from 1 on either side says nothing
-_STRICT = (
-    1.3  # many cells are compared at once, so a verdict takes 99 of 100 where the interval told is 95 of 100
-)
+MARGIN = 0.05  # a smaller difference does not matter
+REACH = 0.5  # an interval that reaches this far from 1 decides nothing
+# Many cells are compared at once: a verdict needs the 99 % interval, while the 95 % interval is shown.
+_STRICT = 1.3
+# These differ from run to run by themselves.
+_VARYING = {"load", "others", "ready", "stopped_by", "slowed", "reference_loop_seconds", "disturbed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class CellComparison:
     """One cell in both runs: seconds of the second over seconds of the first."""
 
     label: str
@@ -36,10 +38,10 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """All cells of both runs. `alone` counts cells that only one run has."""
+class RunComparison:
+    """All cells that both runs have. `alone` counts the cells that only the first and only the second has."""
 
-    cells: tuple[Compared, ...]
+    cells: tuple[CellComparison, ...]
     alone: tuple[int, int] = (0, 0)
     cautions: tuple[str, ...] = ()
 
@@ -48,16 +50,16 @@ class Comparison:
         seen = Counter(cell.verdict for cell in self.cells)
         return {verdict: seen[verdict] for verdict in ("same", "faster", "slower", "can't tell")}
 
-    def plain(self) -> dict[str, Any]:
-        data: dict[str, Any] = records.plain(self)
-        return {"counts": self.counts, **data}
+    def plain(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {"counts": self.counts, **records.plain(self)}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        told = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        lines = [f"{len(self.cells)} cells in both: {told or 'none'}"]
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
+        lines = [f"{len(self.cells)} cells in both: {counts or 'none'}"]
         lines += [
             f"  {cell.verdict:10} {_ratio_words(cell)}  {cell.label}  {cell.words}"
             for cell in self.cells
@@ -68,43 +70,45 @@ class Comparison:
         return lines + [f"  caution  {caution}" for caution in self.cautions]
 
 
-def compare(rows_a: Sequence[Row], rows_b: Sequence[Row], margin: float = MARGIN) -> Comparison:
-    """The second run beside the first, cell by cell. Rows of two machines match where all but the device is the same."""
-    first, second = _by_cell(rows_a), _by_cell(rows_b)
-    both = [key for key in first if key in second]
-    cells = tuple(_compare(key, first[key], second[key], margin) for key in both)
-    return Comparison(
-        cells=cells,
-        alone=(len(first) - len(both), len(second) - len(both)),
-        cautions=_cautions(rows_a, rows_b),
+def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], margin: float = MARGIN) -> RunComparison:
+    """The second run against the first, cell by cell.
+
+    Rows of two machines match by all but the device's name.
+    """
+    before, after = _by_cell(first), _by_cell(second)
+    both = [key for key in before if key in after]
+    return RunComparison(
+        cells=tuple(_compare(key, before[key], after[key], margin) for key in both),
+        alone=(len(before) - len(both), len(after) - len(both)),
+        cautions=_cautions(first, second),
     )
 
 
-def _by_cell(rows: Sequence[Row]) -> dict[tuple[Any, ...], Row]:
+def _by_cell(rows: Sequence[StudyRow]) -> dict[CellKey, StudyRow]:
     """Measured rows, each cell once: two figures may show the same one."""
     return {
         selection.key_of(row, ("device_name",)): row for row in reversed(rows) if row.origin == "measured"
     }
 
 
-def _compare(key: tuple[Any, ...], a: Row, b: Row, margin: float) -> Compared:
+def _compare(key: CellKey, a: StudyRow, b: StudyRow, margin: float) -> CellComparison:
     words = ", ".join(
         f"{name} {value}" for name, value in key if name not in ("job", "label") and value not in (None, "")
     )
     if a.step_seconds is None or b.step_seconds is None or a.state != "done" or b.state != "done":
         same = a.state == b.state
-        reason = f"{a.state} in both" if same else f"{a.state} in the first, {b.state} in the second"
-        return Compared(
+        return CellComparison(
             label=a.label,
             words=words,
             verdict="same" if same and a.state != "waiting" else "can't tell",
-            reason=reason,
+            reason=f"{a.state} in both" if same else f"{a.state} in the first, {b.state} in the second",
         )
     one, other = draw(a, f"first {key!r}"), draw(b, f"second {key!r}")
+    freedom = one.freedom + other.freedom
     middle = other.middle - one.middle
-    low, high = span(middle, other.draws - one.draws, one.freedom + other.freedom)
-    verdict, reason = _rule(middle, low, high, math.log1p(margin), one.freedom + other.freedom)
-    return Compared(
+    low, high = span(middle, other.draws - one.draws, freedom)
+    verdict, reason = _rule(middle, low, high, math.log1p(margin), freedom)
+    return CellComparison(
         label=a.label,
         words=words,
         verdict=verdict,
@@ -121,43 +125,35 @@ def _rule(middle: float, low: float, high: float, margin: float, freedom: int) -
     low, high = middle - _STRICT * (middle - low), middle + _STRICT * (high - middle)
     if low > margin or high < -margin:
         if freedom < 1:
-            return (
-                "can't tell",
-                "one process a side: processes differ among themselves by more than their samples",
-            )
+            return "can't tell", "one process on each side, and processes differ more than samples do"
         return ("slower" if low > margin else "faster"), ""
     if -margin <= low and high <= margin:
         return "same", f"within {math.expm1(margin):.0%}"
     if low <= 0.0 <= high and not wide:
         return "same", "no difference seen"
-    return (
-        "can't tell",
-        "the interval is too wide" if wide else f"the interval reaches over {math.expm1(margin):.0%}",
-    )
+    too_wide = "the interval is too wide" if wide else f"the interval crosses {math.expm1(margin):.0%}"
+    return "can't tell", too_wide
 
 
-def _cautions(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
-    """Two runs in different surroundings may differ because of these."""
-    found = []
-    for name in sorted(
-        {key for row in (*rows_a, *rows_b) for key in row.environment}
-        - {"load", "others", "ready", "stopped_by", "slowed", "pulse", "disturbed"}
-    ):
+def _cautions(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
+    """Facts of the environment that differ between the runs, since they may explain a difference."""
+    cautions = []
+    for name in sorted({key for row in (*first, *second) for key in row.environment} - _VARYING):
         one, other = (
             {str(row.environment[name]) for row in rows if name in row.environment}
-            for rows in (rows_a, rows_b)
+            for rows in (first, second)
         )
         if one and other and one != other and max(len(one), len(other)) <= 8:
-            found.append(
-                f"{name} was {', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second"
-            )
-    return (*found, *_pulse_caution(rows_a, rows_b))
+            values = f"{', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second"
+            cautions.append(f"{name} was {values}")
+    return (*cautions, *_speed_caution(first, second))
 
 
-def _pulse_caution(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, ...]:
-    """Each run stands by its own calmest moments; if one had none, its times are too long."""
+def _speed_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
+    """Each run uses its own quietest processes. If it had none, its times are too long."""
     one, other = (
-        [row.environment["pulse"] for row in rows if "pulse" in row.environment] for rows in (rows_a, rows_b)
+        [row.reference_seconds for row in rows if row.reference_seconds is not None]
+        for rows in (first, second)
     )
     if not one or not other:
         return ()
@@ -165,11 +161,12 @@ def _pulse_caution(rows_a: Sequence[Row], rows_b: Sequence[Row]) -> tuple[str, .
     if max(ratio, 1 / ratio) < 1 + MARGIN:
         return ()
     return (
-        f"the machine itself, at its calmest, was {ratio:.2f} times as slow in the second as in the first: so much may be its neighbours'",
+        f"at its quietest, the machine took {ratio:.2f} times as long for the reference loop in the second"
+        " run as in the first; other programs may explain as large a difference",
     )
 
 
-def _ratio_words(cell: Compared) -> str:
+def _ratio_words(cell: CellComparison) -> str:
     if cell.ratio is None or cell.low is None or cell.high is None:
         return cell.reason
     return f"{units.digits(cell.ratio)} ({units.digits(cell.low)} to {units.digits(cell.high)})"

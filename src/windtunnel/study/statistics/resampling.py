@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from windtunnel.study.rows import Row
+from windtunnel.study.rows import StudyRow as Row
 
 DRAWS = 400
 _MOST_SAMPLES = 200

@@ -1,0 +1,31 @@
+"""The baseline to compare errors with: every op takes its roofline time, and the host costs nothing."""
+
+from __future__ import annotations
+
+from windtunnel.machine.machine import Machine
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Op, Trace
+
+_WITHOUT_WORK = ("view", "host")
+
+
+def roofline_seconds(trace: Trace, machine: Machine, strategy: Strategy) -> float | None:
+    """The sum over ops of max(flop / peak rate, bytes / memory rate); None where the rates are unknown."""
+    device = machine.device
+    slowest = device.flop_rates.get("fp32")
+    if slowest is None or device.memory_rate is None:
+        return None
+    share = 1.0  # a CPU's peak is of all cores
+    if device.kind == "cpu" and strategy.threads is not None and device.cores:
+        share = min(strategy.threads, device.cores) / device.cores
+    seconds = 0.0
+    for op in trace.ops:
+        if op.family not in _WITHOUT_WORK:
+            rate = share * (device.flop_rates.get(_format(op, device.kind, strategy)) or slowest)
+            seconds += max(op.flop / rate, (op.read_bytes + op.written_bytes) / device.memory_rate)
+    return seconds
+
+
+def _format(op: Op, kind: str, strategy: Strategy) -> str:
+    """The number format of the op's arithmetic: tf32 replaces fp32 on a GPU where the strategy says so."""
+    return "tf32" if kind == "gpu" and op.dtype == "fp32" and strategy.precision == "tf32" else op.dtype

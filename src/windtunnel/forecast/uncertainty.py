@@ -1,0 +1,57 @@
+"""How far a forecast may be off: a spread for each lane, and the interval of the step that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from windtunnel.forecast.profile import Profile
+from windtunnel.forecast.timeline import Timeline
+from windtunnel.machine.machine import Machine
+
+# Spreads of a machine that was not probed and is priced by another machine's profile.
+_BORROWED_SPREAD, _BORROWED_HOST_SPREAD = 1.6, 1.6
+_MIN_SPREAD = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spreads:
+    """For each kind of lane, the factor either way within which four of five measured times should lie."""
+
+    host: float
+    device: float
+    copy: float
+
+    def of(self, lane: str) -> float:
+        """The spread of a kind of lane. Waiting, which belongs to no lane, ends when the device goes on."""
+        spreads: Mapping[str, float] = {"host": self.host, "copy": self.copy}
+        return spreads.get(lane, self.device)
+
+
+def spreads_of(machine: Machine, profile: Profile) -> Spreads:
+    """The profile's own spreads where this machine was probed, wider ones where the profile is another
+    machine's."""
+    device = profile.device_spread if machine.profile else max(_BORROWED_SPREAD, profile.device_spread)
+    is_host_probed = machine.host_factor is not None
+    host = profile.host_spread if is_host_probed else max(_BORROWED_HOST_SPREAD, profile.host_spread)
+    return Spreads(host=host, device=device, copy=device)
+
+
+def interval_of(timeline: Timeline, machine: Machine, spreads: Spreads) -> tuple[float, float]:
+    """The step if all lanes were as fast, or as slow, as their spreads allow.
+
+    The critical path with every lane scaled by its spread, and at least what each processor needs for its own
+    work.
+    """
+    path = timeline.critical_path()
+    if machine.device.kind == "cpu":
+        processors = [(timeline.busy_seconds("host", "device"), spreads.host)]
+    else:
+        processors = [(timeline.busy_seconds(kind), spreads.of(kind)) for kind in ("host", "device")]
+
+    def scaled(sign: int) -> float:
+        step = sum(seconds * spreads.of(lane) ** sign for (_, lane), seconds in path.items())
+        return max(step, *(seconds * spread**sign for seconds, spread in processors))
+
+    step = timeline.step_seconds
+    return min(scaled(-1), step * (1 - _MIN_SPREAD)), max(scaled(1), step * (1 + _MIN_SPREAD))
