@@ -148,7 +148,7 @@ def clear(device: str) -> None:
 
 
 def build(case: Case, device: str) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """A whole step, and a function that waits for its end, as in a measurement."""
+    """One whole step and a wait for its end, as a measurement has them."""
     strategy = case.strategy()
     worker._set_up(torch, strategy, case.threads or torch.get_num_threads(), device)
     torch.manual_seed(0)
@@ -158,7 +158,7 @@ def build(case: Case, device: str) -> tuple[Callable[[], Any], Callable[[], None
 
 
 def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
-    """Seconds of a steady step and of the host alone, and memory, without a profiler."""
+    """Seconds of a steady step, of the host alone, and memory, all without a profiler."""
     pace = interpreter_pace()
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
     begin = time.perf_counter()
@@ -170,7 +170,7 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
     warm = warm_up(step, sync, 0.4 * seconds)
     groups, steps = time_groups(step, sync, device, statistics.median(warm[-4:]), 0.6 * seconds)
     low, middle, high = statistics.quantiles(groups, n=4)
-    figures = {
+    told = {
         "step_seconds": middle,
         "low_seconds": low,
         "high_seconds": high,
@@ -187,34 +187,35 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
         }
-        return figures | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
-    return figures | {"pace_after": interpreter_pace()}
+        return told | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
+    return told | {"pace_after": interpreter_pace()}
 
 
 def warm_up(step: Callable[[], Any], sync: Callable[[], None], most: float) -> list[float]:
-    """Run steps until the two halves of the last eight agree; a slow step needs only five."""
-    begin, samples = time.perf_counter(), list[float]()
+    """Steps until two halves of the last eight agree; a slow step has had enough after five."""
+    begin, seen = time.perf_counter(), list[float]()
     while True:
-        samples.append(time_steps(step, sync, 1))
+        seen.append(time_steps(step, sync, 1))
         over = time.perf_counter() - begin > most
-        is_steady = len(samples) >= 9 and sampler.alike(samples[-8:-4], samples[-4:])
-        if len(samples) >= LEAST_WARM_STEPS and (over or is_steady):
-            return samples
+        if len(seen) >= LEAST_WARM_STEPS and (
+            over or (len(seen) >= 9 and sampler.alike(seen[-8:-4], seen[-4:]))
+        ):
+            return seen
 
 
 def time_groups(
     step: Callable[[], Any], sync: Callable[[], None], device: str, one: float, most: float
 ) -> tuple[list[float], int]:
-    """Seconds per step over groups of steps that are queued together, and the number of steps in a group."""
+    """Seconds a step over groups of steps that are queued together, and how many steps make a group."""
     steps = max(1, round(LEAST_GROUP_SECONDS[device] / max(one, 1e-6) + 0.5))
     begin, groups, calm = time.perf_counter(), list[float](), environment.Calm() if device == "cpu" else None
     while True:
         if calm is not None:
             calm.wait()
         groups.append(time_steps(step, sync, steps) / steps)
-        elapsed = time.perf_counter() - begin
-        enough = len(groups) >= LEAST_GROUPS[device] and (elapsed > most or len(groups) >= MOST_GROUPS)
-        if enough or (len(groups) >= FEWEST_GROUPS and elapsed > 4 * most):
+        spent = time.perf_counter() - begin
+        enough = len(groups) >= LEAST_GROUPS[device] and (spent > most or len(groups) >= MOST_GROUPS)
+        if enough or (len(groups) >= FEWEST_GROUPS and spent > 4 * most):
             return groups, steps
 
 
@@ -227,15 +228,15 @@ def time_steps(step: Callable[[], Any], sync: Callable[[], None], steps: int) ->
 
 
 def host_seconds(step: Callable[[], Any], sync: Callable[[], None]) -> float:
-    """Seconds until the call returns; includes waiting for a full launch queue."""
-    samples = []
+    """Until the call returns, the device still working; a full queue of launches makes the host wait, which is then in it."""
+    seen = []
     for _ in range(HOST_STEPS):
         sync()
         start = time.perf_counter()
         step()
-        samples.append(time.perf_counter() - start)
+        seen.append(time.perf_counter() - start)
     sync()
-    return statistics.median(samples)
+    return statistics.median(seen)
 
 
 def interpreter_pace() -> float:
