@@ -73,7 +73,8 @@ def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int]
 
     name, _, how = variant.partition(":")
     own = {"fused": fused, "numba": by_hand_in_numba, "jax:epoch": whole_epoch_in_jax}
-    task = Task(framework=name, variant=how or "epoch", job="rnn", settings=settings, device=device)
+    kind = "gpu" if device == "cuda" else device
+    task = Task(framework=name, variant=how or "epoch", job="rnn", settings=settings, device=kind)
     problem = base.problem_of(task)
     if variant in own and device == "cpu":
         return own[variant](problem)
@@ -229,7 +230,7 @@ def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
     from windtunnel.measurement.frameworks import jax as ours
 
     library = base.library("jax")
-    learn = ours._learn(library, problem)
+    learn = ours.learning(library, problem, ours.JOBS["rnn"]["scan"](library, problem))
 
     @functools.partial(jax.jit, donate_argnums=0)
     def several(weights: Any, inputs: Any, targets: Any) -> Any:
@@ -278,7 +279,7 @@ class Worker:
         env = environment.for_child(1)
         if not own:
             env |= catalogue.file_of(catalogue.named(name)).environment(
-                Task(framework=name, variant=how, job="rnn", device=device)
+                Task(framework=name, variant=how, job="rnn", device="gpu" if device == "cuda" else device)
             )
         command = [str(python), "-P", __file__, "--serve", variant]
         pin = (lambda: os.sched_setaffinity(0, {core})) if device == "cpu" else None

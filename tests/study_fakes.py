@@ -57,7 +57,7 @@ class FakeMachine:
     def obstacle(self, task: Task) -> tuple[str, str] | None:
         if task.framework == self.missing:
             return "not installed", f"{task.framework} is not installed."
-        return ("no gpu here", "no GPU") if task.device == "cuda" else None
+        return ("no gpu here", "no GPU") if task.device != "cpu" else None
 
 
 def write_study(

@@ -1,4 +1,4 @@
-"""Where does one overtake the other? Asked of curves whose crossing is known, then of this machine."""
+"""Where one side overtakes the other: first on curves whose crossing is known, then on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
 from windtunnel.strategy import Strategy
-from windtunnel.study.crossover.crossing import Crossover, Timing
+from windtunnel.study.crossover.crossing import Crossover, StepTiming
 from windtunnel.study.crossover.crossover import find
 from windtunnel.study.crossover.sides import Sides
 
@@ -30,7 +30,7 @@ RANGE = ("n_rec", 10, 5000)
 
 
 def cpu(value: int) -> float:
-    """A start of 1 ms and work that grows with the square: beside 5 ms it crosses at n_rec = 632."""
+    """1 ms and work that grows with the square: it crosses 5 ms at n_rec = 632."""
     return 1e-3 + 1e-8 * value**2
 
 
@@ -38,8 +38,8 @@ def gpu(_: int) -> float:
     return 5e-3
 
 
-def timing(seconds: float, spread: float, origin: str) -> Timing:
-    return Timing(
+def timing(seconds: float, spread: float, origin: str) -> StepTiming:
+    return StepTiming(
         seconds=seconds,
         low_seconds=seconds * math.exp(-spread),
         high_seconds=seconds * math.exp(spread),
@@ -48,7 +48,7 @@ def timing(seconds: float, spread: float, origin: str) -> Timing:
 
 
 class Stand:
-    """Two curves to be asked by forecast and, with noise, by measurement; counts what was asked."""
+    """Two curves as forecasts and, with noise, as measurements; `calls` has every measurement."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class Stand:
     ) -> None:
         self.curves = {"cpu": one, "cuda": other}
         self.bias, self.noise, self.spread, self.absent = bias, noise, spread, absent
-        self.rng, self.asked = numpy.random.default_rng(3), list[tuple[str, int]]()
+        self.rng, self.calls = numpy.random.default_rng(3), list[tuple[str, int]]()
 
-    def forecast(self, side: str, value: int) -> Timing:
+    def forecast(self, side: str, value: int) -> StepTiming:
         return timing(self.curves[side](value) * (self.bias if side == "cpu" else 1.0), 0.2, "forecast")
 
-    def measure(self, side: str, value: int, again: int) -> Timing:
+    def measure(self, side: str, value: int, again: int) -> StepTiming:
         if side == self.absent:
             raise Unavailable("There is no GPU here.")
-        self.asked.append((side, value))
+        self.calls.append((side, value))
         return timing(
             self.curves[side](value) * math.exp(self.noise * self.rng.standard_normal()),
             self.spread,
@@ -81,7 +81,7 @@ class Stand:
         self,
         over: tuple[str, int, int] = RANGE,
         measured: bool = True,
-        spent: Callable[[], bool] = lambda: False,
+        is_time_up: Callable[[], bool] = lambda: False,
     ) -> Crossover:
         return find(
             "rnn",
@@ -89,7 +89,7 @@ class Stand:
             ("cpu", "cuda"),
             forecast=self.forecast,
             measure=self.measure if measured else None,
-            spent=spent,
+            is_time_up=is_time_up,
         )
 
 
@@ -97,10 +97,10 @@ TRUTH = math.sqrt(4e-3 / 1e-8)
 
 
 def test_the_forecast_alone_finds_where_two_curves_cross() -> None:
-    found = Stand(cpu, gpu).find(measured=False)
-    assert found.at == pytest.approx(TRUTH, rel=0.03) and found.crossings[0].faster == "cuda"
-    assert found.crossings[0].low <= TRUTH <= found.crossings[0].high
-    assert {point.origin for point in found.points} == {"forecast"} and found.origins == {
+    answer = Stand(cpu, gpu).find(measured=False)
+    assert answer.at == pytest.approx(TRUTH, rel=0.03) and answer.crossings[0].faster == "cuda"
+    assert answer.crossings[0].low <= TRUTH <= answer.crossings[0].high
+    assert {point.origin for point in answer.points} == {"forecast"} and answer.origins == {
         "cpu": "forecast",
         "cuda": "forecast",
     }
@@ -109,49 +109,50 @@ def test_the_forecast_alone_finds_where_two_curves_cross() -> None:
 @pytest.mark.parametrize("bias", [0.3, 1.0, 3.0])
 def test_measurements_find_it_even_where_the_forecast_is_three_times_off(bias: float) -> None:
     stand = Stand(cpu, gpu, bias=bias)
-    found = stand.find()
-    assert found.at == pytest.approx(TRUTH, rel=0.1)
+    answer = stand.find()
+    assert answer.at == pytest.approx(TRUTH, rel=0.1)
     assert (
-        found.crossings[0].low <= TRUTH <= found.crossings[0].high
-        and found.crossings[0].high / found.crossings[0].low < 1.6
+        answer.crossings[0].low <= TRUTH <= answer.crossings[0].high
+        and answer.crossings[0].high / answer.crossings[0].low < 1.6
     )
-    assert len({value for _, value in stand.asked}) <= 10, "few measurements"
-    assert found.forecast_at is not None and (
-        bias == 1.0 or found.forecast_at != pytest.approx(TRUTH, rel=0.2)
+    assert len({value for _, value in stand.calls}) <= 10, "few measurements"
+    assert answer.forecast_at is not None and (
+        bias == 1.0 or answer.forecast_at != pytest.approx(TRUTH, rel=0.2)
     )
 
 
-def test_the_other_order_finds_the_same_place_and_the_side_that_falls_behind() -> None:
+def test_the_other_order_finds_the_same_crossing_and_the_other_side() -> None:
     stand = Stand(gpu, cpu)
-    found = stand.find()
-    assert found.at == pytest.approx(TRUTH, rel=0.1) and found.crossings[0].faster == "cpu"
+    answer = stand.find()
+    assert answer.at == pytest.approx(TRUTH, rel=0.1) and answer.crossings[0].faster == "cpu"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_widens_the_interval_and_it_still_holds_the_truth(seed: int) -> None:
     stand = Stand(cpu, gpu, noise=0.05, spread=0.1)
     stand.rng = numpy.random.default_rng(seed)
-    found = stand.find()
+    answer = stand.find()
     assert (
-        len(found.crossings) == 1 and 0.97 * found.crossings[0].low <= TRUTH <= 1.03 * found.crossings[0].high
+        len(answer.crossings) == 1
+        and 0.97 * answer.crossings[0].low <= TRUTH <= 1.03 * answer.crossings[0].high
     )
 
 
-def test_a_place_that_cannot_tell_is_measured_again_and_no_more_than_three_times() -> None:
+def test_a_value_without_a_clear_winner_is_measured_three_times_at_most() -> None:
     stand = Stand(gpu, lambda n: 5.05e-3, spread=0.1)
-    found = stand.find()
-    counts = [stand.asked.count(asked) for asked in set(stand.asked)]
-    assert max(counts) == 3 and not found.crossings and "cannot be told apart" in found.sentence()
+    answer = stand.find()
+    counts = [stand.calls.count(call) for call in set(stand.calls)]
+    assert max(counts) == 3 and not answer.crossings and "no clear difference" in answer.sentence()
 
 
-def test_where_they_never_cross_it_is_said_who_wins_everywhere_and_by_how_much() -> None:
-    found = Stand(lambda n: 1e-3, gpu).find()
-    assert found.at is None and not found.crossings
+def test_without_a_crossing_the_answer_says_which_side_wins_and_by_how_much() -> None:
+    answer = Stand(lambda n: 1e-3, gpu).find()
+    assert answer.at is None and not answer.crossings
     assert (
-        "cpu is faster from n_rec = 10 to 5,000: 5.00 times at" in found.sentence()
-        and "do not cross" in found.sentence()
+        "cpu is faster from n_rec = 10 to 5,000: 5.00 times at" in answer.sentence()
+        and "do not cross" in answer.sentence()
     )
-    measured = [point.value for point in found.points if point.origin == "measured"]
+    measured = [point.value for point in answer.points if point.origin == "measured"]
     assert {10, 5000} <= set(measured) and len(measured) >= 4
 
 
@@ -159,115 +160,115 @@ def test_two_crossings_are_both_found() -> None:
     def bump(value: int) -> float:
         return 8e-3 if 60 < value < 900 else 2e-3
 
-    found = Stand(bump, gpu).find()
-    assert [crossing.faster for crossing in found.crossings] == ["cuda", "cpu"] and found.at is None
+    answer = Stand(bump, gpu).find()
+    assert [crossing.faster for crossing in answer.crossings] == ["cuda", "cpu"] and answer.at is None
     assert (
-        found.crossings[0].low <= 60 <= found.crossings[0].high
-        and found.crossings[1].low <= 900 <= found.crossings[1].high
+        answer.crossings[0].low <= 60 <= answer.crossings[0].high
+        and answer.crossings[1].low <= 900 <= answer.crossings[1].high
     )
-    assert "2 crossings" in found.sentence()
+    assert "2 crossings" in answer.sentence()
 
 
-def test_a_measurement_that_went_astray_is_measured_again_and_makes_no_crossing() -> None:
+def test_one_wrong_measurement_is_repeated_and_makes_no_crossing() -> None:
     stand = Stand(lambda n: 1e-3, gpu)
-    plain, seen = stand.measure, list[int]()
+    plain, wrong = stand.measure, list[int]()
 
-    def once_astray(side: str, value: int, again: int) -> Timing:
-        if side == "cpu" and value not in (10, 5000) and not seen:
-            seen.append(value)
+    def once_wrong(side: str, value: int, again: int) -> StepTiming:
+        if side == "cpu" and value not in (10, 5000) and not wrong:
+            wrong.append(value)
             return timing(20e-3, 0.01, "measured")
         return plain(side, value, again)
 
-    stand.measure = once_astray  # type: ignore[method-assign]
-    found = stand.find()
-    assert seen and not found.crossings
+    stand.measure = once_wrong  # type: ignore[method-assign]
+    answer = stand.find()
+    assert wrong and not answer.crossings
 
 
-def test_a_place_that_fails_is_named_and_the_search_goes_on_beside_it() -> None:
+def test_a_value_that_fails_is_named_and_the_search_goes_on_beside_it() -> None:
     stand = Stand(cpu, gpu, bias=2.0)
     plain = stand.measure
 
-    def fails(side: str, value: int, again: int) -> Timing:
+    def fails(side: str, value: int, again: int) -> StepTiming:
         if side == "cuda" and (500 <= value <= 560 or value > 3000):
             raise MeasurementFailed("A process was ended by SIGSEGV.", state="crashed")
         return plain(side, value, again)
 
     stand.measure = fails  # type: ignore[method-assign]
-    found = stand.find()
-    assert found.at == pytest.approx(TRUTH, rel=0.15)
-    failed = [point for point in found.points if point.errors]
+    answer = stand.find()
+    assert answer.at == pytest.approx(TRUTH, rel=0.15)
+    failed = [point for point in answer.points if point.errors]
     assert all("cuda" not in point.timings for point in failed)
-    assert not failed or any("SIGSEGV" in caution for caution in found.cautions)
-    assert "failed" in str(found) or not failed
+    assert not failed or any("SIGSEGV" in caution for caution in answer.cautions)
+    assert "failed" in str(answer) or not failed
 
 
-def test_what_does_not_fit_by_forecast_is_left_out_of_the_comparison() -> None:
+def test_a_value_that_does_not_fit_in_memory_by_forecast_is_left_out() -> None:
     stand = Stand(cpu, gpu)
     plain = stand.forecast
 
-    def too_large(side: str, value: int) -> Timing:
+    def too_large(side: str, value: int) -> StepTiming:
         if side == "cuda" and value > 2000:
             raise DoesNotFit("needs 90 GiB")
         return plain(side, value)
 
     stand.forecast = too_large  # type: ignore[method-assign]
-    found = stand.find(measured=False)
-    assert found.at == pytest.approx(TRUTH, rel=0.03)
-    assert any("needs 90 GiB" in error for point in found.points for error in point.errors.values())
+    answer = stand.find(measured=False)
+    assert answer.at == pytest.approx(TRUTH, rel=0.03)
+    assert any("needs 90 GiB" in error for point in answer.points for error in point.errors.values())
 
 
 def test_without_a_gpu_its_side_is_forecast_and_marked_so() -> None:
-    found = Stand(cpu, gpu, absent="cuda").find()
-    assert found.origins["cpu"] == "measured" and found.origins["cuda"].startswith(
+    answer = Stand(cpu, gpu, absent="cuda").find()
+    assert answer.origins["cpu"] == "measured" and answer.origins["cuda"].startswith(
         "forecast, not measured: There is no GPU here."
     )
     origins = {
-        side: {p.timings[side].origin for p in found.points if p.origin == "measured"}
+        side: {p.timings[side].origin for p in answer.points if p.origin == "measured"}
         for side in ("cpu", "cuda")
     }
     assert origins == {"cpu": {"measured"}, "cuda": {"forecast"}}
-    assert found.crossings[0].low <= TRUTH <= found.crossings[0].high
+    assert answer.crossings[0].low <= TRUTH <= answer.crossings[0].high
 
 
-def test_a_side_that_is_never_surely_faster_still_crosses_where_the_numbers_do() -> None:
-    """Beside a forecast that may be off by a half the CPU is nowhere surely ahead, and the interval says so by reaching to the end."""
-    found = Stand(lambda n: 4.5e-3 + 1e-8 * n**2, gpu, absent="cuda").find()
+def test_a_side_that_is_never_clearly_faster_still_crosses_where_the_numbers_do() -> None:
+    """The CPU is never clearly ahead of a forecast with a wide interval: the crossing is as uncertain."""
+    answer = Stand(lambda n: 4.5e-3 + 1e-8 * n**2, gpu, absent="cuda").find()
     assert (
-        found.crossings[0].low == 10
-        and found.crossings[0].high > math.sqrt(0.5e-3 / 1e-8)
-        and found.crossings[0].faster == "cuda"
+        answer.crossings[0].low == 10
+        and answer.crossings[0].high > math.sqrt(0.5e-3 / 1e-8)
+        and answer.crossings[0].faster == "cuda"
     )
 
 
-def test_when_time_allows_two_places_that_agree_the_forecast_is_given_and_said_to_be_one() -> None:
+def test_with_time_for_two_equal_values_the_answer_is_the_forecast_and_says_so() -> None:
     expected, stand = Stand(cpu, gpu), Stand(lambda n: 1e-3, gpu)
     stand.forecast = expected.forecast  # type: ignore[method-assign]
-    found = stand.find(spent=lambda: True)
-    assert {value for _, value in stand.asked} == {10, 632}
-    assert found.at == found.forecast_at and any("by forecast" in caution for caution in found.cautions)
+    answer = stand.find(is_time_up=lambda: True)
+    assert {value for _, value in stand.calls} == {10, 632}
+    assert answer.at == answer.forecast_at and any("by forecast" in caution for caution in answer.cautions)
 
 
-def test_two_places_that_differ_are_enough_for_a_wide_interval() -> None:
-    found = Stand(cpu, gpu, bias=0.3).find(spent=lambda: True)
-    assert found.crossings[0].low == 10 and found.crossings[0].high == pytest.approx(1252, abs=20)
+def test_two_values_that_differ_are_enough_for_a_wide_interval() -> None:
+    answer = Stand(cpu, gpu, bias=0.3).find(is_time_up=lambda: True)
+    assert answer.crossings[0].low == 10 and answer.crossings[0].high == pytest.approx(1252, abs=20)
 
 
-def test_without_any_forecast_measurements_alone_bisect_to_the_place() -> None:
+def test_without_any_forecast_measurements_alone_find_the_crossing() -> None:
     stand = Stand(cpu, gpu)
 
-    def none(side: str, value: int) -> Timing:
+    def none(side: str, value: int) -> StepTiming:
         raise Unavailable("jax cannot be forecast.")
 
     stand.forecast = none  # type: ignore[method-assign]
-    found = stand.find()
-    assert found.at == pytest.approx(TRUTH, rel=0.1) and found.forecast_at is None
-    assert any("jax cannot be forecast" in caution for caution in found.cautions)
+    answer = stand.find()
+    assert answer.at == pytest.approx(TRUTH, rel=0.1) and answer.forecast_at is None
+    assert any("jax cannot be forecast" in caution for caution in answer.cautions)
 
 
-def test_when_time_is_up_the_answer_so_far_is_given_and_said_to_be_so() -> None:
+def test_when_time_is_up_the_answer_so_far_has_a_caution() -> None:
     stand = Stand(cpu, gpu, bias=3.0)
-    found = stand.find(spent=lambda: len(stand.asked) >= 4)
-    assert len(stand.asked) <= 4 and any("time was up" in caution for caution in found.cautions)
+    answer = stand.find(is_time_up=lambda: len(stand.calls) >= 4)
+    assert len(stand.calls) <= 4 and any("time limit" in caution for caution in answer.cautions)
 
 
 @pytest.mark.parametrize("over", [("n_rec", 10, 10), ("n_rec", 0, 5), ("n_rec", 9, 3)])
@@ -282,8 +283,8 @@ def test_a_side_cannot_overtake_itself() -> None:
 
 
 def test_small_ranges_of_whole_numbers_are_searched_to_the_end() -> None:
-    found = Stand(lambda n: 1e-3 * n, lambda n: 3.5e-3).find(("n", 1, 8))
-    assert found.crossings[0].low == 3 and found.crossings[0].high == 4
+    answer = Stand(lambda n: 1e-3 * n, lambda n: 3.5e-3).find(("n", 1, 8))
+    assert answer.crossings[0].low == 3 and answer.crossings[0].high == 4
 
 
 def windtunnel(*words: str) -> subprocess.CompletedProcess[str]:
@@ -323,27 +324,27 @@ def test_a_framework_is_measured_in_a_process_of_its_own() -> None:
         job="rnn", over="n_rec", between=("numpy:hand", "torch:loop"), settings={"n_steps": 3}, protocol=quick
     )
     sides.check(5)
-    found = sides.measure("numpy:hand", 5, 0)
-    assert found.origin == "measured" and 0 < found.low_seconds <= found.seconds <= found.high_seconds
+    answer = sides.measure("numpy:hand", 5, 0)
+    assert answer.origin == "measured" and 0 < answer.low_seconds <= answer.seconds <= answer.high_seconds
     with pytest.raises(Unavailable, match="only torch"):
         sides.forecast("numpy:hand", 5)
 
 
-@pytest.mark.parametrize("device_name", ["cpu", "cuda"])
-def test_the_fused_engine_is_forecast_by_what_its_unit_does_and_not_by_calls_it_never_makes(
-    device_name: str,
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_forecast_of_the_fused_engine_has_no_launches_from_the_host(
+    device: str,
 ) -> None:
     sides = Sides(
         job="rnn",
         over="n_steps",
-        between=(f"fused:epoch@{device_name}", f"torch:loop@{device_name}"),
+        between=(f"fused:epoch@{device}", f"torch:loop@{device}"),
         settings={"n_rec": 50},
     )
     sides.check(100)
     short, fused, long = (sides.forecast(sides.between[0], n_steps) for n_steps in (10, 100, 1000))
     loop, called = (
         sides.forecast(sides.between[1], 100),
-        dataclasses.replace(sides, settings={"n_rec": 50, "variant": "fused"}).forecast(device_name, 100),
+        dataclasses.replace(sides, settings={"n_rec": 50, "variant": "fused"}).forecast(device, 100),
     )
     assert (
         short.seconds < long.seconds
@@ -370,9 +371,12 @@ def test_the_fused_engine_is_forecast_on_the_one_core_it_runs_on() -> None:
     assert seconds(None) == seconds(1) == seconds(16)
 
 
-def test_the_command_lays_two_frameworks_beside_one_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_framework_runs_the_jobs_own_batch_as_a_machine_does() -> None:
+    sides = Sides(job="ffn", over="hidden", between=("cpu", "torch:module"))
+    assert sides._task("torch:module", 16).batch == sides._workload(16).default_batch == 32
+
+
+def test_the_command_compares_two_frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_task(task: Task, protocol: Protocol, *, number: int = 0) -> dict[str, Any]:
         seconds = cpu(task.settings["n_rec"]) if task.framework == "jax" else gpu(0)
         return {"samples": {"steady": {"seconds": [seconds * (1 + 0.001 * number)] * 9}}}
@@ -403,7 +407,7 @@ def test_the_command_lays_two_frameworks_beside_one_another(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("options", "hint"),
     [
         (("--over", "n_rec", "--between", "cpu,h200"), "n_rec=10..5000"),
         (("--over", "n_rec=5..50", "--between", "cpu"), "two"),
@@ -412,6 +416,6 @@ def test_the_command_lays_two_frameworks_beside_one_another(
         (("--over", "n_rec=5..50", "--between", "cpu,h200", "--plot", "x.gif"), "svg"),
     ],
 )
-def test_wrong_words_are_refused_with_the_right_ones(words: tuple[str, ...], told: str) -> None:
-    done = windtunnel("crossover", "rnn", *words)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+def test_wrong_options_are_refused_with_the_right_ones(options: tuple[str, ...], hint: str) -> None:
+    done = windtunnel("crossover", "rnn", *options)
+    assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr

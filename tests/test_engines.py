@@ -215,7 +215,7 @@ def test_cells_of_another_framework_number_of_threads_device_or_protocol_never_s
         of_own(one, "b"),
         of_own(other, "c"),
         of_own(one, "d", threads=2),
-        of_own(one, "e", device="cuda"),
+        of_own(one, "e", device="gpu"),
     ]
     longer = Protocol(processes=1, most_processes=1, seconds=0.06, warm_seconds=0.02)
     outcomes = {
@@ -233,12 +233,12 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_its_turn_and_one_for_a
     framework = own(tmp_path)
     pieces = [
         of_own(framework, "patient", f"{place} {device}", device=device)
-        for place, device in enumerate(("cuda", "cuda", "cpu", "cuda"))
+        for place, device in enumerate(("gpu", "gpu", "cpu", "gpu"))
     ]
     outcomes = list(Local(ahead=2).measure(pieces))
     child = dict(zip((outcome.work.key for outcome in outcomes), children(outcomes), strict=True))
     loaded, began, told, ended = (notes(tmp_path, what) for what in ("loaded", "began", "told", "ended"))
-    first, second = sorted((child["0 cuda"], child["1 cuda"]), key=lambda each: began[each])
+    first, second = sorted((child["0 gpu"], child["1 gpu"]), key=lambda each: began[each])
     assert loaded[second] < told[first] <= began[second], (
         "it was there before the first was done, and did no step until then"
     )
@@ -255,7 +255,7 @@ def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path:
 
     def pieces() -> Iterator[Work]:
         for place in range(2 * share):
-            yield of_own(framework, "plain", str(place), protocol=LONG, device="cuda")
+            yield of_own(framework, "plain", str(place), protocol=LONG, device="gpu")
         deadline = time.monotonic() + 30
         while not (tmp_path / "notes").exists() or len(notes(tmp_path, "loaded")) < 2:
             assert time.monotonic() < deadline

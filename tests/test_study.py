@@ -1,7 +1,8 @@
-"""Study files: what they hold, what is refused, and that what the authors printed is what is shown."""
+"""Study files: what they hold, what is refused, and that the tables show what the authors printed."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -11,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from windtunnel import networks
 from windtunnel.errors import BadInput, BadRecord, UnknownName
 from windtunnel.job.workload import Workload
+from windtunnel.measurement import frameworks
+from windtunnel.measurement.frameworks.base import settings_of
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.prediction import predict
 from windtunnel.strategy import Strategy
@@ -53,7 +57,7 @@ def own_study(folder: Path, figure: str = FIGURE, head: str = HEAD) -> Path:
     return folder
 
 
-def test_a_published_time_is_a_steps_time_in_the_papers_unit(tmp_path: Path) -> None:
+def test_a_published_time_is_the_time_of_a_step_in_the_papers_unit(tmp_path: Path) -> None:
     """20 s for 1,000 examples twice over are 10 ms an example, and back."""
     study = studies.find(str(own_study(tmp_path / "mine")))
     rows = published(study)
@@ -73,7 +77,9 @@ def test_a_published_time_is_a_steps_time_in_the_papers_unit(tmp_path: Path) -> 
 
 
 def test_every_published_number_of_the_recurrent_study_is_there() -> None:
-    """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints them."""
+    """By figure: how many cells the paper's table has, and the sum of all its numbers as the paper prints
+    them.
+    """
     study = studies.find("brandfonbrener-2017")
     printed = {
         figure.name: [v for p in figure.published for row in p.table for v in row] for figure in study.figures
@@ -104,12 +110,12 @@ def test_every_published_number_of_the_recurrent_study_is_there() -> None:
 
 def test_table_one_has_its_twelve_cells_and_one_is_not_available() -> None:
     rows = [row for row in published(studies.find("wuensche-2018")) if row.figure == "table-1"]
-    found = {(row.label.split(":")[0], row.threads): row.step_seconds for row in rows}
-    assert len(found) == 12 and found["torch7", 8] is None
+    seconds = {(row.label.split(":")[0], row.threads): row.step_seconds for row in rows}
+    assert len(seconds) == 12 and seconds["torch7", 8] is None
     assert (
-        found["caffe", 8] == pytest.approx(15.444)
-        and found["tensorflow", 1] == pytest.approx(7.062)
-        and found["torch7", 4] == pytest.approx(0.423)
+        seconds["caffe", 8] == pytest.approx(15.444)
+        and seconds["tensorflow", 1] == pytest.approx(7.062)
+        and seconds["torch7", 4] == pytest.approx(0.423)
     )
 
 
@@ -121,25 +127,24 @@ def test_the_guides_data_flow_figures_add_up() -> None:
 
 
 @pytest.mark.parametrize("name", studies.names())
-def test_cases_of_the_catalogue_are_ways_that_frameworks_have(name: str) -> None:
-    """A case may be for a device a framework is not built for, which is named when it is run; but a way that nobody has is a slip."""
-    from windtunnel.measurement import frameworks
-
+def test_cases_of_the_catalogue_name_variants_that_frameworks_have(name: str) -> None:
+    """A framework may lack a case's device, which its rows say after a run; a variant that it lacks is a
+    mistake.
+    """
     for cell in cells_of(studies.find(name), cores=4):
         known = frameworks.named(cell.task.framework)
         assert cell.task.variant in known.variants[cell.task.job], (cell.figure, cell.task.label)
-        from windtunnel.measurement.frameworks.base import settings_of
-
         settings_of(cell.task)
 
 
-def test_the_settings_a_study_may_sweep_are_those_of_the_jobs() -> None:
-    import dataclasses
-
-    from windtunnel.measurement.frameworks.base import Fcn5Settings, FfnSettings, RnnSettings
-
-    for job, kind in (("rnn", RnnSettings), ("fcn5", Fcn5Settings), ("ffn", FfnSettings)):
-        assert set(studies.SETTINGS[job]) == {field.name for field in dataclasses.fields(kind)}
+def test_a_study_may_sweep_the_settings_of_a_step_and_no_others() -> None:
+    """A study can use every job that a framework builds. It cannot sweep what only a lesson has."""
+    assert set(frameworks.jobs()) == {"rnn", "fcn5", "ffn", "lstm", "resnet18"}
+    for job in frameworks.jobs():
+        fields = {field.name for field in dataclasses.fields(networks.named(job).settings)}
+        assert set(studies.step_settings(job)) < fields
+    others = {"lesson_rate", "lesson_batch", "epochs", "init", "variant", "batch", "dropout"}
+    assert not others & {name for job in frameworks.jobs() for name in studies.step_settings(job)}
 
 
 def test_a_grid_is_every_combination_and_a_joined_axis_sets_both() -> None:
@@ -177,20 +182,20 @@ def test_cells_of_one_device_can_be_chosen(tmp_path: Path) -> None:
     study = studies.find(str(own_study(tmp_path / "mine", GPU_TOO)))
     chosen = {
         devices: cells_of(study, 2, Choice(devices=devices))
-        for devices in ((), ("cpu",), ("cuda",), ("cpu", "cuda"))
+        for devices in ((), ("cpu",), ("gpu",), ("cpu", "gpu"))
     }
     assert {devices: len(cells) for devices, cells in chosen.items()} == {
         (): 24,
         ("cpu",): 12,
-        ("cuda",): 12,
-        ("cpu", "cuda"): 24,
+        ("gpu",): 12,
+        ("cpu", "gpu"): 24,
     }
-    assert {(cell.task.device, cell.case) for cell in chosen["cuda",]} == {("cuda", "gpu")} and {
+    assert {(cell.task.device, cell.case) for cell in chosen["gpu",]} == {("gpu", "gpu")} and {
         cell.case for cell in chosen["cpu",]
     } == {"cpu"}
 
 
-def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path) -> None:
+def test_figures_and_frameworks_can_be_chosen_and_mistakes_are_named(tmp_path: Path) -> None:
     study = studies.find(str(own_study(tmp_path / "mine")))
     assert {c.task.label for c in cells_of(study, 2, Choice(frameworks=("numpy",)))} == {"numpy:hand"}
     with pytest.raises(UnknownName, match="no figure 'figure-2'"):
@@ -200,7 +205,7 @@ def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "error"),
     [
         ("[grid]", "[gird]", "unknown key 'gird'"),
         ("n_rec = [10, 20, 50]", "n_rek = [10]", "no setting 'n_rek'"),
@@ -223,23 +228,26 @@ def test_figures_and_frameworks_can_be_chosen_and_slips_are_named(tmp_path: Path
         ("n_in = 2", "n_inn = 2", "no setting 'n_inn'"),
     ],
 )
-def test_a_slip_in_a_study_file_is_named_with_the_file(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_mistake_in_a_study_file_is_named_with_the_file(
+    tmp_path: Path, old: str, new: str, error: str
+) -> None:
     assert old in FIGURE
-    with pytest.raises(BadRecord, match=said) as caught:
+    with pytest.raises(BadRecord, match=error) as caught:
         studies.find(str(own_study(tmp_path / "mine", FIGURE.replace(old, new, 1))))
     assert "figure-1.toml" in str(caught.value)
 
 
-def test_a_plot_of_a_line_that_is_nowhere_is_refused(tmp_path: Path) -> None:
+def test_a_plot_of_an_unknown_case_is_refused(tmp_path: Path) -> None:
     folder = own_study(tmp_path / "mine")
     (folder / "figure-2.toml").write_text(
-        'title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n'
+        'title = "P"\nsource = "S"\n[[plot]]\nx = "n_rec"\n'
+        '[[plot.lines]]\nfigure = "figure-1"\ncase = "K81"\n'
     )
     with pytest.raises(BadRecord, match="no case 'K81'"):
         studies.find(str(folder))
 
 
-def test_an_unknown_study_and_a_folder_that_is_none_are_told_apart(tmp_path: Path) -> None:
+def test_an_unknown_study_and_a_folder_without_a_study_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="brandfonbrener"):
         studies.find("brandfonbrener-2016")
     with pytest.raises(BadRecord, match=r"no study\.toml"):
@@ -264,7 +272,9 @@ def test_the_catalogue_can_be_listed_and_a_figure_shows_its_table_as_printed() -
     assert json.loads(ask("show", "wuensche-2018", "--json"))["year"] == 2018
 
 
-def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_none(tmp_path: Path) -> None:
+def test_a_dry_run_forecasts_time_and_memory_of_pytorch_and_names_cells_without_a_forecast(
+    tmp_path: Path,
+) -> None:
     study = own_study(
         tmp_path / "mine",
         FIGURE.replace("n_rec = [10, 20, 50]", "n_rec = [10, 1000]").replace(
@@ -274,12 +284,12 @@ def test_a_dry_run_forecasts_time_and_memory_of_pytorchs_ways_and_says_what_has_
     cells = json.loads(
         ask("run", str(study), "--quick", "--dry-run", "--json", "--store", str(tmp_path / "s.sqlite"))
     )
-    found = {
+    forecasts = {
         (cell["task"]["framework"], cell["task"]["settings"]["n_rec"]): cell["forecast"] for cell in cells
     }
-    assert found["numpy", 10] is None
-    assert found["torch", 1000]["step_seconds"] > found["torch", 10]["step_seconds"] > 0
-    assert found["torch", 1000]["peak_bytes"] > 1000 * 1000 * 4
+    assert forecasts["numpy", 10] is None
+    assert forecasts["torch", 1000]["step_seconds"] > forecasts["torch", 10]["step_seconds"] > 0
+    assert forecasts["torch", 1000]["peak_bytes"] > 1000 * 1000 * 4
     text = ask("run", str(study), "--quick", "--dry-run", "--store", str(tmp_path / "s.sqlite"))
     assert "no forecast" in text and "4 cells to measure in about" in text
 
@@ -304,14 +314,14 @@ def dry(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("word", "devices"),
-    [("cpu", {"cpu"}), ("cuda", {"cuda"}), ("gpu", {"cuda"}), ("cpu,cuda", {"cpu", "cuda"})],
+    [("cpu", {"cpu"}), ("cuda", {"gpu"}), ("gpu", {"gpu"}), ("cpu,cuda", {"cpu", "gpu"})],
 )
-def test_a_run_may_be_of_one_device_alone(tmp_path: Path, word: str, devices: set[str]) -> None:
+def test_a_run_may_have_one_device_only(tmp_path: Path, word: str, devices: set[str]) -> None:
     tasks = dry(tmp_path, "--on", word)
     assert {task["device"] for task in tasks} == devices and len(tasks) == 12 * len(devices)
 
 
-def test_a_quick_run_has_the_whole_grid_where_that_is_asked(tmp_path: Path) -> None:
+def test_a_quick_run_has_the_whole_grid_with_the_option_whole(tmp_path: Path) -> None:
     assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick")} == {10, 50}
     assert {task["settings"]["n_rec"] for task in dry(tmp_path, "--quick", "--whole")} == {10, 20, 50}
     assert (
@@ -321,18 +331,20 @@ def test_a_quick_run_has_the_whole_grid_where_that_is_asked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         (("--whole",), "--whole goes with --quick"),
         (("--whole", "--rigorous"), "--whole goes with --quick"),
         (("--on", "tpu"), "'tpu'"),
     ],
 )
-def test_words_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_options_that_exclude_each_other_are_refused(
+    tmp_path: Path, words: tuple[str, ...], error: str
+) -> None:
     words = (*words, "--dry-run", "--no-forecast", "--store", str(tmp_path / "s.sqlite"))
     command = [sys.executable, "-m", "windtunnel", "study", "run", str(own_study(tmp_path / "mine")), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and error in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "s.sqlite").exists(), "before anything is begun"
 
 
@@ -342,8 +354,8 @@ def a_task(framework: str, variant: str, n_steps: int = 100, **other: Any) -> Ta
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_whole_epochs_in_one_call_are_forecast_without_launches(tmp_path: Path, device: str) -> None:
     known = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False)
     loop, (short, fused, long) = (
         a_task("torch", "loop", device=device),
@@ -357,36 +369,64 @@ def test_whole_epochs_in_one_call_are_forecast_by_the_unit_s_work_alone(tmp_path
         known._machine(fused),
         Strategy(threads=1 if device == "cpu" else None),
     )
-    assert seconds[1] < by_calls.step_seconds / 2, "what PyTorch's calls take is no part of it"
-    found = known.get(fused) or {}
-    assert found["low_seconds"] <= found["step_seconds"] <= found["high_seconds"] and found["peak_bytes"] > 0
+    assert seconds[1] < by_calls.step_seconds / 2, "the time of PyTorch's calls is no part of it"
+    forecast = known.get(fused) or {}
+    assert (
+        forecast["low_seconds"] <= forecast["step_seconds"] <= forecast["high_seconds"]
+        and forecast["peak_bytes"] > 0
+    )
     assert Forecasts(known.store, has_gpu=False).step_seconds(fused) == seconds[1], "kept"
 
 
-def test_whole_epochs_that_no_probe_has_timed_lie_between_arithmetic_and_call(
+def test_whole_epochs_without_a_probe_lie_between_the_arithmetic_and_the_call(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, devices, ends, timesteps: None
+        "windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, n_rec, ends, timesteps: None
     )
     known, task = Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
     known.make([task])
-    found = known.get(task) or {}
+    forecast = known.get(task) or {}
     by_calls = predict(
         Workload.named("rnn", variant="fused", **task.settings), known._machine(task), Strategy(threads=1)
     )
-    assert found["low_seconds"] <= found["step_seconds"] < by_calls.step_seconds
-    assert found["high_seconds"] > found["step_seconds"] + 0.9 * (by_calls.host_seconds or 0), (
-        "as much may be in what was timed"
+    assert forecast["low_seconds"] <= forecast["step_seconds"] < by_calls.step_seconds
+    assert forecast["high_seconds"] > forecast["step_seconds"] + 0.9 * (by_calls.host_seconds or 0), (
+        "the timed ops may include the call"
     )
 
 
-def test_nothing_is_forecast_that_the_fused_engine_cannot_do() -> None:
+def test_every_job_of_pytorch_is_forecast_as_the_network_that_frameworks_build(tmp_path: Path) -> None:
+    """A framework's LSTM has no dropout, so its forecast is that of the network without dropout."""
+    known, settings = (
+        Forecasts(StudyStore(tmp_path / "study.sqlite"), has_gpu=False),
+        {"width": 16, "length": 4},
+    )
+    task = Task(framework="torch", variant="module", job="lstm", settings=settings, device="gpu", batch=8)
+    known.make([task])
+    strategy = Strategy(batch=8, optimizer="sgd")
+    machine = known._machine(task)
+    without, with_dropout = (
+        predict(Workload.named("lstm", dropout=dropout, **settings), machine, strategy).step_seconds
+        for dropout in (0.0, 0.3)
+    )
+    assert known.step_seconds(task) == without != with_dropout
+
+
+def test_the_execution_of_a_forecast_is_that_of_pytorchs_variant() -> None:
+    executions = {
+        variant: getattr(frameworks.traced(a_task("torch", variant)), "execution", None)
+        for variant in frameworks.named("torch").variants["rnn"]
+    }
+    assert executions == {"loop": "eager", "module": "eager", "compiled": "compiled", "graph": "graph"}
+
+
+def test_a_task_that_the_fused_engine_cannot_run_has_no_forecast() -> None:
     assert can_be_forecast(a_task("fused", "epoch")) and can_be_forecast(
-        a_task("fused", "epoch", device="cuda")
+        a_task("fused", "epoch", device="gpu")
     )
     assert not can_be_forecast(a_task("fused", "epoch", threads=2)) and not can_be_forecast(
-        a_task("fused", "epoch", device="cuda", data="streamed")
+        a_task("fused", "epoch", device="gpu", data="streamed")
     )
     assert (
         not can_be_forecast(a_task("torch", "epoch"))

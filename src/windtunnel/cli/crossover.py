@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from windtunnel import records, units
 from windtunnel.cli import words
 from windtunnel.errors import BadInput
 
@@ -23,9 +23,8 @@ Find where one device or framework overtakes another: by forecast, then by few m
 
   windtunnel crossover rnn --over n_rec=10..5000 --between macbook-2016,h200 --no-measure --plot crossing.svg
 
-Without a GPU here its side is forecast on an h200, and said to be.
+Without a GPU on this machine, the side `cuda` is forecast on an h200, and the answer says so.
 """
-_RANGE = re.compile(r"^(\w+)=([\d_]+)\.\.([\d_]+)$")
 
 
 def crossover(
@@ -45,10 +44,10 @@ def crossover(
     data: words.Data = "resident",
     no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
     budget: Annotated[
-        float, typer.Option("--budget", min=1, help="Seconds after which no further place is measured.")
+        float, typer.Option("--budget", min=1, help="Seconds after which no further value is measured.")
     ] = 600.0,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, max=100, help="Fresh processes at each place.")
+        int, typer.Option("--processes", min=1, max=100, help="Fresh processes for each value.")
     ] = 2,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")
@@ -58,7 +57,9 @@ def crossover(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="The store of measurements; WINDTUNNEL_STORE or a per-user file else."),
+        typer.Option(
+            "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a per-user file."
+        ),
     ] = None,
     as_json: words.Json = False,
 ) -> None:
@@ -73,8 +74,9 @@ def crossover(
     strategy = words.make_strategy(
         batch=batch, precision=precision, threads=threads, execution=execution, data=data
     )
-    job_name, settings = _settings(job)
-    kept = None if no_measure else Store(store)
+    job_name, *words_of_settings = job
+    # A framework's task takes numbers, not text.
+    settings = {key: units.literal(text) for key, text in records.parse_settings(words_of_settings).items()}
     protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
     sides = Sides(
         job=job_name,
@@ -83,32 +85,33 @@ def crossover(
         settings=settings,
         strategy=strategy,
         protocol=protocol,
-        store=kept,
+        store=None if no_measure else Store(store),
     )
     sides.check(low)
     end = time.monotonic() + budget
-    found = find(
+    answer = find(
         job_name,
         (name, low, high),
         sides.between,
         forecast=sides.forecast,
         measure=None if no_measure else sides.measure,
-        spent=lambda: time.monotonic() > end,
+        is_time_up=lambda: time.monotonic() > end,
     )
-    words.show(as_json, found.plain, lambda: str(found))
+    words.show(as_json, answer.plain, lambda: str(answer))
     if plot:
         from windtunnel.reports.crossover import chart
 
-        chart(found).save(plot)
+        chart(answer).save(plot)
 
 
 def _range(text: str) -> tuple[str, int, int]:
-    match = _RANGE.match(text)
-    if not match:
+    name, _, values = text.partition("=")
+    low, high = units.parse_range(values) or (None, None)
+    if not name or low is None or high is None or not (low.is_integer() and high.is_integer()):
         raise BadInput(
             f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000"
         )
-    return match[1], int(match[2]), int(match[3])
+    return name, int(low), int(high)
 
 
 def _two(text: str) -> tuple[str, str]:
@@ -121,31 +124,8 @@ def _two(text: str) -> tuple[str, str]:
     return sides[0], sides[1]
 
 
-def _settings(job: list[str]) -> tuple[str, dict[str, Any]]:
-    """The job's name and settings; numbers as numbers, since frameworks take them so."""
-    name, *rest = job
-    settings: dict[str, Any] = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise BadInput(
-                f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_steps=20."
-            )
-        settings[key] = _number(value)
-    return name, settings
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def _refuse_plot(path: Path) -> None:
-    """Say before long work that the picture cannot be drawn."""
+    """Refuse before long work a chart that cannot be drawn."""
     from windtunnel.reports import charts
 
     if path.suffix not in charts.SUFFIXES:

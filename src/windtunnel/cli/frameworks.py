@@ -12,16 +12,18 @@ from windtunnel.cli import words
 from windtunnel.errors import MeasurementFailed, WindtunnelError
 
 if TYPE_CHECKING:
-    from windtunnel.measurement.frameworks.agreement import Verdict
+    from windtunnel.measurement.frameworks.agreement import FrameworkComparison
 
 app = typer.Typer(
-    help="The frameworks that jobs are measured in, each in a Python of its own.",
+    help="The frameworks that jobs are measured in, each in its own Python.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 CHECK_HELP = """
-Ask frameworks whether they do the same work: the losses of ten steps of every job beside those of NumPy by hand.
+Check that frameworks do the same work: compare the losses of ten steps of every job with a reference.
+
+The reference is NumPy by hand, and PyTorch for the jobs that NumPy does not build.
 
 [bold]Examples[/bold]
 
@@ -30,7 +32,7 @@ Ask frameworks whether they do the same work: the losses of ten steps of every j
   windtunnel frameworks check jax
 """
 INSTALL_HELP = """
-Build the isolated environment of a framework that this Python lacks, with versions that were tried together.
+Build the isolated environment of a framework that this Python lacks, with versions that were tested together.
 
 An installation that fails or is interrupted leaves nothing behind.
 
@@ -44,7 +46,8 @@ An installation that fails or is interrupted leaves nothing behind.
 
 @app.command(
     "list",
-    help="Every framework: its version, where it is, and those that nobody can install any more.\n\nExample: windtunnel frameworks list --json",
+    help="Every framework: where it is, version, devices, jobs; and which can no longer be installed.\n\n"
+    "Example: windtunnel frameworks list --json",
 )
 def list_frameworks(as_json: words.Json = False) -> None:
     from windtunnel.measurement.frameworks import catalogue
@@ -59,7 +62,7 @@ def install_framework(
     name: Annotated[
         str, typer.Argument(metavar="NAME|all", help="A framework of: windtunnel frameworks list")
     ],
-    fresh: Annotated[bool, typer.Option("--fresh", help="Build it anew where it is there already.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Rebuild an environment that exists.")] = False,
 ) -> None:
     from windtunnel.measurement.frameworks import catalogue, installation
 
@@ -86,28 +89,28 @@ def install_framework(
 @app.command("check", help=CHECK_HELP)
 def check_frameworks(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One framework; else all that are installed.")
+        str | None, typer.Argument(metavar="[NAME]", help="One framework. Default: all that are installed.")
     ] = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.frameworks import agreement, catalogue
 
-    asked = [name] if name else [each for each in catalogue.names() if catalogue.python_for(each) is not None]
-    verdicts: list[Verdict] = []
+    installed = [each for each in catalogue.names() if catalogue.python_for(each) is not None]
+    comparisons: list[FrameworkComparison] = []
     failures: list[str] = []
-    for each in asked:
+    for each in [name] if name else installed:
         try:
-            verdicts += agreement.check(each)
+            comparisons += agreement.check(each)
         except MeasurementFailed as error:
             if name:
                 raise
             failures.append(f"{each}: {error}")
     words.show(
         as_json,
-        lambda: [verdict.plain() for verdict in verdicts] + [{"failed": text} for text in failures],
-        lambda: _verdicts(verdicts, failures),
+        lambda: [each.plain() for each in comparisons] + [{"failed": text} for text in failures],
+        lambda: _comparison_table(comparisons, failures),
     )
-    if failures or not all(verdict.agrees for verdict in verdicts):
+    if failures or not all(each.agrees for each in comparisons):
         raise typer.Exit(1)
 
 
@@ -151,31 +154,28 @@ def _gone_row(name: str) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]], gone: list[dict[str, Any]]) -> str:
-    lines = [f"{'name':<18}{'where':<22}{'version':<34}{'devices':<11}ways"]
+    lines = [f"{'name':<18}{'where':<22}{'version':<34}{'devices':<11}jobs and variants"]
     for row in rows:
         variants = "  ".join(f"{job}: {' '.join(variants)}" for job, variants in row["variants"].items())
-        lines.append(
-            f"{row['name']:<18}{row['state']:<22}{_shown(row['versions']):<34}{' '.join(row['devices']):<11}{variants}"
-        )
+        devices, versions = " ".join(row["devices"]), _shown(row["versions"])
+        lines.append(f"{row['name']:<18}{row['state']:<22}{versions:<34}{devices:<11}{variants}")
     lines += [
         "",
         *(f"{row['name']} is {row['status']}: {row['reason']}." for row in rows if row["status"] != "living"),
     ]
-    lines += ["", "Cannot be installed any more; their published figures stay in the tables:"]
+    lines += ["", "These can no longer be installed; their published figures stay in the tables:"]
     return "\n".join(
         [*lines, *(f"  {row['name']:<16}{row['reason']}; its successor: {row['successor']}" for row in gone)]
     )
 
 
-def _verdicts(verdicts: list[Verdict], failures: list[str]) -> str:
-    lines = [
-        f"{'framework:variant':<24}{'job':<6}{'data':<10}{'optimiser':<11}{'parameters':>10}  {'apart by':>9}  verdict"
-    ]
-    for v in verdicts:
-        task = v.task
-        lines.append(
-            f"{task.label:<24}{task.job:<6}{task.data:<10}{task.optimizer:<11}{v.parameters:>10}  {v.apart:>9.1e}  {'the same' if v.agrees else v.difference}"
-        )
+def _comparison_table(comparisons: list[FrameworkComparison], failures: list[str]) -> str:
+    head = f"{'framework:variant':<24}{'job':<10}{'data':<10}{'optimiser':<11}{'parameters':>10}"
+    lines = [f"{head}  {'apart by':>9}  verdict"]
+    for each in comparisons:
+        task, verdict = each.task, "the same" if each.agrees else each.difference
+        start = f"{task.label:<24}{task.job:<10}{task.data:<10}{task.optimizer:<11}{each.parameters:>10}"
+        lines.append(f"{start}  {each.apart:>9.1e}  {verdict}")
     return "\n".join([*lines, *failures])
 
 

@@ -317,9 +317,9 @@ def _order(
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    found = _split(text.replace("gpu", "cuda"))
+    found = _split(text.replace("cuda", "gpu"))
     for name in found:
-        if name not in ("cpu", "cuda"):
+        if name not in ("cpu", "gpu"):
             raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
     return found
 

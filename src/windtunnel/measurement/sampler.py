@@ -11,7 +11,7 @@ from typing import Any
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.steady import Protocol, is_precise
 
-SAMPLE_SECONDS = {"cpu": 0.0005, "cuda": 0.02}
+SAMPLE_SECONDS = {"cpu": 0.0005, "gpu": 0.02, "cuda": 0.02}
 _ISSUED_STEPS = 5
 _LEAST_STEADY = 3
 _ASKED_AGAIN = 1.1

@@ -15,16 +15,10 @@ from torch.nn import functional
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Stage
 from windtunnel.job.workload import Batch, Loss, Model, Optimizers
+from windtunnel.networks.definitions.checks import require_positive as require_positive
 
 S = TypeVar("S")
 Batches = Callable[[torch.Generator], Iterator[tuple[Tensor, ...]]]
-
-
-def require_positive(settings: object, names: tuple[str, ...], job: str) -> None:
-    """Raise an error that names the first of these settings that is not above 0."""
-    for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
 def require_images(data: Dataset, job: str) -> None:

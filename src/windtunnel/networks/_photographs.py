@@ -1,10 +1,10 @@
-"""What the networks that classify photographs share: checked settings, synthetic batches, and a lesson on small images."""
+"""Shared by networks that classify photographs: checks, synthetic batches, and a lesson on small images."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,44 +14,19 @@ from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, weights
+from windtunnel.networks.definitions.checks import PhotographSettings, check_images
+from windtunnel.networks.definitions.resnet18 import SYNTHETIC_EXAMPLES
 
 LESSON_BATCH = 16
-SYNTHETIC_EXAMPLES = 1_281_167  # as many as ImageNet's training set has
+check = check_images
 
 
-class ImageSettings(Protocol):
-    """What every network for photographs lets a user set."""
-
-    @property
-    def classes(self) -> int: ...
-    @property
-    def channels(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def init(self) -> str: ...
-
-
-S = TypeVar("S", bound=ImageSettings)
+S = TypeVar("S", bound=PhotographSettings)
 Optimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
 
-def check(settings: ImageSettings, job: str, least: int, others: tuple[str, ...] = ("width",)) -> None:
-    """Refuse by name what no network can be: nothing of something, a rate that is none, an image that shrinks to nothing."""
-    _images.require_positive(settings, ("classes", "channels", "size", "rate", *others), job)
-    if settings.size < least:
-        raise BadRecord(
-            f"job {job}: size must be at least {least}, not {settings.size}, or nothing is left of the image after its layers."
-        )
-    if not 0 <= getattr(settings, "dropout", 0.0) < 1:
-        raise BadRecord(
-            f"job {job}: dropout must be from 0 to below 1, not {getattr(settings, 'dropout', None)}."
-        )
-    weights.bound_of(settings.init, job)
-
-
 def he_weights(model: nn.Module) -> nn.Module:
-    """He et al. 2015: convolutions keep the variance of what relu lets through; without it deep plain networks do not start."""
+    """He et al. 2015: convolutions keep the variance after relu. Deep networks do not learn without it."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -63,7 +38,7 @@ def he_weights(model: nn.Module) -> nn.Module:
 def build(
     job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32
 ) -> Workload:
-    """A job that classifies random images of the size that the settings ask for."""
+    """A job that classifies random images of the size in the settings."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
@@ -116,12 +91,11 @@ def teach(
 def resized(
     job: str, largest: int, data: Dataset, least: int, multiple: int = 1
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """The data's own size, no larger than the setting and no smaller than the network can take; values around 0; a word if it changed."""
-    if "images" not in data.train:
-        raise BadRecord(
-            f"job {job}: learns from images, which the data set {data.name} has not.",
-            hint="Use digits, images, or a folder of images by class.",
-        )
+    """The images at their own size within the limits of setting and network, with values around 0.
+
+    The second part of the result is a caution where the size changed.
+    """
+    _images.require_images(data, job)
     if len(data.train["images"]) < 2:
         raise BadRecord(
             f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation."

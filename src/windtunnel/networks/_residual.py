@@ -1,4 +1,4 @@
-"""Residual networks (He et al. 2016): blocks that add what they find to what they were given."""
+"""Residual networks (He et al. 2016): each block adds its output to its input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1 to narrow, 3x3, 1x1 to widen; the stride lies on the 3x3, as today's published weights have it."""
+    """1x1 to narrow, 3x3, 1x1 to widen; the 3x3 has the stride, as in today's published weights."""
 
     expansion = 4
 
@@ -48,19 +48,19 @@ class Bottleneck(nn.Module):
 def residual_network(
     block: type[Basic] | type[Bottleneck], blocks: Sequence[int], channels: int, width: int, classes: int
 ) -> nn.Sequential:
-    """The stem, four groups of blocks that each double the width and halve the image, and one linear layer."""
+    """The stem, four groups of blocks that each double the width and halve the image, one linear layer."""
     layers: list[nn.Module] = [
         *_convolution(channels, width, 7, 2),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, 2, padding=1),
     ]
-    given = width
+    current = width
     for group, count in enumerate(blocks):
         for index in range(count):
             stride = 2 if group > 0 and index == 0 else 1
-            layers.append(block(given, width * 2**group, stride))
-            given = width * 2**group * block.expansion
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(given, classes))
+            layers.append(block(current, width * 2**group, stride))
+            current = width * 2**group * block.expansion
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(current, classes))
 
 
 def _convolution(channels: int, width: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:

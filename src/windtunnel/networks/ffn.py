@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,32 +13,9 @@ from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
+from windtunnel.networks.definitions.ffn import Settings as Settings
 
 DATA = "digits"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`hidden`: nodes of the hidden layer, twice as many as inputs where it is not given; the guide asks for at least as many."""
-
-    inputs: int = 64
-    hidden: int | None = None
-    classes: int = 10
-    rate: float = 0.003
-    batch: int = 32
-    epochs: int = 20
-    examples: int = 1442
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        images.require_positive(self, ("inputs", "classes", "rate", "batch", "epochs", "examples"), "ffn")
-        if self.hidden is not None:
-            images.require_positive(self, ("hidden",), "ffn")
-        weights.bound_of(self.init, "ffn")
-
-    @property
-    def nodes(self) -> int:
-        return 2 * self.inputs if self.hidden is None else self.hidden
 
 
 def build(settings: Settings) -> Workload:
@@ -60,7 +36,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Cross-entropy and Adam on images or rows of a table; examined by accuracy on what was never seen."""
+    """Cross-entropy and Adam on images or rows of a table; the exam is the accuracy on held-out examples."""
     images.fitted(settings, data, "ffn")
     shown = data.train["images"]
     fitted = dataclasses.replace(settings, inputs=shown[0].numel(), classes=data.facts["classes"])
@@ -87,8 +63,8 @@ def caution(settings: Settings) -> tuple[str, ...]:
     if settings.nodes >= settings.inputs:
         return ()
     return (
-        f"{settings.nodes} hidden nodes for {settings.inputs} inputs: a feed-forward network profits when the hidden layer "
-        "has as many nodes as there are inputs, or more (Wuensche 2018, section III.B).",
+        f"{settings.nodes} hidden nodes for {settings.inputs} inputs: a feed-forward network profits when "
+        "the hidden layer has as many nodes as there are inputs, or more (Wuensche 2018, section III.B).",
     )
 
 

@@ -1,54 +1,26 @@
-"""A long short-term memory network (Hochreiter and Schmidhuber 1997) that reads text and says which character comes next."""
+"""A long short-term memory network (Hochreiter and Schmidhuber 1997) that predicts the next character."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images, _text, weights
+from windtunnel.networks.definitions.lstm import Settings as Settings
 
 DATA = "text"
 EXAM_ROWS = 16
 State = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`length`: characters after which the gradient is cut; `batch`: passages in a step; `examples`: passages in an epoch of a forecast."""
-
-    alphabet: int = 96
-    embedding: int = 32
-    width: int = 192
-    layers: int = 1
-    length: int = 32
-    batch: int = 32
-    dropout: float = 0.3
-    rate: float = 0.006
-    clip_norm: float = 1.0
-    examples: int = 12_500
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        _images.require_positive(
-            self,
-            ("alphabet", "embedding", "width", "layers", "length", "batch", "rate", "clip_norm", "examples"),
-            "lstm",
-        )
-        if not 0 <= self.dropout < 1:
-            raise BadRecord(f"job lstm: dropout must be from 0 to below 1, not {self.dropout}.")
-        weights.bound_of(self.init, "lstm")
-
-
 class CharacterLSTM(nn.Module):
-    """Characters become vectors, the memory is carried along them, and each state is scored against the alphabet."""
+    """An embedding of characters, LSTM layers, and a linear layer that scores the alphabet at each step."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -56,15 +28,15 @@ class CharacterLSTM(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.memory = nn.LSTM(settings.embedding, settings.width, settings.layers, batch_first=True)
         self.head = nn.Linear(settings.width, settings.alphabet)
-        self._remember(settings.width)
+        self._open_forget_gates(settings.width)
 
     def forward(self, text: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         states, state = self.memory(self.characters(text), state)
         return self.head(self.dropout(states)), state
 
     @torch.no_grad()
-    def _remember(self, width: int) -> None:
-        """Forget gates begin open (Jozefowicz, Zaremba and Sutskever 2015), since what is forgotten cannot be learned."""
+    def _open_forget_gates(self, width: int) -> None:
+        """Open the forget gates at first, so that memory lasts (Jozefowicz, Zaremba and Sutskever 2015)."""
         for name, bias in self.memory.named_parameters():
             if name.startswith("bias_ih"):
                 bias[width : 2 * width] = 1.0
@@ -119,7 +91,7 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _examine(model: nn.Module, text: Tensor, length: int = 256) -> dict[str, float]:
-    """Bits for each character of a text read in rows side by side, the memory carried along each row."""
+    """Bits per character of a text, read in parallel rows; each row keeps its state."""
     was_training = model.training
     model.eval()
     (text,) = _images.on_device_of(model, text)

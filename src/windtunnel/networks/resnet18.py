@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,24 +12,10 @@ from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 from windtunnel.networks._residual import Basic, residual_network
+from windtunnel.networks.definitions.resnet18 import LEAST_SIZE
+from windtunnel.networks.definitions.resnet18 import Settings as Settings
 
 DATA = "images"
-LEAST_SIZE = 32  # the image is halved five times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`width`: channels after the first layer; each of the later three groups doubles it. `rate`: the published 0.1 for 256 images, for 32."""
-
-    classes: int = 1000
-    channels: int = 3
-    size: int = 224
-    width: int = 64
-    rate: float = 0.0125
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        _photographs.check(self, "resnet18", LEAST_SIZE)
 
 
 def network(settings: Settings) -> nn.Module:

@@ -3,16 +3,15 @@
 state(t)  = f(input(t) W_in + state(t-1) W_rec + b_rec),   f = relu or sigmoid
 output(t) = state(t) W_out + b_out
 
-measured one example at a time on uniform noise from (-5, 5) with clipped gradient descent at rate 0.001, as the paper does.
-It is taught for real on perceptual decisions (Song, Yang and Wang 2016), in mini-batches and with Adam.
+It is measured as in the paper: one example at a time, uniform noise from (-5, 5), clipped gradient descent at
+rate 0.001. Its lesson is perceptual decisions (Song, Yang and Wang 2016), in mini-batches and with Adam.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,50 +25,14 @@ from windtunnel.job.lesson import Dataset, Lesson, Stage
 from windtunnel.job.workload import Workload
 from windtunnel.learning import decision
 from windtunnel.networks import _images as images
-from windtunnel.networks import weights
+from windtunnel.networks import _text, weights
+from windtunnel.networks.definitions.rnn import Settings as Settings
 
 DATA = "decision"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`variant`: a loop over time as the paper's author writes it, PyTorch's own recurrent module, or the fused engine.
-
-    A lesson has a rate (of Adam), a batch and a number of epochs of its own; the others are the paper's job.
-    """
-
-    n_in: int = 2
-    n_rec: int = 50
-    n_out: int = 2
-    n_steps: int = 20
-    activation: Literal["relu", "sigmoid"] = "relu"
-    variant: Literal["loop", "module", "fused"] = "loop"
-    rate: float = 0.001
-    clip_norm: float = 1.0
-    examples: int = 1000
-    lesson_rate: float = 0.003
-    lesson_batch: int = 50
-    epochs: int = 10
-    init: str = "modern"
-
-    def __post_init__(self) -> None:
-        for name in ("n_in", "n_rec", "n_out", "n_steps", "examples"):
-            if getattr(self, name) < 1:
-                raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
-        for name in ("rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise BadRecord(f"job rnn: {name} must be above 0, not {getattr(self, name)}.")
-        images.require_positive(self, ("lesson_rate", "lesson_batch", "epochs"), "rnn")
-        weights.bound_of(self.init, "rnn")
-        if self.variant == "module" and self.activation == "sigmoid":
-            raise BadRecord(
-                "job rnn: variant=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.",
-                hint="Use variant=loop or variant=fused with activation=sigmoid.",
-            )
-
-
 class LoopRNN(nn.Module):
-    """One Python loop over time, the way the equations read."""
+    """One Python loop over time, as the equations read."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -104,7 +67,7 @@ class ModuleRNN(nn.Module):
 
 
 def build(settings: Settings) -> Workload:
-    """The paper's job; its tensors are laid out time first, as PyTorch's recurrent modules expect."""
+    """The paper's job. Its tensors have time as their first axis, as PyTorch's recurrent modules expect."""
 
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return _noise(settings.n_steps, n, settings.n_in), _noise(settings.n_steps, n, settings.n_out)
@@ -125,7 +88,7 @@ def build(settings: Settings) -> Workload:
 
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Choose the stronger of two noisy inputs: the error counts in the decision period alone, where the stimulus is gone."""
+    """Choose the stronger of two noisy inputs. The error counts in the decision period after the stimulus."""
     if "coherences" not in data.train:
         raise BadRecord(
             f"job rnn: learns perceptual decisions, which the data set {data.name} has not.",
@@ -135,10 +98,10 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     fitted = dataclasses.replace(
         settings, n_in=data.facts["inputs"], n_out=data.facts["choices"], n_steps=n_steps
     )
-    _, asked = decision.periods(n_steps)
+    _, decision_start = decision.periods(n_steps)
 
     def loss(model: nn.Module, pair: tuple[Tensor, ...]) -> Tensor:
-        outputs = model(pair[0].transpose(0, 1))[asked:]
+        outputs = model(pair[0].transpose(0, 1))[decision_start:]
         return F.mse_loss(outputs, F.one_hot(pair[1], fitted.n_out).to(outputs.dtype).expand_as(outputs))
 
     learn = Stage(
@@ -147,7 +110,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         steps=images.steps_of(len(data.train["inputs"]), settings.lesson_batch),
         batches=images.shuffled(settings.lesson_batch, data.train["inputs"], data.train["choices"]),
         optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.lesson_rate),
-        step=_clipped_step(loss, settings.clip_norm),
+        step=_text.clipped_step(loss, settings.clip_norm),
     )
     learn = _fused(learn, fitted, data) if settings.variant == "fused" else learn
     return Lesson(
@@ -160,14 +123,17 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
 
 
 def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
-    """The same stage with whole epochs in one call each, where the device's engine takes the network; batches are then all full."""
+    """The same stage with each epoch in one call, where the engine can run the network.
+
+    All batches are then full.
+    """
     inputs, choices = data.train["inputs"], data.train["choices"]
-    _, asked = decision.periods(settings.n_steps)
+    _, decision_start = decision.periods(settings.n_steps)
     targets = F.one_hot(choices, settings.n_out).float()[:, None].expand(-1, settings.n_steps, -1)
     examples = Examples(
         inputs=inputs.numpy(),
         targets=targets.numpy(),
-        mask=(torch.arange(settings.n_steps) >= asked).float().numpy(),
+        mask=(torch.arange(settings.n_steps) >= decision_start).float().numpy(),
     )
     batch = min(settings.lesson_batch, len(inputs))
     adam = Optimizer(name="adam", rate=settings.lesson_rate, clip_norm=settings.clip_norm)
@@ -183,20 +149,6 @@ def _fused(stage: Stage, settings: Settings, data: Dataset) -> Stage:
         )
 
     return dataclasses.replace(stage, steps=len(inputs) // batch, optimizers=optimizers, epoch=epoch)
-
-
-def _clipped_step(
-    loss: Callable[[nn.Module, tuple[Tensor, ...]], Tensor], clip_norm: float
-) -> Callable[[Any, Any, Any], Tensor]:
-    def step(model: nn.Module, pair: tuple[Tensor, ...], optimizer: torch.optim.Optimizer) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        value = loss(model, pair)
-        value.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        optimizer.step()
-        return value.detach()
-
-    return step
 
 
 @torch.no_grad()

@@ -9,25 +9,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from windtunnel.errors import BadRecord
-
-GUIDE_BOUND = 0.1
-
-
-def bound_of(init: str, job: str) -> float | None:
-    """The bound of the uniform distribution; None for `modern`."""
-    if init == "modern":
-        return None
-    try:
-        bound = GUIDE_BOUND if init == "guide" else float(init)
-    except ValueError:
-        bound = 0.0
-    if not 0 < bound < float("inf"):
-        raise BadRecord(
-            f"job {job}: init cannot be {init!r}.",
-            hint="Use modern, guide (uniform within ±0.1) or a number above 0.",
-        )
-    return bound
+from windtunnel.networks.definitions.checks import bound_of as bound_of
 
 
 def initialise(model: nn.Module, init: str, job: str) -> nn.Module:

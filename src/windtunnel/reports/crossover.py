@@ -1,85 +1,31 @@
-"""A crossover as a chart: both sides' seconds over what is swept, and the place where one overtakes the other."""
+"""A crossover as a chart: seconds of both sides over the swept setting, and where one overtakes the other."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from windtunnel.reports.charts import Chart
 from windtunnel.reports.palette import COLOURS, INK
 from windtunnel.study.crossover.crossing import Crossover
 
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # the name of the language, never fetched
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # names the language; it is never fetched
 _TITLE_WIDTH = 64
+Encoding = dict[str, Any]
 
 
-def chart(found: Crossover) -> Chart:
-    """Forecasts as lines with a band, measurements as filled points with their intervals; each crossing as a line down, its interval shaded."""
-    points = _points(found)
+def chart(crossover: Crossover) -> Chart:
+    """Forecasts are lines with a band, measurements filled points with their intervals.
+
+    Each crossing is a vertical line in its shaded interval.
+    """
     x = {
         "field": "x",
         "type": "quantitative",
-        "title": found.over,
-        "scale": {"type": "log", "domain": [found.low, found.high], "nice": False},
+        "title": crossover.over,
+        "scale": {"type": "log", "domain": [crossover.low, crossover.high], "nice": False},
     }
-    y = {
-        "field": "milliseconds",
-        "type": "quantitative",
-        "title": "milliseconds a step",
-        "scale": {"type": "log"},
-    }
-    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 400, "symbolOpacity": 1}
-    sides = [f"{side} ({found.origins[side].split(',')[0]})" for side in found.between]
-    colour = {
-        "field": "side",
-        "type": "nominal",
-        "scale": {"domain": sides, "range": list(COLOURS[:2])},
-        "legend": legend,
-    }
-    by_forecast, by_measurement = (
-        [p for p in points if p["origin"] == "forecast"],
-        [p for p in points if p["origin"] == "measured"],
-    )
-    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    layers: list[dict[str, Any]] = [
-        {
-            "data": {"values": by_forecast},
-            "mark": {"type": "area", "opacity": 0.12},
-            "encoding": {"x": x, "color": colour, **ends},
-        },
-        {
-            "data": {"values": by_forecast},
-            "mark": {"type": "line", "strokeDash": [4, 3]},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-        {
-            "data": {"values": by_measurement},
-            "mark": {"type": "rule", "strokeWidth": 1.5},
-            "encoding": {"x": x, "color": colour, **ends},
-        },
-        {
-            "data": {"values": by_measurement},
-            "mark": {"type": "point", "filled": True, "size": 50, "opacity": 1},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-    ]
-    spans = [{"x": max(c.low, found.low), "x2": min(c.high, found.high), "at": c.at} for c in found.crossings]
-    if spans:
-        place = {"x": {**x, "field": "x"}, "x2": {"field": "x2"}}
-        layers.append(
-            {
-                "data": {"values": spans},
-                "mark": {"type": "rect", "opacity": 0.1, "color": INK},
-                "encoding": place,
-            }
-        )
-        layers.append(
-            {
-                "data": {"values": spans},
-                "mark": {"type": "rule", "strokeDash": [2, 2], "color": INK},
-                "encoding": {"x": {**x, "field": "at"}},
-            }
-        )
-    title = {"text": _wrapped(found.sentence()), "anchor": "start", "fontSize": 12, "color": INK}
+    title = {"text": _wrapped(crossover.sentence()), "anchor": "start", "fontSize": 12, "color": INK}
     config = {
         "view": {"stroke": None},
         "axis": {"labelColor": INK, "titleColor": INK, "gridOpacity": 0.5},
@@ -92,28 +38,83 @@ def chart(found: Crossover) -> Chart:
             "height": 280,
             "title": title,
             "config": config,
-            "layer": layers,
+            "layer": [*_timing_layers(crossover, x), *_crossing_layers(crossover, x)],
         }
     )
 
 
-def _points(found: Crossover) -> list[dict[str, Any]]:
-    """Each side's timings; one that stands in for a measurement is drawn as the forecast it is."""
-    seen = {}
-    for point in found.points:
+def _timing_layers(crossover: Crossover, x: Encoding) -> list[Encoding]:
+    y = {
+        "field": "milliseconds",
+        "type": "quantitative",
+        "title": "milliseconds a step",
+        "scale": {"type": "log"},
+    }
+    colour = {
+        "field": "side",
+        "type": "nominal",
+        "scale": {"domain": _side_names(crossover), "range": list(COLOURS[:2])},
+        "legend": {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 400, "symbolOpacity": 1},
+    }
+    at, interval = {"x": x, "y": y, "color": colour}, {"x": x, "color": colour}
+    interval |= {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    forecasts, measurements = (
+        {"values": [p for p in _points(crossover) if p["origin"] == origin]}
+        for origin in ("forecast", "measured")
+    )
+    return [
+        {"data": forecasts, "mark": {"type": "area", "opacity": 0.12}, "encoding": interval},
+        {"data": forecasts, "mark": {"type": "line", "strokeDash": [4, 3]}, "encoding": at},
+        {"data": measurements, "mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": interval},
+        {
+            "data": measurements,
+            "mark": {"type": "point", "filled": True, "size": 50, "opacity": 1},
+            "encoding": at,
+        },
+    ]
+
+
+def _crossing_layers(crossover: Crossover, x: Encoding) -> list[Encoding]:
+    spans = [
+        {"x": max(c.low, crossover.low), "x2": min(c.high, crossover.high), "at": c.at}
+        for c in crossover.crossings
+    ]
+    if not spans:
+        return []
+    return [
+        {
+            "data": {"values": spans},
+            "mark": {"type": "rect", "opacity": 0.1, "color": INK},
+            "encoding": {"x": {**x, "field": "x"}, "x2": {"field": "x2"}},
+        },
+        {
+            "data": {"values": spans},
+            "mark": {"type": "rule", "strokeDash": [2, 2], "color": INK},
+            "encoding": {"x": {**x, "field": "at"}},
+        },
+    ]
+
+
+def _side_names(crossover: Crossover) -> list[str]:
+    return [f"{side} ({crossover.origins[side].split(',')[0]})" for side in crossover.between]
+
+
+def _points(crossover: Crossover) -> list[dict[str, Any]]:
+    """The timings of each side. A forecast that replaces a measurement is drawn as a forecast."""
+    names = dict(zip(crossover.between, _side_names(crossover), strict=True))
+    points = {}
+    for point in crossover.points:
         for side, timing in point.timings.items():
-            name = f"{side} ({found.origins[side].split(',')[0]})"
-            spot = {
+            points[side, point.value, timing.origin] = {
                 "x": point.value,
                 "milliseconds": timing.seconds * 1e3,
                 "low": timing.low_seconds * 1e3,
                 "high": timing.high_seconds * 1e3,
+                "side": names[side],
+                "origin": timing.origin,
             }
-            seen[side, point.value, timing.origin] = {**spot, "side": name, "origin": timing.origin}
-    return list(seen.values())
+    return list(points.values())
 
 
 def _wrapped(text: str) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, _TITLE_WIDTH)

@@ -11,7 +11,7 @@ from typing import Any
 
 import windtunnel
 from windtunnel.study.rows import StudyRow as Row
-from windtunnel.study.run.cells import device_of, points
+from windtunnel.study.run.cells import points
 from windtunnel.study.run.forecasts import ABSENT_GPU
 from windtunnel.study.run.store import DONE, Kept, StudyStore
 from windtunnel.study.run.surroundings import NO_GPU
@@ -202,6 +202,8 @@ def _place(study: Study, figure: str, case: str, task: Mapping[str, Any]) -> dic
     same = {
         name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")
     }
+    if same["device"] == "cuda":  # as older stores spell it
+        same["device"] = "gpu"
     return {
         "study": study.name,
         "figure": figure,
@@ -229,7 +231,7 @@ def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[Row]:
             label=printed.label,
             job=figure.job,
             settings={**figure.settings, **printed.settings, **point},
-            device=device_of(printed),
+            device=printed.device,
             device_name=printed.device_name,
             origin="published",
             state=DONE if there else "not available",

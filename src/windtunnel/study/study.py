@@ -1,4 +1,7 @@
-"""A study: a published experiment as data. A folder with `study.toml`, one file for each figure or table, and perhaps `claims.toml`."""
+"""A study: a published experiment as data.
+
+It is a folder with `study.toml`, one file for each figure or table, and perhaps `claims.toml`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,7 @@ if TYPE_CHECKING:
     from windtunnel.study.claims import Claim
 
 CATALOG = Path(__file__).parent.parent / "catalog" / "studies"
-# What a framework's job can be told; a grid may sweep these and what a task itself has.
-SETTINGS = {
-    "rnn": ("n_in", "n_rec", "n_out", "n_steps", "activation", "rate", "clip_norm", "examples"),
-    "fcn5": ("layers", "rate", "examples"),
-    "ffn": ("inputs", "hidden", "classes", "rate", "examples"),
-}
+# Besides the settings of its job, a grid may sweep these fields of a task.
 OF_TASK = ("threads", "batch", "optimizer", "data")
 NOT_AVAILABLE = "na"
 _NOT_FIGURES = ("study.toml", "claims.toml")
@@ -31,10 +29,11 @@ _THREADS = re.compile(r"^(?:(\d+)\*)?cores$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One line of a figure, for each of its `labels` (framework:variant). `threads` is a number, "cores" or "2*cores" of the machine.
+class StudyCase:
+    """One line of a figure, for each of its `labels` (framework:variant).
 
-    One that takes long to compile may be left out of quick runs.
+    `threads` is a number, "cores" or "2*cores" of the machine. Quick runs leave out a case with `quick` =
+    false, which takes long to compile.
     """
 
     name: str
@@ -50,7 +49,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A table the authors printed, in their unit. `rows` and `columns` name one axis each; "na" is a cell they have no figure for."""
+    """A table the authors printed, in their unit.
+
+    `rows` and `columns` name an axis each; "na" is an empty cell.
+    """
 
     case: str
     label: str
@@ -71,7 +73,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
-    """A single published figure that is not the time of a step: what it counts is said in `counted`."""
+    """A single published figure that is not the time of a step; `counted` says what it counts."""
 
     name: str
     value: float
@@ -81,8 +83,8 @@ class Quoted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line of a plot: the rows of a figure's case (all its labels, or one), some settings held still."""
+class PlotLine:
+    """One line of a plot: the rows of a figure's case (all its labels, or one), with `fixed` settings."""
 
     figure: str
     case: str
@@ -92,19 +94,21 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A picture of the paper drawn again: seconds over `x`."""
+    """A plot of the paper: seconds over `x`."""
 
     x: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure or table: what is swept for which cases, what the authors printed, or how its plot is drawn from others.
+    """One figure or table: what is swept for which cases, what the authors printed, or a plot of other
+    figures.
 
-    `published_scale` turns seconds for an example into the paper's unit. `quick` has the few values of an axis a quick run takes
-    where its ends are too much. `longer` times each process so many times as long as usual, whatever its precision.
+    `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis
+    for a quick run, where its first and last take too long. `longer` multiplies the measuring time of each
+    process.
     """
 
     name: str
@@ -119,7 +123,7 @@ class Figure:
     longer: float | None = None
     published_unit: str = "seconds for an example"
     published_scale: float = 1.0
-    cases: tuple[Case, ...] = ()
+    cases: tuple[StudyCase, ...] = ()
     published: tuple[Published, ...] = ()
     quoted: tuple[Quoted, ...] = ()
     plots: tuple[Plot, ...] = ()
@@ -190,7 +194,7 @@ def find(word: str) -> Study:
         )
     raise UnknownName(
         f"No study is named {word!r}.",
-        hint=nearest(word, names()) + " A folder with a study.toml can be given too.",
+        hint=nearest(word, names()) + " Or name a folder with a study.toml.",
     )
 
 
@@ -200,7 +204,7 @@ def load(folder: Path) -> Study:
     for key in ("name", "figures", "folder"):
         if key in head:
             raise BadRecord(
-                f"{folder / 'study.toml'}: {key!r} is not said here.",
+                f"{folder / 'study.toml'}: {key!r} does not belong here.",
                 hint="A study's name is its folder's; its figures are the files beside.",
             )
     figures = [_load_figure(path) for path in sorted(folder.glob("*.toml")) if path.name not in _NOT_FIGURES]
@@ -214,20 +218,22 @@ def load(folder: Path) -> Study:
     return study
 
 
-def count_threads(told: int | str, cores: int) -> int:
-    """Threads as a number: "cores" and "2*cores" are of the machine that measures."""
-    match = _THREADS.match(str(told))
+def count_threads(threads: int | str, cores: int) -> int:
+    """Threads as a number; "cores" and "2*cores" count those of the machine that measures."""
+    match = _THREADS.match(str(threads))
     if match:
         return int(match[1] or 1) * cores
-    if not str(told).isdigit() or int(told) < 1:
-        raise BadRecord(f"threads cannot be {told!r}.", hint='Write a number above 0, "cores" or "2*cores".')
-    return int(told)
+    if not str(threads).isdigit() or int(threads) < 1:
+        raise BadRecord(
+            f"threads cannot be {threads!r}.", hint='Write a number above 0, "cores" or "2*cores".'
+        )
+    return int(threads)
 
 
 def _load_figure(path: Path) -> Figure:
     data = records.load(path)
     if "name" in data:
-        raise BadRecord(f"{path}: 'name' is not said here.", hint="A figure's name is its file's.")
+        raise BadRecord(f"{path}: 'name' does not belong here.", hint="A figure's name is its file's.")
     plural = {"case": "cases", "plot": "plots"}
     renamed = {plural.get(key, key): value for key, value in data.items()}
     try:
@@ -237,16 +243,22 @@ def _load_figure(path: Path) -> Figure:
         raise BadRecord(f"{where}{error.message}", hint=error.hint) from None
 
 
+def step_settings(job: str) -> tuple[str, ...]:
+    """The settings of a job that a study may set or sweep; the job must be one that a framework builds."""
+    from windtunnel.measurement import frameworks
+    from windtunnel.networks import definitions
+
+    if job not in frameworks.jobs():
+        raise BadRecord(f"job cannot be {job!r} where there are cases.", hint=nearest(job, frameworks.jobs()))
+    return definitions.named(job).step_settings
+
+
 def _check_grid(figure: Figure) -> None:
-    known = (*SETTINGS.get(figure.job, ()), *OF_TASK)
-    if figure.cases and figure.job not in SETTINGS:
-        raise BadRecord(
-            f"job cannot be {figure.job!r} where there are cases.", hint=nearest(figure.job, SETTINGS)
-        )
+    known = (*step_settings(figure.job), *OF_TASK) if figure.cases else ()
     for table in (figure.grid, figure.quick):
         for axis, values in table.items():
             for name in axis.split(","):
-                if figure.cases and name not in known:
+                if known and name not in known:
                     raise BadRecord(f"grid: {figure.job} has no setting {name!r}.", hint=nearest(name, known))
             if not values or len({str(value) for value in values}) < len(values):
                 raise BadRecord(f"grid: {axis} needs values, each once, not {list(values)}.")
@@ -273,23 +285,21 @@ def _check_value(axis: str, value: Any) -> None:
 
 
 def _check_cases(figure: Figure) -> None:
-    told = [case.name for case in figure.cases] + [
-        f"{printed.case} as published" for printed in figure.published
-    ]
-    twice = {name for name in told if told.count(name) > 1}
+    names = [case.name for case in figure.cases]
+    names += [f"{printed.case} as published" for printed in figure.published]
+    twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise BadRecord(
-            f"two cases are named {min(twice)!r}.", hint="Rows of a figure are told apart by case."
+            f"two cases are named {min(twice)!r}.", hint="Give each case of a figure its own name."
         )
+    known = step_settings(figure.job) if figure.cases else ()
     for case in figure.cases:
         count_threads(case.threads, 1)
         for name in (*case.settings, *figure.settings):
-            if name not in SETTINGS[figure.job]:
-                raise BadRecord(
-                    f"{figure.job} has no setting {name!r}.", hint=nearest(name, SETTINGS[figure.job])
-                )
+            if name not in known:
+                raise BadRecord(f"{figure.job} has no setting {name!r}.", hint=nearest(name, known))
         for label in case.labels:
-            if not re.fullmatch(r".+:[\w-]+", label):  # anybody's own framework is the path of its file
+            if not re.fullmatch(r".+:[\w-]+", label):  # a user's own framework is the path of its file
                 raise BadRecord(f"case {case.name}: label must read framework:variant, not {label!r}.")
 
 

@@ -1,14 +1,25 @@
-"""Frameworks under one contract: the same job from the same weights in each, timed in a fresh process of the Python that has it."""
+"""Frameworks under one contract: the same job from the same weights, timed in a process of their Python."""
 
 from __future__ import annotations
 
-from windtunnel.measurement.frameworks.catalogue import Framework, named, names, python_for, refusal
+from windtunnel.measurement.frameworks.catalogue import (
+    Framework,
+    forecast_names,
+    jobs,
+    named,
+    names,
+    python_for,
+    refusal,
+    traced,
+)
 from windtunnel.measurement.frameworks.run import kind_of, losses, run_shared, run_task, traces
 from windtunnel.measurement.frameworks.task import Task
 
 __all__ = [
     "Framework",
     "Task",
+    "forecast_names",
+    "jobs",
     "kind_of",
     "losses",
     "named",
@@ -17,5 +28,6 @@ __all__ = [
     "refusal",
     "run_shared",
     "run_task",
+    "traced",
     "traces",
 ]

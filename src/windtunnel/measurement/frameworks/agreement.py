@@ -1,54 +1,31 @@
-"""Whether a framework does the same work as NumPy by hand: the losses of ten steps, parameters and dtype, for every job."""
+"""Whether a framework does the same work as the reference: losses, parameters and dtype for every job.
+
+The reference is NumPy by hand. PyTorch is the reference for the jobs that NumPy does not build.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from windtunnel import records
 from windtunnel.measurement.frameworks import base, catalogue, run
-from windtunnel.measurement.frameworks import numpy as reference
+from windtunnel.measurement.frameworks import numpy as by_hand
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.networks import definitions
 
 STEPS = 10
-TOLERANCE = 1e-4  # of a loss; float32 sums in another order are apart by 1e-6, a missing clip or bias by more than 1e-3
-# Small jobs in which everything shows: clipping bites, every optimiser is asked, batches have one example or several.
-_CASES: tuple[dict[str, Any], ...] = (
-    {
-        "job": "rnn",
-        "settings": {"n_in": 3, "n_rec": 12, "n_out": 2, "n_steps": 6},
-        "batch": 1,
-        "optimizer": "sgd",
-        "data": "resident",
-    },
-    {
-        "job": "rnn",
-        "settings": {"n_in": 3, "n_rec": 12, "n_out": 2, "n_steps": 6, "activation": "sigmoid", "rate": 0.01},
-        "batch": 4,
-        "optimizer": "adam",
-        "data": "streamed",
-    },
-    {
-        "job": "fcn5",
-        "settings": {"layers": (20, 16, 16, 16, 9), "rate": 0.1},
-        "batch": 8,
-        "optimizer": "momentum",
-        "data": "resident",
-    },
-    {
-        "job": "ffn",
-        "settings": {"inputs": 12, "classes": 5},
-        "batch": 16,
-        "optimizer": "adam",
-        "data": "streamed",
-    },
-)
+# Of a loss. Float32 sums in another order differ by 1e-6, a missing clip or bias by more than 1e-3.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """`apart` is the largest relative difference of a loss from the reference's; `difference` says what is not the same, if anything."""
+class FrameworkComparison:
+    """`apart` is the largest relative difference of a loss; `difference` says what is not the same."""
 
     task: Task
     apart: float
@@ -65,54 +42,72 @@ class Verdict:
 
 
 def tasks(
-    name: str, *, threads: int = 1, device: Any = "cpu", variants: Sequence[str] | None = None
+    name: str,
+    *,
+    threads: int = 1,
+    device: Literal["cpu", "gpu"] = "cpu",
+    variants: Sequence[str] | None = None,
 ) -> list[Task]:
-    """What a framework is asked: every case in every way that it can do there."""
-    framework = catalogue.named(name)
-    asked = [
-        Task(framework=name, variant=variant, threads=threads, device=device, **case)
-        for case in _CASES
-        for variant in framework.variants.get(case["job"], ())
+    """Every trial of every job, in each variant that the framework can run there."""
+    rows = [
+        Task(
+            framework=name,
+            variant=variant,
+            job=job,
+            settings=trial.settings,
+            batch=trial.batch,
+            device=device,
+            threads=threads,
+            data=trial.data,
+            optimizer=trial.optimizer,
+        )
+        for job, known in catalogue.named(name).variants.items()
+        for trial in definitions.named(job).trials
+        for variant in known
     ]
     return [
         task
-        for task in asked
+        for task in rows
         if catalogue.refusal(task) is None and (variants is None or task.variant in variants)
     ]
 
 
-def check(name: str, *, device: Any = "cpu", variants: Sequence[str] | None = None) -> list[Verdict]:
-    """Ask a framework all of it, in one process of its own."""
-    asked = tasks(name, device=device, variants=variants)
-    return [judge(task, seen) for task, seen in zip(asked, run.traces(asked, STEPS), strict=True)]
+def check(
+    name: str, *, device: Literal["cpu", "gpu"] = "cpu", variants: Sequence[str] | None = None
+) -> list[FrameworkComparison]:
+    """Compare all of a framework's trials with the reference, in one process of its own."""
+    rows = tasks(name, device=device, variants=variants)
+    return [compare(task, trace) for task, trace in zip(rows, run.traces(rows, STEPS), strict=True)]
 
 
-def judge(task: Task, seen: dict[str, Any]) -> Verdict:
-    wanted = expected(task)
-    apart = max(
-        abs(a - b) / abs(b) if a == a else float("inf") for a, b in zip(seen["losses"], wanted, strict=True)
-    )
-    parameters, dtype = seen["ready"]["parameters"], seen["ready"]["dtype"]
+def compare(task: Task, trace: dict[str, Any]) -> FrameworkComparison:
+    pairs = list(zip(trace["losses"], expected(task), strict=True))
+    apart = max(abs(a - b) / abs(b) if a == a else float("inf") for a, b in pairs)
+    parameters, dtype = trace["ready"]["parameters"], trace["ready"]["dtype"]
     differences = []
     if not apart <= TOLERANCE:
-        step = next(
-            i
-            for i, (a, b) in enumerate(zip(seen["losses"], wanted, strict=True))
-            if not abs(a - b) <= TOLERANCE * abs(b)
-        )
-        differences.append(
-            f"losses part at step {step + 1}: {seen['losses'][step]:.6g} for {wanted[step]:.6g}"
-        )
+        step = next(i for i, (a, b) in enumerate(pairs) if not abs(a - b) <= TOLERANCE * abs(b))
+        loss, reference = pairs[step]
+        differences.append(f"losses differ from step {step + 1}: {loss:.6g} for {reference:.6g}")
     if parameters != base.problem_of(task).parameters:
         differences.append(f"{parameters} parameters for {base.problem_of(task).parameters}")
     if dtype != "float32":
         differences.append(f"computes in {dtype}")
-    return Verdict(
+    return FrameworkComparison(
         task=task, apart=apart, parameters=parameters, dtype=dtype, difference="; ".join(differences)
     )
 
 
 def expected(task: Task) -> list[float]:
     """The reference's losses for a task."""
-    built = reference.build(base.problem_of(task), task)
-    return [float(built.step()) for _ in range(STEPS)]
+    if task.job in by_hand.JOBS:
+        reference = dataclasses.replace(task, framework="numpy", variant="hand")
+        built = by_hand.build(base.problem_of(task), reference)
+        return [float(built.step()) for _ in range(STEPS)]
+    reference = dataclasses.replace(task, framework="torch", variant="module", device="cpu", threads=1)
+    return _losses(json.dumps(records.plain(reference)))
+
+
+@functools.cache
+def _losses(task: str) -> list[float]:
+    return run.losses(records.read(Task, json.loads(task), "task"), STEPS)

@@ -1,4 +1,4 @@
-"""The frameworks by name: what each can do, where it is installed, and those that nobody can install any more."""
+"""The frameworks by name: what each can run, where it is installed, and which can no longer be installed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from windtunnel import records
 from windtunnel.errors import UnknownName, nearest
 from windtunnel.machine import machine as machines
 from windtunnel.measurement.frameworks.task import Task
+
+if TYPE_CHECKING:
+    from windtunnel.measurement.frameworks.base import TracedStep
 
 _CATALOG = Path(__file__).parents[2] / "catalog" / "frameworks.toml"
 PLACE_VARIABLE = "WINDTUNNEL_FRAMEWORKS"
@@ -24,11 +26,12 @@ STAMP = "windtunnel.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """`module` is the file that builds jobs there; `imports` what its interpreter must have; `variants` how it can write each job.
+    """`module` is the file that builds its jobs; `imports` are the libraries that its interpreter must have.
 
-    `environment` names the isolated environment that `packages` are installed in, held to the versions in `constraints`; frameworks
-    that agree in versions share one. What it `borrows` comes from the interpreter that builds the environment, so that both run the
-    same build. A framework that is "gone" has only a `reason` and a `successor`.
+    `environment` names the isolated environment into which `packages` are installed, with dependencies at the
+    versions in `constraints`; frameworks with the same versions share one. Libraries in `borrows` come from
+    the interpreter that builds the environment, so that both run the same build. A framework that is "gone"
+    has only a `reason` and a `successor`.
     """
 
     name: str
@@ -36,8 +39,7 @@ class Framework:
     status: Literal["living", "retired", "gone"]
     module: str = ""
     imports: tuple[str, ...] = ()
-    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    devices: tuple[str, ...] = ()
+    devices: tuple[Literal["cpu", "gpu"], ...] = ()
     environment: str = ""
     packages: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
@@ -49,29 +51,59 @@ class Framework:
     def is_gone(self) -> bool:
         return self.status == "gone"
 
+    @property
+    def is_users_own(self) -> bool:
+        return self.module.endswith(".py")
+
+    @property
+    def variants(self) -> dict[str, tuple[str, ...]]:
+        """The variants of each job in the framework's file; those in a user's own file are not known."""
+        if self.is_gone or self.is_users_own:
+            return {}
+        return {job: tuple(variants) for job, variants in file_of(self).JOBS.items()}
+
 
 def names(*, gone: bool = False) -> list[str]:
-    """Every framework that jobs can be built in; with `gone`, those that cannot be installed any more instead."""
+    """Every framework that builds jobs; with `gone`, those that can no longer be installed instead."""
     return [f.name for f in _all().values() if f.is_gone == gone]
 
 
 def named(name: str) -> Framework:
-    """A framework of the catalogue, or anybody's own as the path of its file."""
+    """A framework of the catalogue, or a user's own as the path of its file."""
     if name.endswith(".py"):
         return Framework(
             name=name,
             title=Path(name).stem,
             status="living",
             module=str(Path(name).resolve()),
-            devices=("cpu", "cuda"),
+            devices=("cpu", "gpu"),
         )
     if name not in _all():
         raise UnknownName(f"There is no framework {name!r}.", hint=nearest(name, _all()))
     return _all()[name]
 
 
+def jobs() -> list[str]:
+    """Every job that at least one framework builds."""
+    return list(dict.fromkeys(job for name in names() for job in named(name).variants))
+
+
+def forecast_names() -> list[str]:
+    """The frameworks whose steps can be forecast."""
+    return [name for name in names() if hasattr(file_of(named(name)), "traced")]
+
+
+def traced(task: Task) -> TracedStep | None:
+    """The step of PyTorch by which a task is forecast; None where there is none."""
+    framework = named(task.framework)
+    if task.variant not in framework.variants.get(task.job, ()) or framework.name not in forecast_names():
+        return None
+    step: TracedStep = file_of(framework).traced(task)
+    return step
+
+
 def place() -> Path:
-    """Where the isolated environments lie; WINDTUNNEL_FRAMEWORKS says otherwise."""
+    """The folder of the isolated environments. WINDTUNNEL_FRAMEWORKS sets another one."""
     return (
         Path(os.environ[PLACE_VARIABLE]) if PLACE_VARIABLE in os.environ else machines.home() / "frameworks"
     )
@@ -94,7 +126,7 @@ def python_for(name: str) -> Path | None:
 
 
 def stamp_of(framework: Framework) -> dict[str, Any]:
-    """What was written when the framework's environment was built; empty where it is not there or what it borrows has gone."""
+    """The record of building the environment; empty where it, or a library that it borrows, is missing."""
     path = environment_of(framework) / STAMP
     if not framework.environment or not path.is_file() or not interpreter(path.parent).exists():
         return {}
@@ -107,16 +139,23 @@ def interpreter(environment: Path) -> Path:
 
 
 def refusal(task: Task) -> str | None:
-    """Why this framework cannot do this task, whatever is installed; None where it can."""
+    """Why this framework cannot run this task, whatever is installed; None where it can."""
     framework = named(task.framework)
     if framework.is_gone:
-        return f"{framework.title} can no longer be installed: {framework.reason}. Its successor is {framework.successor}"
+        return (
+            f"{framework.title} can no longer be installed: {framework.reason}. "
+            f"Its successor is {framework.successor}"
+        )
     if task.device not in framework.devices:
         return f"{framework.title} is built for {', '.join(framework.devices)} here, not for {task.device}"
+    if framework.is_users_own:
+        return None
     variants = framework.variants.get(task.job, ())
-    if framework.variants and task.variant not in variants:
-        return f"{framework.title} has no way {task.variant!r} for {task.job}; it has {', '.join(variants) or 'none'}"
-    return file_of(framework).refusal(task) if framework.variants else None
+    if task.variant not in variants:
+        known = ", ".join(variants) or "none"
+        return f"{framework.title} has no variant {task.variant!r} for {task.job}; it has {known}"
+    reason: str | None = getattr(file_of(framework), "refusal", lambda task: None)(task)
+    return reason
 
 
 def file_of(framework: Framework) -> Any:
@@ -127,18 +166,17 @@ def file_of(framework: Framework) -> Any:
 @functools.cache
 def _all() -> dict[str, Framework]:
     data = records.load(_CATALOG)
-    shared = data.get("environment", {})
-    found = {}
+    environments = data.get("environment", {})
+    frameworks = {}
     for name, entry in data["framework"].items():
-        installed = shared.get(entry.get("environment", ""), {})
-        found[name] = records.read(
-            Framework, {"name": name, **installed, **entry}, f"{_CATALOG.name}: {name}"
-        )
-    return found
+        installed = environments.get(entry.get("environment", ""), {})
+        fields = {"name": name, **installed, **entry}
+        frameworks[name] = records.read(Framework, fields, f"{_CATALOG.name}: {name}")
+    return frameworks
 
 
 def _is_here(module: str) -> bool:
-    """Whether this interpreter can import it; a mere folder of that name on the path is not it."""
+    """Whether this interpreter can import it; an empty folder of that name on the path does not count."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -1,14 +1,29 @@
-"""This project's own fused recurrent engine: forward, back through time, clipping and update of many steps in one call."""
+"""This project's fused recurrent engine: forward, backward, clipping and update of many steps in one call."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy
 
 from windtunnel.measurement.frameworks import base
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, EpochShape, Problem, TracedStep
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.networks.definitions.rnn import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One network's training: `order` has the rows of examples in each batch."""
+
+    network: Any
+    weights: Any
+    examples: Any
+    optimizer: Any
+    order: base.Array
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -16,36 +31,59 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def refusal(task: Task) -> str | None:
-    if task.device == "cuda":
-        return "on a GPU all examples lie there from the start" if task.data == "streamed" else None
+    if task.device == "gpu":
+        return "on a GPU all examples are resident from the start" if task.data == "streamed" else None
     return "one network is trained on one core; several side by side use more" if task.threads > 1 else None
 
 
+def traced(task: Task) -> TracedStep:
+    """FusedRNN under PyTorch's optimiser, on the one core that the engine uses."""
+    settings = cast(Settings, base.settings_of(task))
+    return TracedStep(
+        settings={**task.settings, "variant": "fused"},
+        threads=1 if task.device == "cpu" else None,
+        epoch=EpochShape(
+            n_rec=settings.n_rec,
+            ends=settings.n_in + settings.n_out,
+            timesteps=settings.n_steps * task.batch,
+        ),
+    )
+
+
 def build(problem: Problem, task: Task) -> Built:
-    """One call of `step` goes once over the batches that are kept, as an epoch does; `first` is a call of one step."""
-    settings, training = base.library("windtunnel.fused.settings"), base.library("windtunnel.fused.train")
+    """One call of `step` is an epoch: it goes once over all batches. `first` is a call of one step."""
+    return JOBS[task.job][task.variant](problem, task)
+
+
+def _epoch(problem: Problem, task: Task) -> Built:
+    settings = base.library("windtunnel.fused.settings")
     n_in, n_rec = problem.weights["w_in"].shape
     network = settings.RecurrentNetwork(
         n_in=n_in, n_rec=n_rec, n_out=problem.weights["w_out"].shape[1], activation=problem.activation
     )
-    weights = settings.Weights(**problem.weights)
-    examples = settings.Examples(
-        inputs=_by_example(problem.inputs), targets=_by_example(problem.targets)
-    ).checked(network)
-    order = numpy.arange(problem.batches * task.batch).reshape(problem.batches, task.batch)
-    feed = base.Feed(list(order))
-    if task.device == "cuda":
-        return _on_gpu(problem, task, network, weights, examples, _optimizer(settings, problem), order, feed)
-    engine = training.engine_for(
-        network,
-        weights,
+    examples = settings.Examples(inputs=_by_example(problem.inputs), targets=_by_example(problem.targets))
+    epoch = Epoch(
+        network=network,
+        weights=settings.Weights(**problem.weights),
+        examples=examples.checked(network),
+        optimizer=_optimizer(settings, problem),
+        order=numpy.arange(problem.batches * task.batch).reshape(problem.batches, task.batch),
+    )
+    return _on_gpu(problem, task, epoch) if task.device == "gpu" else _on_cpu(problem, task, epoch)
+
+
+def _on_cpu(problem: Problem, task: Task, epoch: Epoch) -> Built:
+    engine = base.library("windtunnel.fused.train").engine_for(
+        epoch.network,
+        epoch.weights,
         n_steps=problem.inputs.shape[1],
         batch=task.batch,
-        optimizer=_optimizer(settings, problem),
+        optimizer=epoch.optimizer,
     )
+    feed = base.Feed(list(epoch.order))
     return Built(
-        step=lambda: engine.train(examples, order)[-1],
-        first=lambda: engine.train(examples, feed()[None])[-1],
+        step=lambda: engine.train(epoch.examples, epoch.order)[-1],
+        first=lambda: engine.train(epoch.examples, feed()[None])[-1],
         settle=lambda: problem.batches,
         number=float,
         parameters=problem.parameters,
@@ -59,35 +97,9 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _on_gpu(
-    problem: Problem,
-    task: Task,
-    network: Any,
-    weights: Any,
-    examples: Any,
-    optimizer: Any,
-    order: base.Array,
-    feed: base.Feed,
-) -> Built:
-    """The kernel that trains many networks, with one: a launch goes over all batches. A wide network's step is a captured graph."""
-    torch, cuda, train = (
-        base.library("torch"),
-        base.library("windtunnel.fused.cuda"),
-        base.library("windtunnel.fused.train"),
-    )
-    job = train.TrainingRun(
-        network=network, examples=examples, weights=weights, optimizer=optimizer, batch=task.batch
-    )
-    if cuda.refusal(network, problem.inputs.shape[1]):
-        captured = base.library("windtunnel.fused.captured").GraphTrainer(job)
-        step, first = (lambda: captured.run(order)[-1]), (lambda: captured.run(feed()[None])[-1])
-    else:
-        kernel = cuda.BlockTrainer([job])
-        whole = kernel.upload([order])
-        step, first = (
-            (lambda: kernel.run(*whole)[0, -1]),
-            (lambda: kernel.run(*kernel.upload([feed()[None]]))[0, -1]),
-        )
+def _on_gpu(problem: Problem, task: Task, epoch: Epoch) -> Built:
+    torch = base.library("torch")
+    step, first = _gpu_calls(problem, task, epoch)
     return Built(
         step=step,
         first=first,
@@ -99,13 +111,36 @@ def _on_gpu(
         versions={"windtunnel": base.library("windtunnel").__version__, "torch": torch.__version__},
         threads=lambda: 1,
         compiles=True,
-        peak=lambda: {
-            "peak_bytes": torch.cuda.max_memory_allocated(),
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
-        },
+        peak=functools.partial(base.torch_peak, torch),
         device_name=torch.cuda.get_device_name(0),
         facts={"cuda": torch.version.cuda},
     )
+
+
+def _gpu_calls(problem: Problem, task: Task, epoch: Epoch) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """An epoch and a single step.
+
+    A narrow network runs in the kernel that trains many, a wide one as a CUDA graph.
+    """
+    cuda, train = base.library("windtunnel.fused.cuda"), base.library("windtunnel.fused.train")
+    feed = base.Feed(list(epoch.order))
+    run = train.TrainingRun(
+        network=epoch.network,
+        examples=epoch.examples,
+        weights=epoch.weights,
+        optimizer=epoch.optimizer,
+        batch=task.batch,
+    )
+    if cuda.refusal(epoch.network, problem.inputs.shape[1]):
+        captured = base.library("windtunnel.fused.captured").GraphTrainer(run)
+        return (lambda: captured.run(epoch.order)[-1]), (lambda: captured.run(feed()[None])[-1])
+    kernel = cuda.BlockTrainer([run])
+    whole = kernel.upload([epoch.order])
+
+    def first() -> Any:
+        return kernel.run(*kernel.upload([feed()[None]]))[0, -1]
+
+    return (lambda: kernel.run(*whole)[0, -1]), first
 
 
 def _by_example(batches: base.Array) -> base.Array:
@@ -115,14 +150,15 @@ def _by_example(batches: base.Array) -> base.Array:
 
 
 def _optimizer(settings: Any, problem: Problem) -> Any:
-    adam = problem.optimizer == "adam"
-    momentum = base.MOMENTUM if problem.optimizer == "momentum" else 0.0
     return settings.Optimizer(
-        name="adam" if adam else "sgd",
+        name="adam" if problem.optimizer == "adam" else "sgd",
         rate=problem.rate,
-        momentum=momentum,
+        momentum=base.MOMENTUM if problem.optimizer == "momentum" else 0.0,
         beta1=base.BETAS[0],
         beta2=base.BETAS[1],
         eps=base.EPSILON,
         clip_norm=problem.clip_norm,
     )
+
+
+JOBS: dict[str, dict[str, Callable[[Problem, Task], Built]]] = {"rnn": {"epoch": _epoch}}

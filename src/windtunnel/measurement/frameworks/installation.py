@@ -1,4 +1,7 @@
-"""Isolated environments for frameworks that this interpreter lacks: built beside, then renamed, so that there is never half of one."""
+"""Isolated environments for frameworks that this interpreter lacks.
+
+Each is built under another name and then renamed, so that an interrupted build leaves nothing incomplete.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ Tell = Callable[[str], None]
 
 
 def install(name: str, *, fresh: bool = False, tell: Tell = lambda text: None) -> Path:
-    """The interpreter that has the framework, after building its environment where there is none or it has other versions."""
+    """The interpreter that has the framework.
+
+    Builds its environment where it is missing or has other versions.
+    """
     framework = catalogue.named(name)
     if framework.is_gone:
         raise Unavailable(
@@ -39,9 +45,9 @@ def install(name: str, *, fresh: bool = False, tell: Tell = lambda text: None) -
 
 
 def is_outdated(framework: Framework) -> bool:
-    """Whether its environment was built with other versions than the catalogue asks for now."""
+    """Whether its environment was built with other versions than the catalogue has now."""
     stamp = catalogue.stamp_of(framework)
-    return bool(stamp) and stamp.get("packages") != _asked(framework)
+    return bool(stamp) and stamp.get("packages") != _requirements(framework)
 
 
 def versions(name: str) -> dict[str, str]:
@@ -54,18 +60,14 @@ def versions(name: str) -> dict[str, str]:
         if python == Path(sys.executable)
         else [str(_packages_of(python)), *catalogue.stamp_of(framework).get("borrowed", [])]
     )
-    found = {}
-    for module in framework.imports:
-        version = _version(module, places) or _version(f"{module}-cpu", places)
-        if version:
-            found[module] = version
-    return found
+    versions = {name: _version(name, places) or _version(f"{name}-cpu", places) for name in framework.imports}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _build(framework: Framework, tell: Tell) -> Path:
     final = catalogue.environment_of(framework)
     final.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(final)
+    _remove_leftovers(final)
     beside = final.with_name(f".{final.name}.{os.getpid()}")
     try:
         tell(f"building {final}")
@@ -73,7 +75,7 @@ def _build(framework: Framework, tell: Tell) -> Path:
         listed = beside / "constraints.txt"
         listed.write_text("\n".join(framework.constraints) + "\n")
         tell(f"installing {', '.join(framework.packages)}")
-        # Nothing is compiled ahead: most of a framework's files are never imported.
+        # No bytecode is compiled: most of a framework's files are never imported.
         pip = [
             str(catalogue.interpreter(beside)),
             "-m",
@@ -88,7 +90,7 @@ def _build(framework: Framework, tell: Tell) -> Path:
         _try(framework, beside)
         (beside / STAMP).write_text(
             json.dumps(
-                {"packages": _asked(framework), "borrowed": borrowed, "python": sys.version.split()[0]}
+                {"packages": _requirements(framework), "borrowed": borrowed, "python": sys.version.split()[0]}
             )
         )
         _put_in_place(beside, final)
@@ -97,12 +99,12 @@ def _build(framework: Framework, tell: Tell) -> Path:
     return catalogue.interpreter(final)
 
 
-def _asked(framework: Framework) -> list[str]:
+def _requirements(framework: Framework) -> list[str]:
     return sorted([*framework.packages, *framework.constraints])
 
 
 def _borrow(framework: Framework, environment: Path) -> list[str]:
-    """Let the environment see this interpreter's packages behind its own, for the sake of those it borrows."""
+    """Put this interpreter's packages behind the environment's own on its path, for those that it borrows."""
     places = []
     for module in framework.borrows:
         spec = importlib.util.find_spec(module)
@@ -119,7 +121,7 @@ def _borrow(framework: Framework, environment: Path) -> list[str]:
 
 
 def _try(framework: Framework, environment: Path) -> None:
-    """An environment that cannot import its framework is not installed."""
+    """Raise where the environment cannot import its framework."""
     around = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
@@ -145,8 +147,8 @@ def _put_in_place(beside: Path, final: Path) -> None:
         os.rename(beside, final)
 
 
-def _sweep(final: Path) -> None:
-    """Remove what a killed installation left beside."""
+def _remove_leftovers(final: Path) -> None:
+    """Remove the rest of an installation that was killed."""
     for left in final.parent.glob(f".{final.name}.*"):
         owner = left.name.removeprefix(f".{final.name}.").partition(".")[0]
         if owner.isdigit() and not _is_alive(int(owner)):
@@ -166,9 +168,8 @@ def _is_alive(process: int) -> bool:
 def _call(command: list[str], framework: Framework, what: str, around: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=around, check=False)
     if done.returncode:
-        words = [line for line in (done.stderr or done.stdout).strip().splitlines() if "ignored" not in line][
-            -4:
-        ]
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        words = [line for line in lines if "ignored" not in line][-4:]
         raise Unavailable(
             f"{framework.title} was not installed: {what} (code {done.returncode}).\n    "
             + "\n    ".join(words),
@@ -184,9 +185,5 @@ def _packages_of(python: Path) -> Path:
 
 
 def _version(distribution: str, places: list[str] | None) -> str | None:
-    found = (
-        metadata.distributions(name=distribution)
-        if places is None
-        else metadata.distributions(name=distribution, path=places)
-    )
-    return next((d.version for d in found), None)
+    installed = metadata.distributions(name=distribution, path=sys.path if places is None else places)
+    return next((each.version for each in installed), None)

@@ -1,4 +1,4 @@
-"""JAX: the step as one compiled function; time is a scan, so that it compiles as fast for a thousand timesteps as for ten."""
+"""JAX: the step as one compiled function. Time is a scan: long sequences compile as fast as short ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from windtunnel.measurement.frameworks import base, readback
 from windtunnel.measurement.frameworks.base import Built, Problem
 from windtunnel.measurement.frameworks.task import Task
 
-_POOL = "tf_XLAEigen"  # what XLA calls the threads of its CPU pool
+Forward = Callable[[Any, Any], Any]
+_POOL = "tf_XLAEigen"  # XLA's name for the threads of its CPU pool
 
 
 def environment(task: Task) -> dict[str, str]:
-    """XLA makes as many threads as NPROC says, and sums in lower precision on a GPU unless it is told not to."""
+    """XLA makes NPROC threads. On a GPU it multiplies in lower precision unless "highest" is set."""
     return {
-        "JAX_PLATFORMS": task.device,
+        "JAX_PLATFORMS": base.platform(task.device),
         "NPROC": str(task.threads),
         "PJRT_NPROC": str(task.threads),
         "JAX_DEFAULT_MATMUL_PRECISION": "highest",
@@ -25,26 +26,17 @@ def environment(task: Task) -> dict[str, str]:
     }
 
 
-def refusal(task: Task) -> str | None:
-    return None
-
-
 def build(problem: Problem, task: Task) -> Built:
     jax = base.library("jax")
-    device_name = jax.devices()[0]
+    device = jax.devices()[0]
     weights = {name: jax.device_put(value) for name, value in problem.weights.items()}
-    state = jax.block_until_ready(_memory_of(jax, problem, weights))
-    batches = list(
-        zip(
-            problem.inputs,
-            problem.targets.astype("float32" if problem.is_recurrent else "int32"),
-            strict=True,
-        )
-    )
+    state = jax.block_until_ready(_optimizer_state(jax, problem, weights))
+    batches = list(zip(_narrow(problem.inputs), _narrow(problem.targets), strict=True))
     feed = base.Feed(
         [(jax.device_put(x), jax.device_put(y)) for x, y in batches] if task.data == "resident" else batches
     )
-    learn = jax.jit(_learn(jax, problem), donate_argnums=(0, 1))
+    forward = JOBS[task.job][task.variant](jax, problem)
+    learn = jax.jit(learning(jax, problem, forward), donate_argnums=(0, 1))
     loss: Any = None
 
     def step() -> Any:
@@ -61,19 +53,27 @@ def build(problem: Problem, task: Task) -> Built:
         versions={"jax": jax.__version__, "jaxlib": base.library("jaxlib").__version__},
         threads=threads,
         compiles=True,
-        peak=functools.partial(_peak, device_name) if task.device == "cuda" else None,
-        device_name=device_name.device_kind if task.device == "cuda" else "",
+        peak=functools.partial(base.jax_peak, device) if task.device == "gpu" else None,
+        device_name=device.device_kind if task.device == "gpu" else "",
     )
 
 
 def threads() -> int | None:
-    """Threads in XLA's pool for the CPU; None where the system does not tell."""
+    """Threads in XLA's pool for the CPU; None where the system does not report them."""
     return readback.threads_named(_POOL) or None
 
 
-def _learn(jax: Any, problem: Problem) -> Callable[..., Any]:
-    loss_of = _recurrent_loss(jax, problem) if problem.is_recurrent else _stack_loss(jax, problem)
+def _narrow(array: base.Array) -> base.Array:
+    """Whole numbers of 32 bits, the widest that JAX has without x64."""
+    return array.astype("int32") if array.dtype.kind == "i" else array
+
+
+def learning(jax: Any, problem: Problem, forward: Forward) -> Callable[..., Any]:
+    """One step as a function of weights, optimiser state and batch."""
     update = _update(jax, problem)
+
+    def loss_of(weights: Any, inputs: Any, targets: Any) -> Any:
+        return _loss(jax, problem, forward(weights, inputs), targets)
 
     def learn(weights: Any, state: Any, inputs: Any, targets: Any) -> Any:
         loss, gradients = jax.value_and_grad(loss_of)(weights, inputs, targets)
@@ -87,37 +87,65 @@ def _learn(jax: Any, problem: Problem) -> Callable[..., Any]:
     return learn
 
 
-def _recurrent_loss(jax: Any, problem: Problem) -> Callable[..., Any]:
+def _loss(jax: Any, problem: Problem, outputs: Any, targets: Any) -> Any:
+    if not problem.has_classes:
+        return jax.numpy.mean((outputs - targets) ** 2)
+    chosen = jax.numpy.take_along_axis(jax.nn.log_softmax(outputs), targets[..., None], axis=-1)
+    return -jax.numpy.mean(chosen)
+
+
+def _recurrent(jax: Any, problem: Problem) -> Forward:
     activation = jax.nn.relu if problem.activation == "relu" else jax.nn.sigmoid
 
-    def loss(w: Any, inputs: Any, targets: Any) -> Any:
+    def forward(w: Any, inputs: Any) -> Any:
         def advance(state: Any, step_input: Any) -> Any:
             state = activation(step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"])
             return state, state @ w["w_out"] + w["b_out"]
 
         start = jax.numpy.zeros((inputs.shape[1], w["w_rec"].shape[0]), inputs.dtype)
-        _, outputs = jax.lax.scan(advance, start, inputs)
-        return jax.numpy.mean((outputs - targets) ** 2)
+        return jax.lax.scan(advance, start, inputs)[1]
 
-    return loss
+    return forward
 
 
-def _stack_loss(jax: Any, problem: Problem) -> Callable[..., Any]:
+def _stack(jax: Any, problem: Problem) -> Forward:
     activation = jax.nn.relu if problem.activation == "relu" else jax.nn.sigmoid
     layers = problem.layers()
 
-    def loss(w: Any, inputs: Any, targets: Any) -> Any:
+    def forward(w: Any, inputs: Any) -> Any:
         for matrix, bias in layers[:-1]:
             inputs = activation(inputs @ w[matrix] + w[bias])
-        logits = inputs @ w[layers[-1][0]] + w[layers[-1][1]]
-        chosen = jax.numpy.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], axis=1)
-        return -jax.numpy.mean(chosen)
+        return inputs @ w[layers[-1][0]] + w[layers[-1][1]]
 
-    return loss
+    return forward
 
 
-def _memory_of(jax: Any, problem: Problem, weights: Any) -> Any:
-    """What the optimiser remembers from step to step."""
+def _lstm(jax: Any, problem: Problem) -> Forward:
+    count = sum(name.startswith("w_state") for name in problem.weights)
+
+    def layer(w: Any, i: int, sequence: Any) -> Any:
+        def advance(state: Any, driven: Any) -> Any:
+            hidden, cell = state
+            gates = driven + hidden @ w[f"w_state{i}"] + w[f"b_state{i}"]
+            write, keep, value, read = jax.numpy.split(gates, 4, axis=-1)
+            cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(write) * jax.numpy.tanh(value)
+            hidden = jax.nn.sigmoid(read) * jax.numpy.tanh(cell)
+            return (hidden, cell), hidden
+
+        driven = sequence @ w[f"w_input{i}"] + w[f"b_input{i}"]
+        zeros = jax.numpy.zeros((sequence.shape[1], w[f"w_state{i}"].shape[0]), sequence.dtype)
+        return jax.lax.scan(advance, (zeros, zeros), driven)[1]
+
+    def forward(w: Any, text: Any) -> Any:
+        sequence = w["characters"][text.T]
+        for i in range(count):
+            sequence = layer(w, i, sequence)
+        return (sequence @ w["w_head"] + w["b_head"]).swapaxes(0, 1)
+
+    return forward
+
+
+def _optimizer_state(jax: Any, problem: Problem, weights: Any) -> Any:
     if problem.optimizer == "sgd":
         return {}
     zeros = jax.tree.map(jax.numpy.zeros_like, weights)
@@ -126,36 +154,38 @@ def _memory_of(jax: Any, problem: Problem, weights: Any) -> Any:
     return {
         "first": zeros,
         "second": jax.tree.map(jax.numpy.zeros_like, weights),
-        "taken": jax.numpy.zeros((), "int32"),
+        "steps": jax.numpy.zeros((), "int32"),
     }
 
 
 def _update(jax: Any, problem: Problem) -> Callable[..., Any]:
     every, rate = jax.tree.map, problem.rate
 
-    def descend(weights: Any, state: Any, gradients: Any) -> Any:
+    def sgd(weights: Any, state: Any, gradients: Any) -> Any:
         return every(lambda w, g: w - rate * g, weights, gradients), state
 
-    def roll(weights: Any, state: Any, gradients: Any) -> Any:
+    def momentum(weights: Any, state: Any, gradients: Any) -> Any:
         first = every(lambda m, g: base.MOMENTUM * m + g, state["first"], gradients)
         return every(lambda w, m: w - rate * m, weights, first), {"first": first}
 
-    def adapt(weights: Any, state: Any, gradients: Any) -> Any:
+    def adam(weights: Any, state: Any, gradients: Any) -> Any:
         small, large = base.BETAS
-        taken = state["taken"] + 1
+        steps = state["steps"] + 1
         first = every(lambda m, g: small * m + (1 - small) * g, state["first"], gradients)
         second = every(lambda v, g: large * v + (1 - large) * g * g, state["second"], gradients)
-        one, two = 1 - small**taken, 1 - large**taken
-        moved = every(
-            lambda w, m, v: w - rate * (m / one) / (jax.numpy.sqrt(v / two) + base.EPSILON),
-            weights,
-            first,
-            second,
-        )
-        return moved, {"first": first, "second": second, "taken": taken}
+        one, two = 1 - small**steps, 1 - large**steps
 
-    return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]
+        def move(w: Any, m: Any, v: Any) -> Any:
+            return w - rate * (m / one) / (jax.numpy.sqrt(v / two) + base.EPSILON)
+
+        return every(move, weights, first, second), {"first": first, "second": second, "steps": steps}
+
+    return {"sgd": sgd, "momentum": momentum, "adam": adam}[problem.optimizer]
 
 
-def _peak(device_name: Any) -> dict[str, float]:
-    return {"peak_bytes": float((device_name.memory_stats() or {}).get("peak_bytes_in_use", 0))}
+JOBS: dict[str, dict[str, Callable[[Any, Problem], Forward]]] = {
+    "rnn": {"scan": _recurrent},
+    "fcn5": {"jit": _stack},
+    "ffn": {"jit": _stack},
+    "lstm": {"scan": _lstm},
+}

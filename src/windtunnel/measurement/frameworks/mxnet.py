@@ -1,4 +1,4 @@
-"""MXNet 1.9.1, the last release: arrays with autograd, a loop over time or Gluon's layers, and Gluon's trainer."""
+"""MXNet 1.9.1, the last release: arrays with autograd, a loop over time or Gluon's layers, its trainer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ def environment(task: Task) -> dict[str, str]:
     }
 
 
-def refusal(task: Task) -> str | None:
-    return None
-
-
 def build(problem: Problem, task: Task) -> Built:
     mx = base.library("mxnet")
-    network, parameters = _loop(mx, problem) if problem.is_recurrent else _stack(mx, problem)
+    network, parameters = JOBS[task.job][task.variant](mx, problem)
     trainer = mx.gluon.Trainer(parameters, *_optimizer(problem))
     cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     batches = list(zip(problem.inputs, problem.targets.astype("float32"), strict=True))
     feed = base.Feed(
         [(mx.nd.array(x), mx.nd.array(y)) for x, y in batches] if task.data == "resident" else batches
     )
-    learning = list(parameters.values())
+    trained = list(parameters.values())
 
     def step() -> Any:
         inputs, targets = feed()
@@ -39,15 +35,13 @@ def build(problem: Problem, task: Task) -> Built:
             inputs, targets = mx.nd.array(inputs), mx.nd.array(targets)
         with mx.autograd.record():
             outputs = network(inputs)
-            loss = (
-                mx.nd.mean(mx.nd.square(outputs - targets))
-                if problem.is_recurrent
-                else mx.nd.mean(cross_entropy(outputs, targets))
+            loss = mx.nd.mean(
+                cross_entropy(outputs, targets) if problem.has_classes else mx.nd.square(outputs - targets)
             )
         loss.backward()
         if problem.clip_norm is not None:
             mx.gluon.utils.clip_global_norm(
-                [p.grad() for p in learning], problem.clip_norm, check_isfinite=False
+                [p.grad() for p in trained], problem.clip_norm, check_isfinite=False
             )
         trainer.step(1)
         return loss
@@ -56,8 +50,8 @@ def build(problem: Problem, task: Task) -> Built:
         step=step,
         number=lambda loss: float(loss.asscalar()),
         sync=mx.nd.waitall,
-        parameters=sum(p.data().size for p in learning),
-        dtype=",".join(sorted({p.data().dtype.__name__ for p in learning})),
+        parameters=sum(p.data().size for p in trained),
+        dtype=",".join(sorted({p.data().dtype.__name__ for p in trained})),
         versions={"mxnet": mx.__version__, "numpy": base.library("numpy").__version__},
         threads=readback.openmp_threads,
     )
@@ -113,3 +107,10 @@ def _optimizer(problem: Problem) -> tuple[str, dict[str, Any]]:
         "learning_rate": problem.rate,
         "momentum": base.MOMENTUM if problem.optimizer == "momentum" else 0.0,
     }
+
+
+JOBS: dict[str, dict[str, Callable[[Any, Problem], tuple[Callable[[Any], Any], Any]]]] = {
+    "rnn": {"loop": _loop},
+    "fcn5": {"module": _stack},
+    "ffn": {"module": _stack},
+}

@@ -1,4 +1,4 @@
-"""NumPy by hand, forward and back: the reference whose losses all others must show."""
+"""NumPy by hand, forward and back: the reference whose losses all other frameworks must match."""
 
 from __future__ import annotations
 
@@ -18,13 +18,9 @@ def environment(task: Task) -> dict[str, str]:
     return {}
 
 
-def refusal(task: Task) -> str | None:
-    return None
-
-
 def build(problem: Problem, task: Task) -> Built:
     weights = {name: value.copy() for name, value in problem.weights.items()}
-    learn = _learn_recurrent if problem.is_recurrent else _learn_stack
+    learn = JOBS[task.job][task.variant]
     update = _optimizer(problem, weights)
     feed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
 
@@ -60,7 +56,10 @@ def clip(gradients: Gradients, most: float) -> None:
 def _learn_recurrent(
     problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
 ) -> tuple[Any, Gradients]:
-    """Back through time. `states[t]` is the state before timestep t, so that `states[1:]` are the network's."""
+    """Backpropagation through time.
+
+    `states[t]` is the state before timestep t, `states[t + 1]` the one after.
+    """
     timesteps, batch, _ = inputs.shape
     states = numpy.zeros((timesteps + 1, batch, len(w["w_rec"])), numpy.float32)
     activation, slope = _ACTIVATIONS[problem.activation]
@@ -91,23 +90,23 @@ def _learn_stack(
 ) -> tuple[Any, Gradients]:
     activation, slope = _ACTIVATIONS[problem.activation]
     layers = problem.layers()
-    seen = [inputs]
+    activations = [inputs]
     for matrix, bias in layers[:-1]:
-        seen.append(activation(seen[-1] @ w[matrix] + w[bias]))
-    logits = seen[-1] @ w[layers[-1][0]] + w[layers[-1][1]]
+        activations.append(activation(activations[-1] @ w[matrix] + w[bias]))
+    logits = activations[-1] @ w[layers[-1][0]] + w[layers[-1][1]]
     logits -= logits.max(1, keepdims=True)
-    chances = numpy.exp(logits)
-    chances /= chances.sum(1, keepdims=True)
-    each = numpy.arange(len(targets))
-    loss = -numpy.mean(numpy.log(chances[each, targets]))
-    chances[each, targets] -= 1
-    delta = chances / numpy.float32(len(targets))
+    probabilities = numpy.exp(logits)
+    probabilities /= probabilities.sum(1, keepdims=True)
+    rows = numpy.arange(len(targets))
+    loss = -numpy.mean(numpy.log(probabilities[rows, targets]))
+    probabilities[rows, targets] -= 1
+    delta = probabilities / numpy.float32(len(targets))
     gradients: Gradients = {}
     for i in reversed(range(len(layers))):
         matrix, bias = layers[i]
-        gradients[matrix], gradients[bias] = seen[i].T @ delta, delta.sum(0)
+        gradients[matrix], gradients[bias] = activations[i].T @ delta, delta.sum(0)
         if i:
-            delta = (delta @ w[matrix].T) * slope(seen[i])
+            delta = (delta @ w[matrix].T) * slope(activations[i])
     return loss, gradients
 
 
@@ -115,31 +114,31 @@ def _optimizer(problem: Problem, weights: dict[str, Array]) -> Callable[[Gradien
     rate = numpy.float32(problem.rate)
     first = {name: numpy.zeros_like(w) for name, w in weights.items()}
     second = {name: numpy.zeros_like(w) for name, w in weights.items()}
-    taken = 0
+    steps = 0
 
-    def descend(gradients: Gradients) -> None:
+    def sgd(gradients: Gradients) -> None:
         for name, weight in weights.items():
             weight -= rate * gradients[name]
 
-    def roll(gradients: Gradients) -> None:
+    def momentum(gradients: Gradients) -> None:
         for name, weight in weights.items():
             first[name] *= numpy.float32(base.MOMENTUM)
             first[name] += gradients[name]
             weight -= rate * first[name]
 
-    def adapt(gradients: Gradients) -> None:
+    def adam(gradients: Gradients) -> None:
         """Kingma and Ba 2015, algorithm 1."""
-        nonlocal taken
-        taken += 1
+        nonlocal steps
+        steps += 1
         small, large = base.BETAS
         for name, weight in weights.items():
             gradient = gradients[name]
             first[name] += numpy.float32(1 - small) * (gradient - first[name])
             second[name] += numpy.float32(1 - large) * (gradient * gradient - second[name])
-            scale = numpy.sqrt(second[name] / numpy.float32(1 - large**taken)) + numpy.float32(base.EPSILON)
-            weight -= rate * (first[name] / numpy.float32(1 - small**taken)) / scale
+            scale = numpy.sqrt(second[name] / numpy.float32(1 - large**steps)) + numpy.float32(base.EPSILON)
+            weight -= rate * (first[name] / numpy.float32(1 - small**steps)) / scale
 
-    return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]
+    return {"sgd": sgd, "momentum": momentum, "adam": adam}[problem.optimizer]
 
 
 def _rows(array: Array) -> Array:
@@ -157,4 +156,10 @@ def _sigmoid(x: Array) -> Any:
 _ACTIVATIONS: dict[str, tuple[Callable[[Array], Any], Callable[[Array], Any]]] = {
     "relu": (lambda x: numpy.maximum(x, 0), lambda y: y > 0),
     "sigmoid": (_sigmoid, lambda y: y * (1 - y)),
+}
+
+JOBS: dict[str, dict[str, Callable[[Problem, dict[str, Array], Array, Array], tuple[Any, Gradients]]]] = {
+    "rnn": {"hand": _learn_recurrent},
+    "fcn5": {"hand": _learn_stack},
+    "ffn": {"hand": _learn_stack},
 }

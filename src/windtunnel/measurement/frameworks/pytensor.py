@@ -1,4 +1,4 @@
-"""PyTensor, Theano's living successor: symbolic expressions and shared variables, time as a scan, compiled when the step is built."""
+"""PyTensor, the successor of Theano: symbolic expressions and shared variables, time as a scan."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ from windtunnel.measurement.frameworks import base, readback
 from windtunnel.measurement.frameworks.base import Built, Problem
 from windtunnel.measurement.frameworks.task import Task
 
+Weights = dict[str, Any]
+Forward = Callable[[Problem, Weights, Any], Any]
+Updates = list[tuple[Any, Any]]
+
 
 def environment(task: Task) -> dict[str, str]:
     return {"PYTENSOR_FLAGS": "floatX=float32", "NUMBA_NUM_THREADS": str(task.threads)}
-
-
-def refusal(task: Task) -> str | None:
-    return None
 
 
 def build(problem: Problem, task: Task) -> Built:
     pytensor = base.library("pytensor")
     weights = {name: pytensor.shared(value, name=name) for name, value in problem.weights.items()}
     begin = time.perf_counter()
-    step = (
-        _resident(pytensor, problem, weights)
-        if task.data == "resident"
-        else _streamed(pytensor, problem, weights)
-    )
+    make_step = _resident if task.data == "resident" else _streamed
+    step = make_step(problem, weights, JOBS[task.job][task.variant])
     return Built(
         step=step,
         number=float,
@@ -40,51 +37,43 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _resident(pytensor: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[], Any]:
-    """All batches lie in shared variables and the step is told which one to take, as Theano's users did."""
-    pt = base.library("pytensor.tensor")
-    inputs, targets = pytensor.shared(problem.inputs), pytensor.shared(_classes(problem))
+def _resident(problem: Problem, weights: Weights, forward: Forward) -> Callable[[], Any]:
+    """All batches are in shared variables. The step takes the index of one, as Theano's users wrote it."""
+    pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
+    inputs, targets = pytensor.shared(problem.inputs), pytensor.shared(_targets(problem))
     index = pt.lscalar()
-    loss, updates = _learn(pytensor, problem, weights, inputs[index], targets[index])
-    learn = pytensor.function([index], loss, updates=updates)
+    loss = _loss(problem, forward(problem, weights, inputs[index]), targets[index])
+    learn = pytensor.function([index], loss, updates=_learn(problem, weights, loss))
     feed = base.Feed(list(range(problem.batches)))
     return lambda: learn(feed())
 
 
-def _streamed(pytensor: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[], Any]:
-    pt = base.library("pytensor.tensor")
-    inputs, targets = (pt.ftensor3(), pt.ftensor3()) if problem.is_recurrent else (pt.fmatrix(), pt.lvector())
-    loss, updates = _learn(pytensor, problem, weights, inputs, targets)
-    learn = pytensor.function([inputs, targets], loss, updates=updates)
-    feed = base.Feed(list(zip(problem.inputs, _classes(problem), strict=True)))
+def _streamed(problem: Problem, weights: Weights, forward: Forward) -> Callable[[], Any]:
+    pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
+    parts = (problem.inputs, _targets(problem))
+    inputs, targets = (pt.tensor(dtype=str(part.dtype), shape=(None,) * (part.ndim - 1)) for part in parts)
+    loss = _loss(problem, forward(problem, weights, inputs), targets)
+    learn = pytensor.function([inputs, targets], loss, updates=_learn(problem, weights, loss))
+    feed = base.Feed(list(zip(*parts, strict=True)))
     return lambda: learn(*feed())
 
 
-def _classes(problem: Problem) -> Any:
-    return problem.targets if problem.is_recurrent else problem.targets.astype("int64")
+def _targets(problem: Problem) -> Any:
+    return problem.targets.astype("int64") if problem.has_classes else problem.targets
 
 
-def _learn(
-    pytensor: Any, problem: Problem, w: dict[str, Any], inputs: Any, targets: Any
-) -> tuple[Any, list[tuple[Any, Any]]]:
-    pt = base.library("pytensor.tensor")
-    loss = (
-        _recurrent_loss(pytensor, problem, w, inputs, targets)
-        if problem.is_recurrent
-        else _stack_loss(problem, w, inputs, targets)
-    )
-    gradients = pytensor.grad(loss, list(w.values()))
+def _learn(problem: Problem, weights: Weights, loss: Any) -> Updates:
+    pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
+    gradients = pytensor.grad(loss, list(weights.values()))
     if problem.clip_norm is not None:
-        norm = pt.sqrt(sum((g**2).sum() for g in gradients))
-        scale = pt.constant(problem.clip_norm, dtype="float32") / pt.maximum(
-            norm, pt.constant(problem.clip_norm, dtype="float32")
-        )
+        limit = pt.constant(problem.clip_norm, dtype="float32")
+        scale = limit / pt.maximum(pt.sqrt(sum((g**2).sum() for g in gradients)), limit)
         gradients = [g * scale for g in gradients]
-    return loss, _updates(pytensor, problem, w, gradients)
+    return _updates(problem, weights, gradients)
 
 
-def _recurrent_loss(pytensor: Any, problem: Problem, w: dict[str, Any], inputs: Any, targets: Any) -> Any:
-    pt = base.library("pytensor.tensor")
+def _recurrent(problem: Problem, w: Weights, inputs: Any) -> Any:
+    pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     activation = pt.sigmoid if problem.activation == "sigmoid" else _relu
 
     def advance(step_input: Any, state: Any) -> Any:
@@ -92,19 +81,23 @@ def _recurrent_loss(pytensor: Any, problem: Problem, w: dict[str, Any], inputs: 
 
     start = pt.zeros((inputs.shape[1], w["w_rec"].shape[0]), dtype="float32")
     states = pytensor.scan(advance, sequences=[inputs], outputs_info=[start], return_updates=False)
-    outputs = pt.dot(states, w["w_out"]) + w["b_out"]
-    return ((outputs - targets) ** 2).mean()
+    return pt.dot(states, w["w_out"]) + w["b_out"]
 
 
-def _stack_loss(problem: Problem, w: dict[str, Any], inputs: Any, targets: Any) -> Any:
+def _stack(problem: Problem, w: Weights, inputs: Any) -> Any:
     pt = base.library("pytensor.tensor")
     layers = problem.layers()
     for matrix, bias in layers[:-1]:
         inputs = pt.dot(inputs, w[matrix]) + w[bias]
         inputs = pt.sigmoid(inputs) if problem.activation == "sigmoid" else _relu(inputs)
-    logits = pt.dot(inputs, w[layers[-1][0]]) + w[layers[-1][1]]
-    chosen = pt.special.log_softmax(logits, axis=1)[pt.arange(targets.shape[0]), targets]
-    return -chosen.mean()
+    return pt.dot(inputs, w[layers[-1][0]]) + w[layers[-1][1]]
+
+
+def _loss(problem: Problem, outputs: Any, targets: Any) -> Any:
+    pt = base.library("pytensor.tensor")
+    if not problem.has_classes:
+        return ((outputs - targets) ** 2).mean()
+    return -pt.special.log_softmax(outputs, axis=1)[pt.arange(targets.shape[0]), targets].mean()
 
 
 def _relu(x: Any) -> Any:
@@ -112,40 +105,47 @@ def _relu(x: Any) -> Any:
     return pt.maximum(x, pt.constant(0, dtype="float32"))
 
 
-def _updates(
-    pytensor: Any, problem: Problem, w: dict[str, Any], gradients: list[Any]
-) -> list[tuple[Any, Any]]:
-    pt = base.library("pytensor.tensor")
-    updates: list[tuple[Any, Any]] = []
+def _updates(problem: Problem, weights: Weights, gradients: list[Any]) -> Updates:
+    pairs = list(zip(weights.values(), gradients, strict=True))
+    rate = _number(problem.rate)
+    if problem.optimizer == "sgd":
+        return [(weight, weight - rate * gradient) for weight, gradient in pairs]
+    if problem.optimizer == "adam":
+        return _adam(rate, pairs)
+    updates: Updates = []
+    for weight, gradient in pairs:
+        first = _zeros(weight)
+        moved = _number(base.MOMENTUM) * first + gradient
+        updates += [(first, moved), (weight, weight - rate * moved)]
+    return updates
 
-    def number(value: float) -> Any:
-        return pt.constant(value, dtype="float32")
 
-    def zeros(weight: Any) -> Any:
-        return pytensor.shared(weight.get_value() * 0)
-
-    rate = number(problem.rate)
-    taken = pytensor.shared(number(0.0).data) if problem.optimizer == "adam" else None
-    if taken is not None:
-        updates.append((taken, taken + number(1.0)))
-    for weight, gradient in zip(w.values(), gradients, strict=True):
-        if problem.optimizer == "sgd":
-            updates.append((weight, weight - rate * gradient))
-            continue
-        first = zeros(weight)
-        if problem.optimizer == "momentum":
-            moved = number(base.MOMENTUM) * first + gradient
-            updates += [(first, moved), (weight, weight - rate * moved)]
-            continue
-        small, large = (number(beta) for beta in base.BETAS)
-        second, one = zeros(weight), number(1.0)
+def _adam(rate: Any, pairs: Updates) -> Updates:
+    pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
+    steps, one = pytensor.shared(_number(0.0).data), _number(1.0)
+    small, large = (_number(beta) for beta in base.BETAS)
+    count = steps + one
+    updates: Updates = [(steps, count)]
+    for weight, gradient in pairs:
+        first, second = _zeros(weight), _zeros(weight)
         mean = small * first + (one - small) * gradient
         square = large * second + (one - large) * gradient**2
-        count = updates[0][1]
-        scale = pt.sqrt(square / (one - large**count)) + number(base.EPSILON)
-        updates += [
-            (first, mean),
-            (second, square),
-            (weight, weight - rate * (mean / (one - small**count)) / scale),
-        ]
+        scale = pt.sqrt(square / (one - large**count)) + _number(base.EPSILON)
+        moved = weight - rate * (mean / (one - small**count)) / scale
+        updates += [(first, mean), (second, square), (weight, moved)]
     return updates
+
+
+def _number(value: float) -> Any:
+    return base.library("pytensor.tensor").constant(value, dtype="float32")
+
+
+def _zeros(weight: Any) -> Any:
+    return base.library("pytensor").shared(weight.get_value() * 0)
+
+
+JOBS: dict[str, dict[str, Forward]] = {
+    "rnn": {"scan": _recurrent},
+    "fcn5": {"function": _stack},
+    "ffn": {"function": _stack},
+}

@@ -1,4 +1,4 @@
-"""How many threads a process really has to compute with, asked of its libraries and of the system rather than of the settings."""
+"""How many threads a process really computes with, read from its libraries and from the system."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _OPENBLAS = (
 
 
 def openblas_threads() -> int | None:
-    """Threads of the OpenBLAS that is loaded; None where there is none."""
-    return _ask("openblas", _OPENBLAS)
+    """Threads of the OpenBLAS that is loaded; None without one."""
+    return _read("openblas", _OPENBLAS)
 
 
 def openmp_threads(library: str = "omp") -> int | None:
     """Threads of the OpenMP runtime that is loaded."""
-    return _ask(library, ("omp_get_max_threads",))
+    return _read(library, ("omp_get_max_threads",))
 
 
 def threads_named(start: str) -> int:
-    """Threads of this process whose name begins so; a pool's threads are named for it."""
+    """Threads of this process whose name begins with `start`, the name of their pool."""
     count = 0
     for task in Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ def cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def _ask(word: str, functions: tuple[str, ...]) -> int | None:
+def _read(word: str, functions: tuple[str, ...]) -> int | None:
     for path in _loaded(word):
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
@@ -49,7 +49,7 @@ def _ask(word: str, functions: tuple[str, ...]) -> int | None:
 
 
 def _loaded(word: str) -> list[str]:
-    """Shared libraries of this process with `word` in their file's name."""
+    """Shared libraries of this process with `word` in their file name."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""One thing a framework is asked to do: which job, how it is written there, on what, with which data and optimiser."""
+"""One step for a framework to run: which job in which variant, on what, with which data and optimiser."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from windtunnel.errors import BadRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """`variant` is one of the framework's own variants to write the job (a loop, a module, a scan ...); `data` says whether all examples lie
-    on the device from the start (resident: the paper's shared) or cross to it one batch at a time (streamed: unshared)."""
+    """`variant` names how the framework's file writes the job: a loop, a module, a scan.
+
+    `data` is "resident" where all examples are on the device from the start (the paper's shared data), and
+    "streamed" where each batch is copied to it (unshared).
+    """
 
     framework: str
     variant: str
-    job: Literal["rnn", "fcn5", "ffn"]
+    job: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 1
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Literal["cpu", "gpu"] = "cpu"
     threads: int = 1
     data: Literal["resident", "streamed"] = "resident"
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
@@ -32,5 +35,5 @@ class Task:
 
     @property
     def label(self) -> str:
-        """How the framework and its way are named in tables: torch:loop."""
+        """How tables name the framework and its variant: torch:loop."""
         return f"{self.framework}:{self.variant}"

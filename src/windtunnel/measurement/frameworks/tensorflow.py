@@ -18,12 +18,11 @@ def environment(task: Task) -> dict[str, str]:
     }
 
 
-def refusal(task: Task) -> str | None:
-    return None
-
-
 def set_threads(tf: Any, task: Task) -> None:
-    """Threads inside an op as asked, and one op after the other; both before the first op runs."""
+    """The task's threads inside an op, one op after the other.
+
+    TensorFlow accepts both before its first op only.
+    """
     tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
@@ -40,7 +39,7 @@ def build(problem: Problem, task: Task) -> Built:
 
     def step() -> Any:
         inputs, targets = feed()
-        # A NumPy array would be taken for a constant of the graph, which would be traced anew for every batch.
+        # A NumPy array would become a constant of the graph, which would be traced again for every batch.
         return learn(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
 
     return Built(
@@ -56,20 +55,16 @@ def build(problem: Problem, task: Task) -> Built:
 
 def _learn(tf: Any, problem: Problem, task: Task, w: dict[str, Any]) -> Callable[[Any, Any], Any]:
     names = list(w)
-    forward = (
-        _stack(tf, problem, w)
-        if not problem.is_recurrent
-        else (_scan if task.variant == "scan" else _unrolled)(tf, problem, w)
-    )
+    forward = JOBS[task.job][task.variant](tf, problem, w)
     update = _update(tf, problem, w)
 
     def learn(inputs: Any, targets: Any) -> Any:
         with tf.GradientTape() as tape:
             outputs = forward(inputs)
-            if problem.is_recurrent:
-                loss = tf.reduce_mean(tf.math.squared_difference(outputs, targets))
-            else:
+            if problem.has_classes:
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs))
+            else:
+                loss = tf.reduce_mean(tf.math.squared_difference(outputs, targets))
         gradients = tape.gradient(loss, [w[name] for name in names])
         if problem.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, problem.clip_norm)
@@ -121,31 +116,26 @@ def _stack(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]
 
 
 def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
-    first = (
-        {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
-        if problem.optimizer != "sgd"
-        else {}
-    )
-    second = (
-        {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
-        if problem.optimizer == "adam"
-        else {}
-    )
-    taken = tf.Variable(0.0)
+    def zeros() -> dict[str, Any]:
+        return {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
 
-    def descend(gradients: dict[str, Any]) -> None:
+    first = zeros() if problem.optimizer != "sgd" else {}
+    second = zeros() if problem.optimizer == "adam" else {}
+    steps = tf.Variable(0.0)
+
+    def sgd(gradients: dict[str, Any]) -> None:
         for name, weight in weights.items():
             weight.assign_sub(problem.rate * gradients[name])
 
-    def roll(gradients: dict[str, Any]) -> None:
+    def momentum(gradients: dict[str, Any]) -> None:
         for name, weight in weights.items():
             first[name].assign(base.MOMENTUM * first[name] + gradients[name])
             weight.assign_sub(problem.rate * first[name])
 
-    def adapt(gradients: dict[str, Any]) -> None:
+    def adam(gradients: dict[str, Any]) -> None:
         small, large = base.BETAS
-        taken.assign_add(1.0)
-        one, two = 1 - small**taken, 1 - large**taken
+        steps.assign_add(1.0)
+        one, two = 1 - small**steps, 1 - large**steps
         for name, weight in weights.items():
             first[name].assign(small * first[name] + (1 - small) * gradients[name])
             second[name].assign(large * second[name] + (1 - large) * gradients[name] ** 2)
@@ -153,4 +143,11 @@ def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dic
                 problem.rate * (first[name] / one) / (tf.sqrt(second[name] / two) + base.EPSILON)
             )
 
-    return {"sgd": descend, "momentum": roll, "adam": adapt}[problem.optimizer]
+    return {"sgd": sgd, "momentum": momentum, "adam": adam}[problem.optimizer]
+
+
+JOBS: dict[str, dict[str, Callable[[Any, Problem, dict[str, Any]], Callable[[Any], Any]]]] = {
+    "rnn": {"unrolled": _unrolled, "scan": _scan},
+    "fcn5": {"function": _stack},
+    "ffn": {"function": _stack},
+}

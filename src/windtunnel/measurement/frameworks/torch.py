@@ -1,14 +1,20 @@
-"""PyTorch: a loop over time, its own recurrent module, the loop compiled, and the loop captured as one CUDA graph."""
+"""PyTorch: a loop over time, its own modules, both compiled, and the step captured as one CUDA graph."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
+
+import numpy
 
 from windtunnel.measurement.frameworks import base
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, Problem, TracedStep
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.networks import definitions
+
+Learn = Callable[[Any, Any], Any]
+EXECUTIONS: dict[str, Literal["eager", "compiled", "graph"]] = {"compiled": "compiled", "graph": "graph"}
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -18,11 +24,23 @@ def environment(task: Task) -> dict[str, str]:
 def refusal(task: Task) -> str | None:
     if task.job == "rnn" and task.variant == "module" and task.settings.get("activation", "relu") != "relu":
         return "PyTorch's RNN knows relu and tanh, no sigmoid"
-    if task.variant == "graph" and task.device != "cuda":
+    if task.variant == "graph" and task.device != "gpu":
         return "a CUDA graph needs a GPU"
     if task.variant == "graph" and task.data == "streamed":
-        return "a captured graph reads its batch from one fixed place on the GPU"
+        return "a captured graph reads its batch from a fixed address on the GPU"
     return None
+
+
+def traced(task: Task) -> TracedStep:
+    """The step that a forecast traces for this task: the network's own, in this variant's execution."""
+    settings = {**definitions.named(task.job).held_settings, **task.settings}
+    if task.job == "rnn":
+        settings["variant"] = "module" if task.variant == "module" else "loop"
+    return TracedStep(
+        settings=settings,
+        execution=EXECUTIONS.get(task.variant, "eager"),
+        threads=task.threads if task.device == "cpu" else None,
+    )
 
 
 def build(problem: Problem, task: Task) -> Built:
@@ -31,86 +49,84 @@ def build(problem: Problem, task: Task) -> Built:
         torch.set_num_threads(task.threads)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    model = _model(torch, problem, task).to(task.device)
+    model = JOBS[task.job][task.variant](torch, problem).to(base.platform(task.device))
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = _optimizer(torch, problem, task, parameters)
     network = torch.compile(model) if task.variant == "compiled" else model
-    loss_of = torch.nn.functional.mse_loss if problem.is_recurrent else torch.nn.functional.cross_entropy
 
     def learn(inputs: Any, targets: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(network(inputs), targets)
+        loss = _loss(torch, problem, network(inputs), targets)
         loss.backward()
         if problem.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters, problem.clip_norm)
         optimizer.step()
         return loss.detach()
 
-    cuda = task.device == "cuda"
+    on_gpu = task.device == "gpu"
     return Built(
         step=_step(torch, problem, task, learn, optimizer),
         number=float,
-        sync=torch.cuda.synchronize if cuda else (lambda: None),
+        sync=torch.cuda.synchronize if on_gpu else (lambda: None),
         parameters=sum(p.numel() for p in parameters),
         dtype=",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         versions={"torch": torch.__version__},
         threads=torch.get_num_threads,
         compiles=task.variant == "compiled",
-        peak=functools.partial(_peak, torch) if cuda else None,
-        device_name=torch.cuda.get_device_name(0) if cuda else "",
-        facts={"cuda": torch.version.cuda} if cuda else {},
+        peak=functools.partial(base.torch_peak, torch) if on_gpu else None,
+        device_name=torch.cuda.get_device_name(0) if on_gpu else "",
+        facts={"cuda": torch.version.cuda} if on_gpu else {},
     )
 
 
-def _step(
-    torch: Any, problem: Problem, task: Task, learn: Callable[[Any, Any], Any], optimizer: Any
-) -> Callable[[], Any]:
+def _loss(torch: Any, problem: Problem, outputs: Any, targets: Any) -> Any:
+    if not problem.has_classes:
+        return torch.nn.functional.mse_loss(outputs, targets)
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _step(torch: Any, problem: Problem, task: Task, learn: Learn, optimizer: Any) -> Callable[[], Any]:
     streamed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
+    device = base.platform(task.device)
     if task.data == "streamed":
 
         def stream() -> Any:
             inputs, targets = streamed()
-            return learn(torch.from_numpy(inputs).to(task.device), torch.from_numpy(targets).to(task.device))
+            return learn(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device))
 
         return stream
     resident = base.Feed(
-        [
-            (torch.tensor(x, device=task.device), torch.tensor(y, device=task.device))
-            for x, y in streamed.batches
-        ]
+        [(torch.tensor(x, device=device), torch.tensor(y, device=device)) for x, y in streamed.batches]
     )
     if task.variant == "graph":
         return _capture(torch, resident, learn, optimizer)
     return lambda: learn(*resident())
 
 
-def _capture(
-    torch: Any, feed: base.Feed, learn: Callable[[Any, Any], Any], optimizer: Any
-) -> Callable[[], Any]:
-    """The whole step as one CUDA graph, which finds its batch in a fixed place; what the runs that warm it up learn is undone."""
+def _capture(torch: Any, feed: base.Feed, learn: Learn, optimizer: Any) -> Callable[[], Any]:
+    """The step as one CUDA graph that reads its batch from a fixed address. The warm-up steps are undone."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
-    place = [tensor.clone() for tensor in feed.batches[0]]
+    fixed = [tensor.clone() for tensor in feed.batches[0]]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            learn(*place)
+            learn(*fixed)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        loss = learn(*place)
+        loss = learn(*fixed)
     with torch.no_grad():
         for parameter, value in zip(parameters, before, strict=True):
             parameter.copy_(value)
-        for tensor in (
-            v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)
-        ):
-            tensor.zero_()
+        for state in optimizer.state.values():
+            for tensor in filter(torch.is_tensor, state.values()):
+                tensor.zero_()
 
     def step() -> Any:
-        for there, batch in zip(place, feed(), strict=True):
-            there.copy_(batch)
+        for tensor, batch in zip(fixed, feed(), strict=True):
+            tensor.copy_(batch)
         graph.replay()
         return loss
 
@@ -131,17 +147,11 @@ def _optimizer(torch: Any, problem: Problem, task: Task, parameters: list[Any]) 
     )
 
 
-def _model(torch: Any, problem: Problem, task: Task) -> Any:
-    if not problem.is_recurrent:
-        return _stack(torch, problem)
-    return _module(torch, problem) if task.variant == "module" else _loop(torch, problem)
-
-
 def _loop(torch: Any, problem: Problem) -> Any:
     activation = torch.relu if problem.activation == "relu" else torch.sigmoid
 
     class Loop(torch.nn.Module):  # type: ignore[misc]
-        """One Python loop over time, the way the equations read."""
+        """One Python loop over time, as the equations read."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -160,7 +170,7 @@ def _loop(torch: Any, problem: Problem) -> Any:
 
 
 def _module(torch: Any, problem: Problem) -> Any:
-    """nn.RNN has a second bias, which adds to the first: it is held at zero, so that as many parameters learn as elsewhere."""
+    """nn.RNN has a second bias. It stays at zero, so that as many parameters learn as in other variants."""
     w = problem.weights
 
     class Module(torch.nn.Module):  # type: ignore[misc]
@@ -174,13 +184,8 @@ def _module(torch: Any, problem: Problem) -> Any:
             return self.readout(states)
 
     model = Module()
-    with torch.no_grad():
-        model.recurrent.weight_ih_l0.copy_(torch.tensor(w["w_in"].T))
-        model.recurrent.weight_hh_l0.copy_(torch.tensor(w["w_rec"].T))
-        model.recurrent.bias_ih_l0.copy_(torch.tensor(w["b_rec"]))
-        model.recurrent.bias_hh_l0.zero_()
-        model.readout.weight.copy_(torch.tensor(w["w_out"].T))
-        model.readout.bias.copy_(torch.tensor(w["b_out"]))
+    second_bias = numpy.zeros_like(w["b_rec"])
+    _copy(torch, model, [w["w_in"].T, w["w_rec"].T, w["b_rec"], second_bias, w["w_out"].T, w["b_out"]])
     model.recurrent.bias_hh_l0.requires_grad_(False)
     return model
 
@@ -188,17 +193,45 @@ def _module(torch: Any, problem: Problem) -> Any:
 def _stack(torch: Any, problem: Problem) -> Any:
     activation = torch.nn.ReLU if problem.activation == "relu" else torch.nn.Sigmoid
     parts: list[Any] = []
-    for matrix, bias in problem.layers():
-        layer = torch.nn.Linear(*problem.weights[matrix].shape)
-        with torch.no_grad():
-            layer.weight.copy_(torch.tensor(problem.weights[matrix].T))
-            layer.bias.copy_(torch.tensor(problem.weights[bias]))
-        parts += [layer, activation()]
-    return torch.nn.Sequential(*parts[:-1])
+    for matrix, _ in problem.layers():
+        parts += [torch.nn.Linear(*problem.weights[matrix].shape), activation()]
+    return _copy(torch, torch.nn.Sequential(*parts[:-1]), [value.T for value in problem.weights.values()])
 
 
-def _peak(torch: Any) -> dict[str, float]:
-    return {
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-    }
+def _lstm(torch: Any, problem: Problem) -> Any:
+    """The network that is predicted and measured as `lstm`."""
+
+    class Scores(base.library("windtunnel.networks.lstm").CharacterLSTM):  # type: ignore[misc]
+        def forward(self, text: Any) -> Any:
+            return super().forward(text)[0]
+
+    characters, *others = problem.weights.values()
+    return _copy(torch, Scores(problem.settings), [characters, *(value.T for value in others)])
+
+
+def _resnet18(torch: Any, problem: Problem) -> Any:
+    """The network that is predicted and measured as `resnet18`. Its kernels are (out, in, height, width)."""
+    model = base.library("windtunnel.networks.resnet18").network(problem.settings)
+    return _copy(
+        torch,
+        model,
+        [numpy.moveaxis(v, (-1, -2), (0, 1)) if v.ndim > 1 else v for v in problem.weights.values()],
+    )
+
+
+def _copy(torch: Any, model: Any, values: list[base.Array]) -> Any:
+    """The model with these weights, which are in the order of its parameters."""
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            assert tuple(parameter.shape) == value.shape
+            parameter.copy_(torch.tensor(value))
+    return model
+
+
+JOBS: dict[str, dict[str, Callable[[Any, Problem], Any]]] = {
+    "rnn": {"loop": _loop, "module": _module, "compiled": _loop, "graph": _loop},
+    "fcn5": {"module": _stack, "compiled": _stack, "graph": _stack},
+    "ffn": {"module": _stack, "compiled": _stack, "graph": _stack},
+    "lstm": {"module": _lstm},
+    "resnet18": {"module": _resnet18, "compiled": _resnet18},
+}

@@ -1,4 +1,4 @@
-"""Two sides over a range of sizes: their times, the places where one overtakes the other, and how that reads."""
+"""Two sides over a range of sizes: their times, where one overtakes the other, and the words for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Origin = Literal["measured", "forecast"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class StepTiming:
     """Seconds of one step with an interval."""
 
     seconds: float
@@ -27,12 +27,12 @@ class Point:
     """Both sides at one value; a side that failed is named in `errors` and has no timing."""
 
     value: int
-    timings: Mapping[str, Timing] = field(default_factory=dict)
+    timings: Mapping[str, StepTiming] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     origin: Origin = "forecast"
 
     def ratio(self, between: tuple[str, str]) -> tuple[float, float, float] | None:
-        """Seconds of the first over those of the second, with the interval that theirs allow."""
+        """Seconds of the first over those of the second, with the interval that follows from theirs."""
         if any(side not in self.timings for side in between):
             return None
         a, b = (self.timings[side] for side in between)
@@ -42,14 +42,14 @@ class Point:
         return math.exp(middle), math.exp(middle - down), math.exp(middle + up)
 
     def sign(self, between: tuple[str, str]) -> int | None:
-        """-1 where the first is surely faster, 1 where the second is, 0 where it cannot be told; None where a side failed."""
-        found = self.ratio(between)
-        return None if found is None else (1 if found[1] > 1 else -1 if found[2] < 1 else 0)
+        """-1 where the first is clearly faster, 1 where the second is, 0 for neither; None on failure."""
+        ratio = self.ratio(between)
+        return None if ratio is None else (1 if ratio[1] > 1 else -1 if ratio[2] < 1 else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """`faster` takes over at `at`; the true place lies between `low` and `high`."""
+    """`faster` takes over at `at`; the true value lies between `low` and `high`."""
 
     at: float
     low: float
@@ -59,7 +59,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
-    """What was found. `forecast_at` is what the forecast alone says; None where it sees no crossing, or cannot be made."""
+    """The crossings in a range. `forecast_at` is the crossing by forecast alone, None where there is none."""
 
     job: str
     over: str
@@ -74,7 +74,7 @@ class Crossover:
 
     @property
     def at(self) -> float | None:
-        """The place, where there is just one."""
+        """The crossing, where there is exactly one."""
         return self.crossings[0].at if len(self.crossings) == 1 else None
 
     def plain(self) -> dict[str, Any]:
@@ -85,33 +85,34 @@ class Crossover:
     def sentence(self) -> str:
         one, other = self.between
         if not self.crossings:
-            return self._never()
-        told = [
+            return self._no_crossing()
+        parts = [
             f"{c.faster} overtakes at {self.over} = {_whole(c.at)} ({_whole(c.low)} to {_whole(c.high)})"
             for c in self.crossings
         ]
-        more = f", {len(told)} crossings" if len(told) > 1 else ""
-        return f"{one} or {other} for {self.job}{more}: {'; then '.join(told)}."
+        count = f", {len(parts)} crossings" if len(parts) > 1 else ""
+        return f"{one} or {other} for {self.job}{count}: {'; then '.join(parts)}."
 
-    def _never(self) -> str:
+    def _no_crossing(self) -> str:
         one, other = self.between
-        judged = self._judged()
-        ratios = [(found[0], p.value) for p in judged if (found := p.ratio(self.between))]
+        points = self._compared_points()
+        ratios = [(ratio[0], p.value) for p in points if (ratio := p.ratio(self.between))]
         if not ratios:
             return f"{one} or {other} for {self.job}: nothing could be compared."
-        signs = {p.sign(self.between) for p in judged if p.origin == "measured"} - {None, 0}
-        if any(p.origin == "measured" for p in judged) and not signs:
-            return f"{one} and {other} cannot be told apart from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}."
+        whole = f"from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}"
+        measured = [p for p in points if p.origin == "measured"]
+        signs = {p.sign(self.between) for p in measured} - {None, 0}
+        if measured and not signs:
+            return f"{one} and {other} show no clear difference {whole}."
         ahead = 1 if (1 in signs if signs else ratios[0][0] > 1) else -1
         gains = sorted((ratio**ahead, value) for ratio, value in ratios)
-        unsure = [f"{p.value:,}" for p in judged if p.origin == "measured" and p.sign(self.between) == 0]
-        doubt = f" It cannot be told at {', '.join(unsure)}." if unsure else ""
-        return (
-            f"{other if ahead == 1 else one} is faster from {self.over} = {ratios[0][1]:,} to {ratios[-1][1]:,}: "
-            f"{units.digits(gains[0][0])} times at {gains[0][1]:,}, {units.digits(gains[-1][0])} times at {gains[-1][1]:,}. They do not cross.{doubt}"
-        )
+        least, most = (f"{units.digits(gain)} times at {value:,}" for gain, value in (gains[0], gains[-1]))
+        unclear = ", ".join(f"{p.value:,}" for p in measured if p.sign(self.between) == 0)
+        doubt = f" There is no clear difference at {unclear}." if unclear else ""
+        faster = other if ahead == 1 else one
+        return f"{faster} is faster {whole}: {least}, {most}. They do not cross.{doubt}"
 
-    def _judged(self) -> list[Point]:
+    def _compared_points(self) -> list[Point]:
         """Measured points where there are any, else forecasts."""
         measured = [p for p in self.points if p.origin == "measured"]
         return measured if any(p.sign(self.between) is not None for p in measured) else list(self.points)
@@ -121,7 +122,7 @@ class Crossover:
 
     def lines(self) -> list[str]:
         one, other = self.between
-        sides = "; ".join(f"{side}: {told}" for side, told in self.origins.items())
+        sides = "; ".join(f"{side}: {origin}" for side, origin in self.origins.items())
         lines = [self.sentence(), f"  {sides}"]
         if self.forecast_at is not None and any(p.origin == "measured" for p in self.points):
             lines.append(f"  by forecast alone: {self.over} = {_whole(self.forecast_at)}")
@@ -134,13 +135,13 @@ class Crossover:
         for side in self.between:
             timing = point.timings.get(side)
             cells.append(f"{units.show(timing.seconds, 's')} {timing.origin}" if timing else "failed")
-        found = point.ratio(self.between)
-        ratio = (
-            f"{units.digits(found[0])} ({units.digits(found[1])} to {units.digits(found[2])})"
-            if found
-            else "; ".join(point.errors.values()).splitlines()[0]
-        )
-        return f"  {point.value:>8,}  {cells[0]:>20}  {cells[1]:>20}  {ratio}"
+        ratio = point.ratio(self.between)
+        if ratio:
+            middle, low, high = map(units.digits, ratio)
+            last = f"{middle} ({low} to {high})"
+        else:
+            last = "; ".join(point.errors.values()).splitlines()[0]
+        return f"  {point.value:>8,}  {cells[0]:>20}  {cells[1]:>20}  {last}"
 
 
 def _whole(value: float) -> str:

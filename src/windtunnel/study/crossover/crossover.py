@@ -1,7 +1,7 @@
-"""Where one device, or one framework, overtakes another: first by forecast, then by a few measurements near the place.
+"""Where one device or framework overtakes another: first by forecast, then by a few measurements near there.
 
-`find` knows neither clocks nor frameworks: it asks two functions for seconds. A side that cannot be measured here is forecast, and said
-to be.
+`find` knows neither clocks nor frameworks: it calls two functions for seconds. A side that cannot be measured
+here is forecast, and marked so.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import math
 from collections.abc import Callable, Mapping
 
 from windtunnel.errors import BadInput, Unavailable, WindtunnelError
-from windtunnel.study.crossover.crossing import Crossing, Crossover, Point, Timing
+from windtunnel.study.crossover.crossing import Crossing, Crossover, Point, StepTiming
 
-Ask = Callable[[str, int], Timing]
-Again = Callable[[str, int, int], Timing]
+ForecastSide = Callable[[str, int], StepTiming]
+MeasureSide = Callable[[str, int, int], StepTiming]
 GRID = 7
-_CLOSE = 1.05  # a bracket this narrow is found by forecast
-_NEAR = 1.2  # a bracket this narrow is found by measurement
-_MOST = 14  # places that are measured at most
-_AGAIN = 3  # times a place is measured at most, while it cannot be told who is faster there
+_NARROW_FORECAST = 1.05  # a bracket this narrow needs no further forecast
+_NARROW = 1.2  # a bracket this narrow needs no further measurement
+_MOST_VALUES = 14  # values of the setting that are measured
+_MOST_REPEATS = 3  # measurements of one value while neither side is clearly faster
 
 
 def find(
@@ -27,27 +27,19 @@ def find(
     over: tuple[str, int, int],
     between: tuple[str, str],
     *,
-    forecast: Ask,
-    measure: Again | None = None,
-    spent: Callable[[], bool] = lambda: False,
+    forecast: ForecastSide,
+    measure: MeasureSide | None = None,
+    is_time_up: Callable[[], bool] = lambda: False,
 ) -> Crossover:
-    """The place in `over` (name, low, high) where one of `between` overtakes the other.
+    """The value in `over` (name, low, high) where one of `between` overtakes the other.
 
-    `forecast(side, value)` and `measure(side, value, again)` give timings, or raise an error of ours; Unavailable means that a side
-    cannot be forecast, or measured here, at all. `again` counts how often a place was measured before. `spent` says that time is up.
+    `forecast(side, value)` and `measure(side, value, again)` return timings, or raise an error of ours;
+    Unavailable means that a side cannot be forecast, or measured here, at all. `again` counts earlier
+    measurements of the value.
     """
+    _check(over, between)
     name, low, high = over
-    if not (0 < low < high):
-        raise BadInput(
-            f"{name} must go from a number above 0 to a larger one, not from {low} to {high}.",
-            hint=f"For example {name}=10..5000",
-        )
-    if between[0] == between[1]:
-        raise BadInput(
-            f"{between[0]} cannot overtake itself.",
-            hint="Name two devices or frameworks, for example --between cpu,cuda",
-        )
-    search = _Search(low, high, between, forecast, measure, spent)
+    search = _Search(low, high, between, forecast, measure, is_time_up)
     search.by_forecast()
     expected = search.crossings()
     if measure is not None:
@@ -67,42 +59,57 @@ def find(
     )
 
 
+def _check(over: tuple[str, int, int], between: tuple[str, str]) -> None:
+    name, low, high = over
+    if not (0 < low < high):
+        raise BadInput(
+            f"{name} must go from a number above 0 to a larger one, not from {low} to {high}.",
+            hint=f"For example {name}=10..5000",
+        )
+    if between[0] == between[1]:
+        raise BadInput(
+            f"{between[0]} cannot overtake itself.",
+            hint="Name two devices or frameworks, for example --between cpu,cuda",
+        )
+
+
 class _Search:
-    """The points so far, and which to ask for next."""
+    """The points so far, and the choice of the next one."""
 
     def __init__(
         self,
         low: int,
         high: int,
         between: tuple[str, str],
-        forecast: Ask,
-        measure: Again | None,
-        spent: Callable[[], bool],
+        forecast: ForecastSide,
+        measure: MeasureSide | None,
+        is_time_up: Callable[[], bool],
     ) -> None:
         self.low, self.high, self.between = low, high, between
-        self.forecast, self.measure, self.spent = forecast, measure, spent
+        self.forecast, self.measure, self.is_time_up = forecast, measure, is_time_up
         self.forecasts: dict[int, Point] = {}
         self.measured: dict[int, Point] = {}
         self.counts: dict[int, int] = {}
         self.absent: dict[str, str] = {}  # sides that cannot be measured here, and why
-        self.unforeseen = ""  # why a side cannot be forecast at all
+        self.no_forecast = ""  # why a side cannot be forecast at all
         self.cautions: list[str] = []
 
-    # By forecast: a coarse grid sees several crossings, bisection narrows each.
+    # By forecast: a coarse grid finds several crossings, bisection narrows each.
 
     def by_forecast(self) -> None:
         for value in _grid(self.low, self.high, GRID):
             self._forecast(value)
-            if self.unforeseen:
-                self._caution(f"no forecast: {self.unforeseen}")
+            if self.no_forecast:
+                self._caution(f"no forecast: {self.no_forecast}")
                 self.forecasts.clear()
                 return
-        for a, b in self._brackets(self.forecasts, told=True):
-            while b / a > _CLOSE and b - a > 1:
+        for a, b in self._brackets(self.forecasts, by_number=True):
+            while b / a > _NARROW_FORECAST and b - a > 1:
                 middle = _middle(a, b)
-                if not self._forecast(middle).timings or (side := self._told(self.forecasts[middle])) is None:
+                side = self._faster(self._forecast(middle))
+                if side is None:
                     break
-                a, b = (middle, b) if side == self._told(self.forecasts[a]) else (a, middle)
+                a, b = (middle, b) if side == self._faster(self.forecasts[a]) else (a, middle)
 
     def _forecast(self, value: int) -> Point:
         timings, errors = {}, {}
@@ -110,7 +117,7 @@ class _Search:
             try:
                 timings[side] = self.forecast(side, value)
             except Unavailable as error:
-                self.unforeseen = error.message
+                self.no_forecast = error.message
                 break
             except WindtunnelError as error:
                 errors[side] = error.message
@@ -124,19 +131,20 @@ class _Search:
             start = min(self.high, max(self.low, round(crossing.at)))
             self._measure(start)
             self._bracket(start, crossing)
-        if not self._brackets(
-            self.measured
-        ):  # the forecast was wrong, or saw nothing: look over the whole range
+        if not self._brackets(self.measured):
+            # The forecast was wrong, or had no crossing: search the whole range.
             for value in (self.low, self.high, *_grid(self.low, self.high, 5)):
                 self._measure(value)
         self._bisect()
         self._settle()
-        if self.spent():
-            self._caution("time was up before the place was as narrow as it could be")
+        if self.is_time_up():
+            self._caution("the time limit came before the interval was as narrow as it could be")
 
     def _bracket(self, start: int, crossing: Crossing) -> None:
-        """Away from the start, by twice as much each time, to where the other side wins. Where the start cannot tell: out to where the
-        forecast is sure."""
+        """Step away from the start, twice as far each time, to a value where the other side wins.
+
+        Where neither side wins at the start, measure the ends of the forecast's interval.
+        """
         sign = self._sign(start)
         if not sign:
             self._measure(round(crossing.high))
@@ -153,28 +161,27 @@ class _Search:
 
     def _rising(self, start: int) -> int:
         """1 where the second side gains with larger values near the start, by forecast."""
-        around = sorted(self.forecasts.values(), key=lambda p: abs(math.log(p.value / start)))[:6]
-        told = [(p.value, found[0]) for p in around if (found := p.ratio(self.between))]
-        if len(told) < 2:
+        nearest = sorted(self.forecasts.values(), key=lambda p: abs(math.log(p.value / start)))[:6]
+        ratios = [(p.value, ratio[0]) for p in nearest if (ratio := p.ratio(self.between))]
+        if len(ratios) < 2:
             return 1
-        first, last = min(told), max(told)
+        first, last = min(ratios), max(ratios)
         return 1 if last[1] >= first[1] else -1
 
     def _bisect(self) -> None:
         for a, b in self._brackets(self.measured):
-            while b / a > _NEAR and b - a > 1 and not self._stop():
+            while b / a > _NARROW and b - a > 1 and not self._stop():
                 middle, sign = self._try_inside(a, b)
                 if not sign:
-                    if sign == 0 and middle / a > math.sqrt(
-                        _NEAR
-                    ):  # the place is met; how near to it can it still be told?
+                    if sign == 0 and middle / a > math.sqrt(_NARROW):
+                        # The crossing is near: measure on both sides to narrow the interval.
                         self._try_inside(a, middle)
                         self._try_inside(middle, b)
                     break
                 a, b = (middle, b) if sign == self._sign(a) else (a, middle)
 
     def _try_inside(self, a: int, b: int) -> tuple[int, int | None]:
-        """The middle of a bracket and who is faster there; a place beside it where that one fails."""
+        """The middle of a bracket, or a value beside it where the middle fails, and which side is faster."""
         middle = _middle(a, b)
         for value in (middle, _middle(a, middle), _middle(middle, b)):
             if a < value < b and not self._stop():
@@ -184,102 +191,99 @@ class _Search:
         return middle, None
 
     def _settle(self) -> None:
-        """Measure again where it cannot be told who is faster, and where a point contradicts both its neighbours."""
+        """Measure again where neither side is clearly faster, or a value contradicts the ones beside it."""
         for value in list(self.measured):
-            most = 1 if self.absent else _AGAIN  # a forecast does not get better by asking again
+            most = 1 if self.absent else _MOST_REPEATS  # repeating a forecast does not improve it
             while (
-                not self.spent()
+                not self.is_time_up()
                 and self.counts[value] < most
                 and (self._sign(value) == 0 or self._contradicts(value))
             ):
                 self._measure(value, once_more=True)
 
     def _contradicts(self, value: int) -> bool:
-        told = sorted(v for v in self.measured if self._sign(v))
-        if value not in told:
+        clear = sorted(v for v in self.measured if self._sign(v))
+        if value not in clear:
             return False
-        place = told.index(value)
-        around = [self._sign(told[i]) for i in (place - 1, place + 1) if 0 <= i < len(told)]
-        return len(around) == 2 and all(sign != self._sign(value) for sign in around)
+        place = clear.index(value)
+        beside = [self._sign(clear[i]) for i in (place - 1, place + 1) if 0 <= i < len(clear)]
+        return len(beside) == 2 and all(sign != self._sign(value) for sign in beside)
 
     def _stop(self) -> bool:
-        return len(self.measured) >= _MOST or self.spent()
+        return len(self.measured) >= _MOST_VALUES or self.is_time_up()
 
     def _measure(self, value: int, once_more: bool = False) -> None:
-        if (value in self.measured and not once_more) or (self.spent() and len(self.measured) >= 2):
+        if (value in self.measured and not once_more) or (self.is_time_up() and len(self.measured) >= 2):
             return
         again = self.counts.get(value, 0)
-        timings: dict[str, Timing] = {}
+        timings: dict[str, StepTiming] = {}
         errors: dict[str, str] = {}
         for side in self.between:
-            self._ask(side, value, again, timings, errors)
+            try:
+                timings[side] = self._time(side, value, again)
+            except WindtunnelError as error:
+                errors[side] = error.message
         if len(self.absent) == 2:
             return
         self.counts[value] = again + 1
         earlier = self.measured.get(value)
         if earlier is not None and not errors:
-            timings = {side: _together(earlier.timings.get(side), timings[side]) for side in self.between}
+            timings = {side: _combine(earlier.timings.get(side), timings[side]) for side in self.between}
         self.measured[value] = Point(value=value, timings=timings, errors=errors, origin="measured")
-        for side, error in errors.items():
-            self._caution(f"{side} failed at {value:,}: {error.splitlines()[0]}")
+        for side, message in errors.items():
+            self._caution(f"{side} failed at {value:,}: {message.splitlines()[0]}")
 
-    def _ask(
-        self, side: str, value: int, again: int, timings: dict[str, Timing], errors: dict[str, str]
-    ) -> None:
-        """Measured where it can be, else forecast."""
+    def _time(self, side: str, value: int, again: int) -> StepTiming:
+        """Measured where possible, else forecast."""
         assert self.measure is not None
-        try:
-            if side not in self.absent:
-                timings[side] = self.measure(side, value, again)
-                return
-        except Unavailable as error:
-            self.absent[side] = error.message
-        except WindtunnelError as error:
-            errors[side] = error.message
-            return
-        try:
-            timings[side] = self.forecast(side, value)
-        except WindtunnelError as error:
-            errors[side] = error.message
+        if side not in self.absent:
+            try:
+                return self.measure(side, value, again)
+            except Unavailable as error:
+                self.absent[side] = error.message
+        return self.forecast(side, value)
 
-    # What the points say.
+    # What follows from the points.
 
     def _sign(self, value: int) -> int | None:
         return self.measured[value].sign(self.between) if value in self.measured else None
 
-    def _told(self, point: Point) -> int | None:
-        """Who is faster by the numbers alone: a forecast's interval is about its truth, not about where its two curves cross."""
-        found = point.ratio(self.between)
-        return None if found is None else (1 if found[0] > 1 else -1)
+    def _faster(self, point: Point) -> int | None:
+        """Which side is faster by the numbers alone.
 
-    def _brackets(self, points: Mapping[int, Point], told: bool = False) -> list[tuple[int, int]]:
-        """Neighbours between which the faster side changes; places that cannot tell lie inside a bracket."""
+        The interval of a forecast is about its own error, not about where its two curves cross.
+        """
+        ratio = point.ratio(self.between)
+        return None if ratio is None else (1 if ratio[0] > 1 else -1)
+
+    def _brackets(self, points: Mapping[int, Point], by_number: bool = False) -> list[tuple[int, int]]:
+        """Pairs of values between which the faster side changes; values with no clear winner lie inside."""
         signs = [
-            (value, self._told(points[value]) if told else points[value].sign(self.between))
+            (value, self._faster(points[value]) if by_number else points[value].sign(self.between))
             for value in sorted(points)
         ]
         sure = [(value, sign) for value, sign in signs if sign]
         return [(a, b) for (a, one), (b, other) in itertools.pairwise(sure) if one != other]
 
     def crossings(self) -> list[Crossing]:
-        """By measurement where it tells; by forecast where there is none, or it covers too little."""
+        """By measurement; by forecast where nothing was measured, or too little of the range."""
         if not any(p.sign(self.between) is not None for p in self.measured.values()):
-            return self._crossings_of(self.forecasts, self._brackets(self.forecasts, told=True))
-        found = self._crossings_of(self.measured, self._brackets_to_the_ends())
-        if found or {self.low, self.high} <= self.measured.keys():
-            return found
-        expected = self._crossings_of(self.forecasts, self._brackets(self.forecasts, told=True))
+            return self._crossings_of(self.forecasts, self._brackets(self.forecasts, by_number=True))
+        measured = self._crossings_of(self.measured, self._brackets_to_the_ends())
+        if measured or {self.low, self.high} <= self.measured.keys():
+            return measured
+        expected = self._crossings_of(self.forecasts, self._brackets(self.forecasts, by_number=True))
         if expected:
-            self._caution("too few places were measured to tell; the crossing is by forecast")
+            self._caution("too few values were measured; the crossing is by forecast")
         return expected
 
     def _crossings_of(self, points: Mapping[int, Point], brackets: list[tuple[int, int]]) -> list[Crossing]:
-        found = []
+        crossings = []
         for a, b in brackets:
             inside = [v for v in sorted(points) if a <= v <= b and points[v].ratio(self.between) is not None]
-            faster = self.between[1] if self._told(points[b]) == 1 else self.between[0]
+            faster = self.between[1] if self._faster(points[b]) == 1 else self.between[0]
             low, high = self._reach(a, b) if points is self.forecasts else (float(a), float(b))
-            found.append(
+            crossings.append(
                 Crossing(
                     at=_interpolate([(v, self._log(points[v])) for v in inside]),
                     low=low,
@@ -287,34 +291,37 @@ class _Search:
                     faster=faster,
                 )
             )
-        return found
+        return crossings
 
     def _brackets_to_the_ends(self) -> list[tuple[int, int]]:
-        """As brackets, but an outermost place that cannot tell counts by its number alone: its crossing reaches to the end then."""
-        seen = [v for v in sorted(self.measured) if self._sign(v) is not None]
-        sure = [v for v in seen if self._sign(v)]
-        edges = {v for v in (seen[0], seen[-1]) if v not in sure} if seen else set()
-        signs = [(v, self._told(self.measured[v])) for v in sorted({*sure, *edges})]
+        """As brackets, but the first and last value count by their numbers where they have no clear winner.
+
+        The interval of a crossing then reaches to the end of the range.
+        """
+        compared = [v for v in sorted(self.measured) if self._sign(v) is not None]
+        sure = [v for v in compared if self._sign(v)]
+        edges = {v for v in (compared[0], compared[-1]) if v not in sure} if compared else set()
+        signs = [(v, self._faster(self.measured[v])) for v in sorted({*sure, *edges})]
         return [(a, b) for (a, one), (b, other) in itertools.pairwise(signs) if one != other]
 
     def _reach(self, a: int, b: int) -> tuple[float, float]:
-        """By forecast: out to the next places where even the forecasts' intervals agree on who is faster."""
+        """By forecast: out to the next values where the intervals, too, show which side is faster."""
         below = [
             v
             for v, p in self.forecasts.items()
-            if v <= a and p.sign(self.between) == self._told(self.forecasts[a])
+            if v <= a and p.sign(self.between) == self._faster(self.forecasts[a])
         ]
         above = [
             v
             for v, p in self.forecasts.items()
-            if v >= b and p.sign(self.between) == self._told(self.forecasts[b])
+            if v >= b and p.sign(self.between) == self._faster(self.forecasts[b])
         ]
         return float(max(below, default=self.low)), float(min(above, default=self.high))
 
     def _log(self, point: Point) -> float:
-        found = point.ratio(self.between)
-        assert found is not None
-        return math.log(found[0])
+        ratio = point.ratio(self.between)
+        assert ratio is not None
+        return math.log(ratio[0])
 
     def table(self) -> tuple[Point, ...]:
         return tuple(
@@ -322,23 +329,20 @@ class _Search:
         )
 
     def origins(self) -> dict[str, str]:
-        told = {}
+        origins = {}
         for side in self.between:
-            seen = {p.timings[side].origin for p in self.measured.values() if side in p.timings}
-            told[side] = (
-                "measured"
-                if "measured" in seen
-                else ("forecast" + (f", not measured: {self.absent[side]}" if side in self.absent else ""))
-            )
-        return told
+            kinds = {p.timings[side].origin for p in self.measured.values() if side in p.timings}
+            reason = f", not measured: {self.absent[side]}" if side in self.absent else ""
+            origins[side] = "measured" if "measured" in kinds else f"forecast{reason}"
+        return origins
 
     def _caution(self, text: str) -> None:
         if text not in self.cautions:
             self.cautions.append(text)
 
 
-def _together(earlier: Timing | None, later: Timing) -> Timing:
-    """Two measurements of the same as one: the middle of both, and an interval that their disagreement widens."""
+def _combine(earlier: StepTiming | None, later: StepTiming) -> StepTiming:
+    """Two measurements of one value: the middle of both, and an interval that their difference widens."""
     if earlier is None:
         return later
     seconds = math.sqrt(earlier.seconds * later.seconds)
@@ -353,7 +357,7 @@ def _together(earlier: Timing | None, later: Timing) -> Timing:
         math.log(earlier.seconds / earlier.low_seconds) / 2,
         math.log(later.seconds / later.low_seconds) / 2,
     )
-    return Timing(
+    return StepTiming(
         seconds=seconds,
         low_seconds=seconds * math.exp(-down),
         high_seconds=seconds * math.exp(up),
@@ -362,14 +366,14 @@ def _together(earlier: Timing | None, later: Timing) -> Timing:
 
 
 def _interpolate(points: list[tuple[int, float]]) -> float:
-    """Where the logarithm of the ratio goes through zero, on straight lines between the points in logarithms."""
+    """The zero of the logarithm of the ratio, on straight lines between the points in logarithms."""
     (x0, y0), (x1, y1) = next(pair for pair in itertools.pairwise(points) if pair[0][1] * pair[1][1] <= 0)
     share = y0 / (y0 - y1) if y0 != y1 else 0.5
     return math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
 
 
 def _grid(low: int, high: int, count: int) -> list[int]:
-    """Whole numbers at equal steps of their logarithm, both ends among them."""
+    """Whole numbers at equal steps of their logarithm, both ends included."""
     step = math.log(high / low) / (count - 1)
     return sorted({min(high, max(low, round(low * math.exp(i * step)))) for i in range(count)})
 

@@ -1,7 +1,7 @@
-"""The two sides of a crossover: a device of this machine, a machine of the catalogue, or a framework; how each is forecast and measured.
+"""The two sides of a crossover: this machine's CPU or GPU, a machine of the catalogue, or a framework.
 
-`cpu` and `cuda` are this machine's; without a GPU here, `cuda` is forecast on a stand-in of the catalogue. `framework:variant` runs on this
-machine's CPU, `framework:variant@cuda` on its GPU.
+`cpu` and `cuda` are devices of this machine. Without a GPU here, `cuda` is forecast on one of the catalogue.
+`framework:variant` runs on this machine's CPU, `framework:variant@cuda` on its GPU.
 """
 
 from __future__ import annotations
@@ -10,29 +10,40 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from windtunnel.errors import BadInput, Unavailable, UnknownName, nearest
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.machine import names as machine_names
+from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol, interval
 from windtunnel.measurement.store import Store
 from windtunnel.strategy import Strategy
-from windtunnel.study.crossover.crossing import Timing
-from windtunnel.study.run.forecasts import timing_of
+from windtunnel.study.crossover.crossing import StepTiming
+from windtunnel.study.run.forecasts import ABSENT_GPU, timing_of
 from windtunnel.study.statistics.summary import steady
 from windtunnel.study.statistics.windows import part
 
-STAND_IN = "h200"
-_JOBS = ("rnn", "fcn5", "ffn")
-_OF_THIS_MACHINE = ("cpu", "here", "cuda", "gpu")
+if TYPE_CHECKING:
+    from windtunnel.measurement.frameworks.base import TracedStep
+
+_DEVICES: dict[str, Literal["cpu", "gpu"]] = {"": "cpu", "cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkSide:
+    """A side that is a framework: `framework:variant@device`."""
+
+    framework: str
+    variant: str
+    device: Literal["cpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Asks both sides of one job for seconds; `over` is the setting that is swept."""
+    """Forecasts and measures both sides of one job; `over` is the setting that is swept."""
 
     job: str
     over: str
@@ -43,33 +54,39 @@ class Sides:
     store: Store | None = None
 
     def check(self, value: int) -> None:
-        """Say now, not in the middle of the search, that a side or a setting is unknown."""
+        """Refuse an unknown side or setting before the search begins."""
         for side in self.between:
             if ":" in side:
-                self._check_framework(side)
-            elif side not in _OF_THIS_MACHINE:
+                self._check_framework(side, value)
+            else:
                 _machine(side)
         self._workload(value)
 
-    def forecast(self, side: str, value: int) -> Timing:
-        """Seconds by forecast. Of the frameworks only PyTorch and the fused engine can be forecast."""
+    def forecast(self, side: str, value: int) -> StepTiming:
+        """Seconds by forecast, of a machine or of a framework whose file says how it is traced."""
         from windtunnel.prediction import predict
 
-        machine, strategy, settings = self._plan(side)
-        found = predict(self._workload(value, settings), machine, strategy)
-        return timing_of(found, machine, self._task(side, value) if ":" in side else None)
+        if ":" not in side:
+            machine = _machine(side)
+            return timing_of(predict(self._workload(value), machine, self.strategy), machine)
+        step, device = self._traced(side, value), _framework_side(side).device
+        machine = _machine(device)
+        threads = step.threads if device == "cpu" else self.strategy.threads
+        strategy = dataclasses.replace(self.strategy, execution=step.execution, threads=threads)
+        workload = Workload.named(self.job, **step.settings)
+        return timing_of(predict(workload, machine, strategy), machine, step.epoch)
 
-    def measure(self, side: str, value: int, again: int) -> Timing:
-        """Seconds by measurement, where the side is of this machine."""
+    def measure(self, side: str, value: int, again: int) -> StepTiming:
+        """Seconds by measurement on this machine. `again` counts earlier measurements of this value."""
         if ":" in side:
             return self._measure_framework(side, value, again)
         from windtunnel.measurement.measure import measure
 
         machine = _machine(side)
         if machine.name != "here":
-            why = "there is no CUDA GPU here" if side in ("cuda", "gpu") else f"{side} is not this machine"
-            raise Unavailable(f"{why}; forecast on {machine.name}")
-        found = measure(
+            reason = "there is no CUDA GPU here" if side in ("cuda", "gpu") else f"{side} is not this machine"
+            raise Unavailable(f"{reason}; forecast on {machine.name}")
+        measurement = measure(
             self._workload(value),
             machine,
             self.strategy,
@@ -77,103 +94,75 @@ class Sides:
             store=self.store,
             fresh=again > 0,
         )
-        return Timing(
-            seconds=found.step_seconds,
-            low_seconds=found.low_seconds,
-            high_seconds=found.high_seconds,
+        return StepTiming(
+            seconds=measurement.step_seconds,
+            low_seconds=measurement.low_seconds,
+            high_seconds=measurement.high_seconds,
             origin="measured",
         )
 
-    def _workload(self, value: int, more: Mapping[str, Any] | None = None) -> Workload:
-        return Workload.named(self.job, **{**self.settings, self.over: value, **(more or {})})
+    def _workload(self, value: int) -> Workload:
+        return Workload.named(self.job, **{**self.settings, self.over: value})
 
-    def _plan(self, side: str) -> tuple[Machine, Strategy, dict[str, Any]]:
-        """The machine, strategy and further settings by which a side is forecast."""
-        if ":" not in side:
-            return _machine(side), self.strategy, {}
-        framework, variant, device = _words(side)
-        if framework not in ("torch", "fused"):
-            raise Unavailable(f"{framework} cannot be forecast; only torch and fused can.")
-        execution: Literal["eager", "compiled", "graph"] = (
-            "compiled" if variant == "compiled" else ("graph" if variant == "graph" else "eager")
-        )
-        settings = (
-            {"variant": {"module": "module", "epoch": "fused"}.get(variant, "loop")}
-            if self.job == "rnn"
-            else {}
-        )
-        threads = (
-            (self.strategy.threads or 1) if device == "cpu" else self.strategy.threads
-        )  # as it is measured
-        threads = (
-            1 if framework == "fused" and device == "cpu" else threads
-        )  # one network on one core, however many there are
-        return (
-            _machine(device),
-            dataclasses.replace(self.strategy, execution=execution, threads=threads),
-            settings,
-        )
-
-    def _check_framework(self, side: str) -> None:
-        from windtunnel.measurement import frameworks
-
-        framework, _, _ = _words(side)
-        if framework not in frameworks.names():
-            raise UnknownName(
-                f"No framework is called {framework!r}.", hint=nearest(framework, frameworks.names())
-            )
-        if self.job not in _JOBS:
+    def _check_framework(self, side: str, value: int) -> None:
+        name = _framework_side(side).framework
+        if name not in frameworks.names():
+            raise UnknownName(f"No framework is called {name!r}.", hint=nearest(name, frameworks.names()))
+        if self.job not in frameworks.jobs():
             raise BadInput(
-                f"Frameworks build {', '.join(_JOBS)}; {self.job} is PyTorch's alone.",
+                f"Frameworks build {', '.join(frameworks.jobs())}; {self.job} is PyTorch's alone.",
                 hint="Compare devices instead, for example --between cpu,cuda",
             )
-        task = self._task(side, None)
-        why = frameworks.refusal(task)
-        if why:
-            raise Unavailable(f"{side} cannot do this: {why}.")
+        reason = frameworks.refusal(self._task(side, value))
+        if reason:
+            raise Unavailable(f"{side} cannot run this: {reason}.")
 
-    def _task(self, side: str, value: int | None) -> Task:
-        framework, variant, device = _words(side)
+    def _traced(self, side: str, value: int) -> TracedStep:
+        step = frameworks.traced(self._task(side, value))
+        if step is None:
+            name, known = _framework_side(side).framework, " and ".join(frameworks.forecast_names())
+            raise Unavailable(f"{name} cannot be forecast; only {known} can.")
+        return step
+
+    def _task(self, side: str, value: int) -> Task:
         optimizer = self.strategy.optimizer or "sgd"
         if optimizer not in ("sgd", "momentum", "adam"):
             raise BadInput(f"Frameworks have no optimiser {optimizer!r}.", hint="Use sgd, momentum or adam.")
-        settings = dict(self.settings) if value is None else {**self.settings, self.over: value}
+        chosen = _framework_side(side)
         return Task(
-            framework=framework,
-            variant=variant,
-            job=self.job,  # type: ignore[arg-type]
-            settings=settings,
-            batch=self.strategy.batch or 1,
-            device=device,  # type: ignore[arg-type]
+            framework=chosen.framework,
+            variant=chosen.variant,
+            job=self.job,
+            settings={**self.settings, self.over: value},
+            batch=self.strategy.batch or self._workload(value).default_batch,
+            device=chosen.device,
             threads=self.strategy.threads or 1,
             data=self.strategy.data,
             optimizer=optimizer,
         )
 
-    def _measure_framework(self, side: str, value: int, again: int) -> Timing:
-        from windtunnel.measurement import frameworks
-
-        if _words(side)[2] == "cuda" and _here().device.kind != "gpu":
+    def _measure_framework(self, side: str, value: int, again: int) -> StepTiming:
+        if _framework_side(side).device == "gpu" and _here().device.kind != "gpu":
             raise Unavailable(f"there is no CUDA GPU here for {side}")
+        task, processes = self._task(side, value), self.protocol.processes
         groups = []
-        for number in range(self.protocol.processes):
-            report = frameworks.run_task(
-                self._task(side, value), self.protocol, number=again * self.protocol.processes + number
-            )
+        for number in range(processes):
+            report = frameworks.run_task(task, self.protocol, number=again * processes + number)
             groups.append(steady(part(report)))
-        found = interval(groups, self.protocol.seed)
-        return Timing(seconds=found.median, low_seconds=found.low, high_seconds=found.high, origin="measured")
+        whole = interval(groups, self.protocol.seed)
+        return StepTiming(
+            seconds=whole.median, low_seconds=whole.low, high_seconds=whole.high, origin="measured"
+        )
 
 
-def _words(side: str) -> tuple[str, str, str]:
-    """framework, way and device of `framework:variant@device`."""
+def _framework_side(side: str) -> FrameworkSide:
     label, _, device = side.partition("@")
     framework, _, variant = label.partition(":")
-    if device not in ("", "cpu", "cuda") or not framework or not variant:
+    if device not in _DEVICES or not framework or not variant:
         raise BadInput(
-            f"{side!r} is not a framework and its way.", hint="Write it like torch:loop or jax:scan@cuda"
+            f"{side!r} is not a framework and its variant.", hint="Write it like torch:loop or jax:scan@cuda"
         )
-    return framework, variant, device or "cpu"
+    return FrameworkSide(framework=framework, variant=variant, device=_DEVICES[device])
 
 
 @functools.cache
@@ -183,12 +172,10 @@ def _here() -> Machine:
 
 @functools.cache
 def _machine(side: str) -> Machine:
-    if side in ("cpu", "here"):
-        return _here().with_cpu_only() if side == "cpu" else _here()
-    if side in ("cuda", "gpu"):
-        return _here() if _here().device.kind == "gpu" else Machine.named(STAND_IN)
     try:
-        return Machine.named(side)
+        return Machine.find(side)
+    except Unavailable:
+        return Machine.named(ABSENT_GPU)
     except UnknownName as error:
         known = [*machine_names(), "cpu", "cuda"]
         raise UnknownName(

@@ -9,14 +9,12 @@ from typing import Any
 
 from windtunnel.errors import BadInput, nearest
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.study.study import OF_TASK, Case, Figure, Published, Study, count_threads
-
-_DEVICES = {"cpu": "cpu", "gpu": "cuda"}
+from windtunnel.study.study import OF_TASK, Figure, Study, StudyCase, count_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point of one case's line. Two figures may have the same task: it is measured once."""
+    """One point of one case's line. Where two figures have the same task, it is measured once."""
 
     figure: str
     case: str
@@ -26,7 +24,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which of a study's cells: all, or only some figures, frameworks and devices, or only the corners of each grid."""
+    """Which cells of a study: those of some figures, frameworks or devices, or the corners of each grid."""
 
     figures: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
@@ -35,29 +33,26 @@ class Choice:
 
 
 def cells_of(study: Study, cores: int, choice: Choice | None = None) -> list[Cell]:
-    """All cells a choice leaves, figure by figure."""
+    """All cells of a choice, figure by figure."""
     choice = choice or Choice()
     for name in choice.figures:
         study.figure(name)
     _refuse_unknown_frameworks(study, choice.frameworks)
-    found = []
+    cells = []
     for figure in study.figures:
         if choice.figures and figure.name not in choice.figures:
             continue
-        cases = [
-            each
-            for each in figure.cases
-            if (each.quick or not choice.corners)
-            and (not choice.devices or device_of(each) in choice.devices)
-        ]
-        for case, label in [(each, label) for each in cases for label in each.labels]:
-            if not choice.frameworks or {label, framework_of(label)} & set(choice.frameworks):
-                found += _cells_of_case(figure, case, label, cores, choice.corners)
-    return found
+        for case in figure.cases:
+            if (choice.corners and not case.quick) or (choice.devices and case.device not in choice.devices):
+                continue
+            for label in case.labels:
+                if not choice.frameworks or {label, framework_of(label)} & set(choice.frameworks):
+                    cells += _cells_of_case(figure, case, label, cores, choice.corners)
+    return cells
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every point of a grid; an axis named "n_in,n_out" sets both alike."""
+    """Every point of a grid; an axis named "n_in,n_out" sets both to the same value."""
     for values in itertools.product(*grid.values()):
         point: dict[str, Any] = {}
         for axis, value in zip(grid, values, strict=True):
@@ -65,28 +60,23 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         yield point
 
 
-def device_of(told: Case | Published) -> str:
-    """The device of a case in the word that tasks and rows have for it."""
-    return _DEVICES[told.device]
-
-
 def framework_of(label: str) -> str:
     """torch of torch:loop."""
     return label.rpartition(":")[0]
 
 
-def _refuse_unknown_frameworks(study: Study, wanted: tuple[str, ...]) -> None:
+def _refuse_unknown_frameworks(study: Study, frameworks: tuple[str, ...]) -> None:
     labels = {label for figure in study.figures for case in figure.cases for label in case.labels}
     known = labels | {framework_of(label) for label in labels}
-    for name in wanted:
+    for name in frameworks:
         if name not in known:
             raise BadInput(f"No case of {study.name} is for {name!r}.", hint=nearest(name, known))
 
 
-def _cells_of_case(figure: Figure, case: Case, label: str, cores: int, corners: bool) -> list[Cell]:
+def _cells_of_case(figure: Figure, case: StudyCase, label: str, cores: int, corners: bool) -> list[Cell]:
     grid = {axis: _corners(figure, axis) if corners else values for axis, values in figure.grid.items()}
     framework, _, variant = label.rpartition(":")
-    found: dict[str, Cell] = {}
+    cells: dict[str, Cell] = {}
     for point in points(grid):
         of_task: dict[str, Any] = {
             "threads": case.threads,
@@ -99,15 +89,16 @@ def _cells_of_case(figure: Figure, case: Case, label: str, cores: int, corners: 
         task = Task(
             framework=framework,
             variant=variant,
-            job=figure.job,  # type: ignore[arg-type]
+            job=figure.job,
             settings={**figure.settings, **case.settings, **point},
-            device=device_of(case),  # type: ignore[arg-type]
+            device=case.device,
             **of_task,
         )
-        found.setdefault(
+        # The grid may name one number of threads twice: "cores" and 2 on a machine with two cores.
+        cells.setdefault(
             repr(task), Cell(figure=figure.name, case=case.name, task=task, longer=figure.longer)
-        )  # "cores" may be 2 too
-    return list(found.values())
+        )
+    return list(cells.values())
 
 
 def _corners(figure: Figure, axis: str) -> tuple[Any, ...]:

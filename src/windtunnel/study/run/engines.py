@@ -231,7 +231,7 @@ def _send(ray: Any, node: Mapping[str, Any], piece: Work) -> Any:
     where = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
         node["NodeID"], soft=False
     )
-    gpus = 1 if piece.task.device == "cuda" and node["Resources"].get("GPU", 0) >= 1 else 0
+    gpus = 1 if piece.task.device != "cpu" and node["Resources"].get("GPU", 0) >= 1 else 0
     remote = ray.remote(
         num_cpus=node["Resources"]["CPU"], num_gpus=gpus, max_retries=0, scheduling_strategy=where
     )(_carry_out_text)

@@ -94,7 +94,7 @@ class Here:
             )
         return (
             (NO_GPU, "There is no CUDA GPU on this machine.")
-            if task.device == "cuda" and not self.has_gpu
+            if task.device != "cpu" and not self.has_gpu
             else None
         )
 
