@@ -24,6 +24,7 @@ FLOORS = (
     ("records",),
     ("machine", "strategy", "results", "job.workload", "job.lesson", "accuracy.truth"),
     ("machine.here", "job", "fused"),
+    ("families",),
     ("trace", "networks", "learning"),
     ("forecast", "measurement", "machine.profiles"),
     ("prediction", "perfetto", "accuracy.difference", "calibration"),
