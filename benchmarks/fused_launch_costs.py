@@ -1,9 +1,10 @@
-"""What this host pays to launch FusedRNN each variant, as two lines for the catalogue's launch_costs.toml.
+"""Measure what this host pays to launch FusedRNN forward and backward, as lines for launch_costs.toml.
 
-    python benchmarks/fused_issue.py cpu             (or cuda)
+    python benchmarks/fused_launch_costs.py cpu             (or cuda)
 
-Calls of a tiny network are timed by themselves, in turn with microbenchmarks, which tell how fast this host is beside the catalogue's
-reference host. On a CPU the network's little arithmetic is in it. A whole step is told beside what the catalogue makes of it.
+Calls of a tiny network are timed in turn with microbenchmarks, which show how fast this host is compared with
+the catalogue's reference host. On a CPU the network's little arithmetic is included. The time of a whole step
+is printed beside its forecast.
 """
 
 from __future__ import annotations
@@ -47,29 +48,27 @@ def main(device: str) -> None:
         "ask": lambda: torch.autograd.grad(one.view(1), one, seed.view(-1)[:1]),
         "step": _make_step(job, device),
     }
-    seen: dict[str, list[float]] = {name: [] for name in (*calls, "factor")}
+    samples: dict[str, list[float]] = {name: [] for name in (*calls, "factor")}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            seen[name].append(_seconds(call, sync))
-        seen["factor"].append(calibrate.host_factor(kind, machine.launch_costs))
-    found = {name: statistics.median(values) for name, values in seen.items()}
+            samples[name].append(_seconds(call, sync))
+        samples["factor"].append(calibrate.host_factor(kind, machine.launch_costs))
+    seconds = {name: statistics.median(values) for name, values in samples.items()}
     reference = tomllib.loads((CATALOG / "launch_costs.toml").read_text())[kind]
     pace = units.parse(reference["backward_seconds"], "s") / (
-        machine.launch_costs.backward_seconds * found["factor"]
+        machine.launch_costs.backward_seconds * seconds["factor"]
     )
-    backward = found["both"] - found["forward"] - (found["ask"] - found["view"])
-    for phase, spent in (("forward", found["forward"]), ("backward", backward)):
-        print(
-            f'[{kind}.{phase}]\nfused = "{units.show(spent * pace, "s")}"          # {units.show(spent, "s")} here'
-        )
+    backward = seconds["both"] - seconds["forward"] - (seconds["ask"] - seconds["view"])
+    for phase, cost in (("forward", seconds["forward"]), ("backward", backward)):
+        reference_cost, here = units.show(cost * pace, "s"), units.show(cost, "s")
+        print(f'[{kind}.{phase}]\nfused = "{reference_cost}"          # {here} here')
     forecast = wt.predict(job, machine, wt.Strategy())
-    print(
-        f"a step of {units.show(found['step'], 's')}; forecast {units.show(forecast.step_seconds * found['factor'], 's')} with the costs there are now"
-    )
+    predicted = units.show(forecast.step_seconds * seconds["factor"], "s")
+    print(f"a step of {units.show(seconds['step'], 's')}; forecast {predicted} with the present costs")
 
 
 def _seconds(call: Callable[[], Any], sync: Callable[[], Any], times: int = 200) -> float:
-    """Of one call among many that wait for nothing; the median of a few rounds."""
+    """Of one call among many without waiting in between; the median of a few rounds."""
     for _ in range(20):
         call()
     samples = []

@@ -1,8 +1,8 @@
-"""Fit a profile of the catalogue again from its probe's rows; dates, pauses and spreads of the profile stay as they are.
+"""Fit a profile of the catalogue again from its probe's rows; its dates, latencies and spreads stay.
 
-    python benchmarks/refit.py h200                  (reads benchmarks/probes/h200.csv)
+    python benchmarks/refit.py h200                  (reads benchmarks/probes/h200.csv.gz)
 
-For when features or the fit have changed: the rows say what the machine did, whatever is made of them.
+Use it when features or the fit have changed.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import time
 from pathlib import Path
 
 from windtunnel.calibration import fit, rows
-from windtunnel.calibration.sums import fit_sums
+from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
 from windtunnel.forecast.price import roofline_of
 from windtunnel.machine import profiles
-from windtunnel.machine.machine import CATALOG, Machine
+from windtunnel.machine.machine import Machine
 
-# A CPU's rows are few and noisy: shallow trees, which did better on its tuning rows.
+# A CPU's rows are few and noisy: shallow trees do better on its tuning rows.
 EFFORT = {"cpu": fit.Effort(few=120, many=240, depth=4), "gpu": fit.Effort()}
 
 
 def main(name: str) -> None:
     machine, old = Machine.named(name), profiles.load(name)
-    seen = rows.load(Path(__file__).parent / "probes" / f"{name}.csv")
+    timed = rows.load(Path(__file__).parent / "probes" / f"{name}.csv.gz")
     begin = time.perf_counter()
-    kinds = fit.fit_kinds(
-        seen,
-        {count: roofline_of(machine, old, count) for count in {row.threads for row in seen}},
-        EFFORT[machine.device.kind],
+    device = machine.device
+    rooflines = {count: roofline_of(machine, old, count) for count in {row.threads for row in timed}}
+    kinds = fit.fit_kinds(timed, rooflines, EFFORT[device.kind])
+    fitted = dataclasses.replace(
+        old,
+        kinds=kinds,
+        workspaces=fit.find_workspaces(timed, kinds, device.cores or 1) if device.kind == "gpu" else {},
+        workspace_coefficients=fit_workspace_coefficients(timed),
     )
-    workspaces = (
-        fit.find_workspaces(seen, kinds, machine.device.cores or 1) if machine.device.kind == "gpu" else {}
-    )
-    fitted = dataclasses.replace(old, kinds=kinds, workspaces=workspaces, sums=fit_sums(seen))
-    profiles.save(CATALOG / "profiles" / f"{name}.json", fitted, {})
-    print(f"{len(seen):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
-    for kind, found in sorted(kinds.items()):
-        print(f"  {kind:<32}{found.rows:>7,} rows, four of five within {found.spread - 1:.0%}")
+    profiles.save(profiles.catalog_path(name), fitted, {})
+    print(f"{len(timed):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
+    for name, kind in sorted(kinds.items()):
+        print(f"  {name:<32}{kind.rows:>7,} rows, four of five within {kind.spread - 1:.0%}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Measure the rows of a truth table, one after another in one process.
 
-    python benchmarks/truth.py collect CASES.toml OUT.jsonl [--device cuda|cpu] [--seconds-per-row 2.5] [--budget 400] [--again]
+    python benchmarks/truth.py collect CASES.toml OUT.jsonl [--on cuda|cpu] [--seconds-per-row 2.5]
+                                                            [--budget 400] [--again]
     python benchmarks/truth.py table OUT.jsonl TABLE.jsonl [--machine NAME] [--host-factor X]
 
-`collect` appends a line as soon as a row is done, so that a kill loses nothing, and goes on where it stopped. All rows are timed
-before any is profiled: once the profiler has been on, it may slow later launches. So a row has two lines, which readers join.
-`table` joins them and leaves the details of ops out.
+`collect` appends a line as soon as a row is done, so a kill loses nothing and the next call continues. All
+rows are timed before any is profiled, because a profiler that was active once may slow later launches. So a
+row has two lines, which readers join. `table` joins them and drops the details of ops.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import collections
 import datetime
 import gc
 import importlib.metadata
+import itertools
 import json
 import platform
 import re
@@ -50,6 +52,15 @@ LIBRARIES = ("torch", "torchvision", "timm", "transformers", "numpy")
 
 
 def main() -> None:
+    options = parse_options()
+    if options.verb == "table":
+        facts = {"machine": options.machine, "host_factor": options.host_factor}
+        write_table(options.out, options.table, facts, options.pace)
+    else:
+        collect(options)
+
+
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -57,98 +68,72 @@ def main() -> None:
     verb = verbs.add_parser("collect")
     verb.add_argument("cases", type=Path)
     verb.add_argument("out", type=Path)
-    verb.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
-    )
-    verb.add_argument(
-        "--seconds-per-row",
-        type=float,
-        default=2.5,
-        help="for warming up and timing a row, not for building it",
-    )
-    verb.add_argument(
-        "--budget", type=float, default=400.0, help="seconds after which no further row is begun"
-    )
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    verb.add_argument("--on", choices=("cuda", "cpu"), default=default, help=f"Default: {default}.")
+    help_text = "for warming up and timing a row, not for building it"
+    verb.add_argument("--seconds-per-row", type=float, default=2.5, help=help_text)
+    help_text = "seconds after which no further row is begun"
+    verb.add_argument("--budget", type=float, default=400.0, help=help_text)
     verb.add_argument("--again", action="store_true", help="try rows that failed once more")
     verb = verbs.add_parser("table")
     verb.add_argument("out", type=Path)
     verb.add_argument("table", type=Path)
-    verb.add_argument("--machine", help="the machine's name, where the table's file is not called by it")
-    verb.add_argument(
-        "--host-factor",
-        type=float,
-        help="how slow the host was against the machine's description, by a probe of the same hour",
+    verb.add_argument("--machine", help="the machine's name. Default: the name of the table's file.")
+    help_text = "how slow the host was compared with the machine's description, by a probe of the same hour"
+    verb.add_argument("--host-factor", type=float, help=help_text)
+    help_text = (
+        "seconds of plain Python when the machine was probed: each row gets its own factor by its pace"
     )
-    verb.add_argument(
-        "--pace",
-        type=float,
-        help="seconds plain Python took when the machine was probed: each row gets a factor of its own by its pace",
-    )
-    asked = parser.parse_args()
-    if asked.verb == "table":
-        write_table(
-            asked.out, asked.table, {"machine": asked.machine, "host_factor": asked.host_factor}, asked.pace
-        )
-    else:
-        collect(
-            read_cases(asked.cases), asked.out, asked.device, asked.seconds_per_row, asked.budget, asked.again
-        )
+    verb.add_argument("--pace", type=float, help=help_text)
+    return parser.parse_args()
 
 
-def collect(cases: list[Case], out: Path, device: str, seconds: float, budget: float, again: bool) -> None:
+def collect(options: argparse.Namespace) -> None:
     """Time every case, then profile every case, until the budget is used."""
-    begin = time.perf_counter()
-    before = truth.whole_lines(out) if out.exists() else []
-    if out.exists():
-        records.write_whole(
-            out, "".join(json.dumps(line) + "\n" for line in before)
-        )  # without the half line that a kill may have left
-    failed = {line["key"] for line in before if "error" in line and not again}
-    done = {(line["key"], line["pass"]) for line in before if "key" in line and "error" not in line}
+    begin, out = time.perf_counter(), options.out
+    lines = truth.whole_lines(out) if out.exists() else []
+    if out.exists():  # drop the half line that a kill may have left
+        records.write_whole(out, "".join(json.dumps(line) + "\n" for line in lines))
+    failed = {line["key"] for line in lines if "error" in line and not options.again}
+    done = {(line["key"], line["pass"]) for line in lines if "key" in line and "error" not in line}
     out.parent.mkdir(parents=True, exist_ok=True)
+    passes = (("time", lambda *at: time_case(*at, options.seconds_per_row)), ("profile", profile_case))
+    left = 0
     with out.open("a", encoding="utf-8") as file:
-
-        def write(line: dict[str, Any]) -> None:
-            print(json.dumps(line), file=file, flush=True)
-
         if not file.tell():
-            write(header(device))
-        left = 0
-        for name, measure in (("time", lambda *at: time_case(*at, seconds)), ("profile", profile_case)):
-            for case in cases:
-                if (case.key, name) in done or case.key in failed:
-                    continue
-                if time.perf_counter() - begin > budget:
-                    left += 1
-                    continue
-                line = {
-                    "key": case.key,
-                    "pass": name,
-                    **records.plain(case),
-                    **attempt(measure, case, device),
-                }
-                write(line)
-                tell(line, case, time.perf_counter() - begin)
-                if "error" in line:
-                    failed.add(case.key)
-                if "CUDA error" in line.get("error", ""):
-                    raise SystemExit(
-                        "The device is in no state to go on; start again to go on with the next row."
-                    )
+            print(json.dumps(header(options.on)), file=file, flush=True)
+        for (name, measure), case in itertools.product(passes, read_cases(options.cases)):
+            if (case.key, name) in done or case.key in failed:
+                continue
+            if time.perf_counter() - begin > options.budget:
+                left += 1
+                continue
+            line = {
+                "key": case.key,
+                "pass": name,
+                **records.plain(case),
+                **attempt(measure, case, options.on),
+            }
+            print(json.dumps(line), file=file, flush=True)
+            show(line, case, time.perf_counter() - begin)
+            if "error" in line:
+                failed.add(case.key)
+            if "CUDA error" in line.get("error", ""):
+                raise SystemExit("The device cannot continue; start again to go on with the next row.")
     print(f"{time.perf_counter() - begin:.0f} s; {left} passes left, {len(failed)} rows failed.")
 
 
 def attempt(measure: Callable[[Case, str], dict[str, Any]], case: Case, device: str) -> dict[str, Any]:
-    """What was measured, or the error by name; either way nothing of the case stays behind."""
+    """The measured figures, or the error by name; nothing of the case stays in memory either way."""
     clear(device)
     begin = time.perf_counter()
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for part in (lambda: measure(case, device), lambda: clear(device)):
         try:
-            told |= part() or {}
+            figures |= part() or {}
         except Exception as error:
-            told["error"] = f"{type(error).__name__}: {str(error).strip()[:500]}"
-    return {**told, "row_seconds": time.perf_counter() - begin}
+            figures["error"] = f"{type(error).__name__}: {str(error).strip()[:500]}"
+    return {**figures, "row_seconds": time.perf_counter() - begin}
 
 
 def clear(device: str) -> None:
@@ -210,7 +195,7 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
 
 
 def steady_groups(sampler: Sampler, device: str, most: float) -> list[float]:
-    """Seconds of a step over groups of steps, those of quiet windows alone; slow steps get up to four times the time."""
+    """Seconds of a step over groups of steps, in quiet windows only. Slow steps get up to four times the time."""
     least = LEAST_GROUPS[device] * sampler.group * sampler.one
     sampler.steady(Protocol(seconds=max(most, min(least, 4 * most)), precision=1e-9))
     report = ProcessReport(
@@ -221,25 +206,23 @@ def steady_groups(sampler: Sampler, device: str, most: float) -> list[float]:
 
 
 def interpreter_pace() -> float:
-    """How fast this host runs plain Python just now."""
-    seen = []
+    """Seconds of a fixed loop of plain Python on this host, now."""
+    samples = []
     for _ in range(20):
         start = time.perf_counter()
         here.interpreter_loop()
-        seen.append(time.perf_counter() - start)
-    return statistics.median(seen)
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
 
 
 def profile_case(case: Case, device: str) -> dict[str, Any]:
-    """What the device did in a step, by op: seconds and calls. On a CPU an op's own seconds, the host's part included."""
+    """Seconds and calls of a step by op, on the device. On a CPU they include the host's part."""
     step, sync = build(case, device)
     for _ in range(LEAST_WARM_STEPS):
         step()
     sync()
     activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
-    if (
-        case.detail
-    ):  # the host's record is only needed to say which op a kernel belongs to, and takes the most time
+    if case.detail:  # only needed to find the op of a kernel, and takes the most time
         activities = list({ProfilerActivity.CPU, *activities})
     with profile(activities=activities, record_shapes=case.detail) as recorded:
         for _ in range(PROFILED_STEPS):
@@ -251,9 +234,10 @@ def profile_case(case: Case, device: str) -> dict[str, Any]:
 
 
 def device_work(raw: list[Any], detail: bool) -> dict[str, Any]:
-    """Kernels, copies and fills on the device, each credited to the innermost op that launched it.
+    """Kernels, copies and fills on the device, each counted for the innermost op that launched it.
 
-    The raw events are used: the profiler's own summary counts a range that is marked on the device beside the kernels in it.
+    Raw events are used, because the profiler's own summary counts a range on the device in addition to its
+    kernels.
     """
     cuda = torch.autograd.DeviceType.CUDA
     own = [
@@ -261,9 +245,8 @@ def device_work(raw: list[Any], detail: bool) -> dict[str, Any]:
         for e in raw
         if e.device_type() != cuda and not e.linked_correlation_id() and not e.is_user_annotation()
     ]
-    launchers = {
-        e.correlation_id(): e for e in own if not DRIVER_CALL.match(e.name())
-    }  # the driver numbers its calls in a series of its own
+    # The driver numbers its calls in a series of its own.
+    launchers = {e.correlation_id(): e for e in own if not DRIVER_CALL.match(e.name())}
     work = [e for e in raw if e.device_type() == cuda and not e.is_user_annotation()]
     moved = sum(e.name().startswith(("Memcpy", "Memset")) for e in work)
     ops: dict[str, Credit] = collections.defaultdict(Credit)
@@ -275,16 +258,13 @@ def device_work(raw: list[Any], detail: bool) -> dict[str, Any]:
         ops[name].add(event.duration_ns() / 1e9, link)
         if detail:
             shapes[name, str(op.shapes()) if op is not None else ""].add(event.duration_ns() / 1e9, link)
-    told = {
+    totals = {
         "device_seconds": sum(e.duration_ns() for e in work) / 1e9,
         "kernels": len(work) - moved,
         "moves": moved,
     }
-    return (
-        {name: figure / PROFILED_STEPS for name, figure in told.items()}
-        | {"ops": a_step(ops)}
-        | ({"shapes": by_shapes(shapes)} if detail else {})
-    )
+    figures: dict[str, Any] = {name: total / PROFILED_STEPS for name, total in totals.items()}
+    return figures | {"ops": per_step(ops)} | ({"shapes": by_shapes(shapes)} if detail else {})
 
 
 def host_work(recorded: Any, detail: bool) -> dict[str, Any]:
@@ -294,12 +274,12 @@ def host_work(recorded: Any, detail: bool) -> dict[str, Any]:
         if event.name.startswith("aten::"):
             ops[event.name].add(event.self_cpu_time_total / 1e6, number)
             shapes[event.name, str(event.input_shapes)].add(event.self_cpu_time_total / 1e6, number)
-    told = {"op_seconds": sum(credit.seconds for credit in ops.values()) / PROFILED_STEPS, "ops": a_step(ops)}
-    return told | ({"shapes": by_shapes(shapes)} if detail else {})
+    seconds = sum(credit.seconds for credit in ops.values()) / PROFILED_STEPS
+    return {"op_seconds": seconds, "ops": per_step(ops)} | ({"shapes": by_shapes(shapes)} if detail else {})
 
 
 class Credit:
-    """Seconds of an op and the calls they came from; a call may launch several kernels."""
+    """Seconds of an op and the calls behind them; a call may launch several kernels."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -313,59 +293,57 @@ class Credit:
         return [self.seconds / PROFILED_STEPS, len(self.calls) / PROFILED_STEPS]
 
 
-def a_step(ops: dict[str, Credit]) -> dict[str, list[float]]:
-    """Seconds and calls a step, the longest first."""
+def per_step(ops: dict[str, Credit]) -> dict[str, list[float]]:
+    """Seconds and calls per step, the longest first."""
     return {name: credit.plain() for name, credit in sorted(ops.items(), key=lambda item: -item[1].seconds)}
 
 
 def by_shapes(shapes: dict[tuple[str, str], Credit]) -> list[list[Any]]:
-    """[op, shapes of its inputs, seconds a step, calls a step], the longest first."""
+    """[op, shapes of its inputs, seconds per step, calls per step], the longest first."""
     ordered = sorted(shapes.items(), key=lambda item: -item[1].seconds)[:MOST_SHAPES]
     return [[name, text, *credit.plain()] for (name, text), credit in ordered]
 
 
 def header(device: str) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": device,
         "python": platform.python_version(),
     }
     for name in LIBRARIES:
         try:
-            told[name] = importlib.metadata.version(name)
+            facts[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            told[name] = None
-    told |= {"cpu": here.cpu_name(), "cpus": len(here.available_cpus()), "pace": interpreter_pace()}
+            facts[name] = None
+    facts |= {"cpu": here.cpu_name(), "cpus": len(here.available_cpus()), "pace": interpreter_pace()}
     if device == "cuda":
-        told |= {
+        facts |= {
             "gpu": torch.cuda.get_device_name(0),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
         }
-    return told
+    return facts
 
 
-def tell(line: dict[str, Any], case: Case, elapsed: float) -> None:
+def show(line: dict[str, Any], case: Case, elapsed: float) -> None:
     figures = " ".join(
         f"{name[:4]} {line[name] * 1e3:.3f} ms"
         for name in ("step_seconds", "host_seconds", "device_seconds")
         if name in line
     )
-    print(
-        f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {line.get('error') or figures}",
-        flush=True,
-    )
+    result = line.get("error") or figures
+    print(f"{elapsed:6.1f} s  {line['row_seconds']:5.1f}  {line['pass']:7}  {case}: {result}", flush=True)
 
 
-def write_table(out: Path, table: Path, extra: dict[str, Any], pace: float | None) -> None:
-    """The header and one line for each row, without what only tuning looks at."""
+def write_table(out: Path, table: Path, facts: dict[str, Any], pace: float | None) -> None:
+    """Write the header and one line for each row, without the details that only tuning needs."""
     head, rows = truth.read_lines(out)
     for row in rows if pace else ():
         if "pace_after" in row:
             row["host_factor"] = (row["pace"] * row["pace_after"]) ** 0.5 / pace
-    kept = [{name: value for name, value in row.items() if name not in LEFT_OUT} for row in rows]
-    given = {name: value for name, value in extra.items() if value is not None}
-    records.write_whole(table, "".join(json.dumps(line) + "\n" for line in (head | given, *kept)))
+    short = [{name: value for name, value in row.items() if name not in LEFT_OUT} for row in rows]
+    known = {name: value for name, value in facts.items() if value is not None}
+    records.write_whole(table, "".join(json.dumps(line) + "\n" for line in (head | known, *short)))
     print(f"{len(rows)} rows, {sum('error' in row for row in rows)} with an error.")
 
 

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import windtunnel as wt
-from windtunnel import units
 
 FLIGHTS = [
     ("rnn", {"n_rec": 50, "n_steps": 20}, 1),
@@ -23,7 +22,7 @@ ELSEWHERE = ("h200", "k80")
 def main() -> None:
     here = wt.Machine.find("cpu")
     host = here.host
-    memory, rate = units.show(host.memory_bytes or 0, "B"), units.show(host.memory_rate or 0, "B/s")
+    memory, rate = wt.units.show(host.memory_bytes or 0, "B"), wt.units.show(host.memory_rate or 0, "B/s")
     print(f"This machine: {host.model}, {host.cores} cores, {memory} of memory at {rate}\n")
     print(f"{'job':<34}{'threads':>8}{'predicted':>12}{'measured':>12}{'ratio':>7}  bound by")
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +47,7 @@ def run_here(
         job, here, strategy, store=store, protocol=wt.Protocol(processes=2, most_processes=3, seconds=1.5)
     )
     ratio = forecast.step_seconds / measured.step_seconds
-    seconds = "".join(f"{units.show(each.step_seconds, 's'):>12}" for each in (forecast, measured))
+    seconds = "".join(f"{wt.units.show(each.step_seconds, 's'):>12}" for each in (forecast, measured))
     print(
         f"{describe(name, settings):<34}{threads:>8}{seconds}{ratio:>7.2f}  {forecast.bound_by}", flush=True
     )
@@ -67,7 +66,7 @@ def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> No
     print(f"\n{describe(name, settings)}")
     for device, seconds in times.items():
         limit = "measured" if device not in forecasts else f"{forecasts[device].bound_by}-bound"
-        print(f"  {device:<10}{units.show(seconds, 's'):>10}  {limit}")
+        print(f"  {device:<10}{wt.units.show(seconds, 's'):>10}  {limit}")
     print(f"  {winner} is fastest: {reason(winner, forecasts)}")
 
 
@@ -77,7 +76,7 @@ def reason(winner: str, forecasts: dict[str, wt.Forecast]) -> str:
         machines = " and ".join(launch_bound)
         return f"on {machines} the host needs longer to launch each small op than the CPU needs to run it"
     forecast = forecasts[winner]
-    rate = units.show(forecast.flop / forecast.step_seconds, "flop/s")
+    rate = wt.units.show(forecast.flop / forecast.step_seconds, "flop/s")
     return f"its ops are large enough to keep the device busy, at {rate}"
 
 

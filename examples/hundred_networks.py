@@ -18,10 +18,7 @@ import numpy as np
 import torch
 
 import windtunnel as wt
-from windtunnel.fused.many import train_many
-from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
-from windtunnel.fused.train import TrainingRun
-from windtunnel.learning import data
+from windtunnel.fused import Examples, Optimizer, RecurrentNetwork, TrainingRun, Weights, train_many
 
 N_STEPS, EPOCHS, BATCH = 20, 10, 20
 DECISION = N_STEPS - N_STEPS // 5  # the decision period is the last fifth of a trial
@@ -72,7 +69,7 @@ def psychometric_curve(weights: Weights, trials: dict[str, Any]) -> dict[float, 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     network = RecurrentNetwork(n_rec=UNITS, loss="cross_entropy", **constraints())
-    trials = data.load("decision", n_steps=N_STEPS)
+    trials = wt.load_data("decision", n_steps=N_STEPS)
     shared = examples(dict(trials.train))
     runs = [
         TrainingRun(

@@ -12,14 +12,14 @@ import torch
 
 import windtunnel as wt
 from windtunnel.calibration import clock, epochs, fit, probe
-from windtunnel.calibration.cases import Limits
 from windtunnel.calibration.drawer import Drawer
 from windtunnel.errors import BadInput
-from windtunnel.forecast import profile as profile_data
-from windtunnel.forecast.features import Piece, Roofline, pieces_of
+from windtunnel.families import Piece, pieces_of
+from windtunnel.families.drawing import Limits
+from windtunnel.forecast import profile_format
 from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.price import roofline_of
-from windtunnel.forecast.profile import least_seconds
+from windtunnel.forecast.roofline import Roofline
 from windtunnel.fused import fake_kernels
 from windtunnel.fused.epochs import Epochs
 from windtunnel.fused.module import FusedRNN
@@ -33,7 +33,7 @@ from windtunnel.trace import Op
 from windtunnel.trace.record import Observer
 
 SIZES = {"n_in": 3, "n_rec": 20, "n_out": 2, "n_steps": 15}
-ONLY = [("fused_recurrent", 1)]
+ONLY = {"fused_recurrent": 1}
 
 
 def fused_ops(target: str, **settings: Any) -> list[Op]:
@@ -42,7 +42,7 @@ def fused_ops(target: str, **settings: Any) -> list[Op]:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[probe.Row]:
+def rows() -> list[probe.ProbeRow]:
     """A few seconds of probing fused networks alone."""
     return probe.probe_cpu(5.0, (1, 2), weights=ONLY)
 
@@ -147,7 +147,7 @@ def test_a_noisy_network_has_no_whole_epochs_and_a_batch_above_the_examples_is_r
         Epochs.of(FusedRNN(2, 5, 2), examples, optimizer=Optimizer(), batch=5)
 
 
-def test_a_probe_times_fused_networks_forward_and_backward(rows: list[probe.Row]) -> None:
+def test_a_probe_times_fused_networks_forward_and_backward(rows: list[probe.ProbeRow]) -> None:
     assert {_piece(row).kind for row in rows} == {"fused forward", "fused backward"}
     assert all(row.seconds > 0 and row.flop > 0 for row in rows) and {row.threads for row in rows} == {1, 2}
 
@@ -160,7 +160,7 @@ def test_a_retained_graph_can_be_timed_again_and_code_is_compiled_before_the_tim
 
 
 def test_cases_for_a_gpu_fit_one_block() -> None:
-    drawer = Drawer(dataclasses.replace(probe._GPU_LIMITS, flop=1e9), 0)
+    drawer = Drawer(dataclasses.replace(probe.GPU_LIMITS, flop=1e9), 0)
     for case, _ in zip(drawer.draw_all(ONLY), range(60), strict=False):
         (steps, _, n_in), (n_rec, n_out) = case.tensors[0].shape, case.tensors[4].shape
         assert fake_kernels.fits_block(RecurrentNetwork(n_in=n_in, n_rec=n_rec, n_out=n_out), steps)
@@ -182,7 +182,7 @@ def test_a_forecast_with_a_profile_of_the_kind_is_finite_and_never_below_the_lim
         predicted = forecast_step(recorded, machine, wt.Strategy(batch=32), profile).forecast
         pieces = [_piece(op) for op in recorded.ops if op.family == "fused"]
         assert math.isfinite(predicted.step_seconds)
-        assert predicted.step_seconds >= sum(least_seconds(piece, rooflines[2]) for piece in pieces)
+        assert predicted.step_seconds >= sum(rooflines[2].least_seconds(piece) for piece in pieces)
         assert not any("never probed" in caution for caution in predicted.cautions)
         return predicted.step_seconds
 
@@ -193,14 +193,14 @@ def test_a_forecast_with_a_profile_of_the_kind_is_finite_and_never_below_the_lim
     assert step_seconds(200, 200, 1e-3) > 0  # a profile below the limits of the device has no effect
 
 
-def _timed(roofline: Roofline, times: float) -> list[probe.Row]:
+def _timed(roofline: Roofline, times: float) -> list[probe.ProbeRow]:
     limits = Limits(flop=2e9, elements=10**7, precisions=("fp32",))
     rows = []
     with Observer("cpu") as observer:
         for case, _ in zip(Drawer(limits, 0).draw_all(ONLY), range(60), strict=False):
             for op in observer.ops_of(lambda case=case: clock.make_empty(case.tensors), case.call):  # type: ignore[misc]
                 rows.append(
-                    probe._row(op, clock.Timing(seconds=times * roofline.seconds(_piece(op))), "fp32", 1)
+                    probe.row_of(op, clock.OpTiming(seconds=times * roofline.seconds(_piece(op))), "fp32", 1)
                 )
     return rows
 
@@ -215,10 +215,8 @@ def test_a_kind_that_was_never_probed_gives_a_caution() -> None:
     assert any("fused forward was never probed" in caution for caution in predicted.cautions)
 
 
-def _piece(op: Op | probe.Row) -> Piece:
-    (piece,) = pieces_of(
-        op.name, op.family, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls, 2
-    )
+def _piece(op: Op | probe.ProbeRow) -> Piece:
+    (piece,) = pieces_of(op, 2)
     return piece
 
 
@@ -248,7 +246,7 @@ def test_whole_epochs_worked_by_hand(units: int, ends: int, timesteps: int, seco
     assert profile.epoch_seconds(units, ends, timesteps) == (
         None if seconds is None else pytest.approx(seconds)
     )
-    assert profile_data.read(profile_data.plain(profile), "a copy").epochs == TIMED
+    assert profile_format.read(profile_format.plain(profile), "a copy").epochs == TIMED
     assert dataclasses.replace(profile, epochs=()).epoch_seconds(units, ends, timesteps) is None
 
 

@@ -24,6 +24,7 @@ FLOORS = (
     ("records",),
     ("machine", "strategy", "results", "job.workload", "job.lesson", "accuracy.truth"),
     ("machine.here", "job", "fused"),
+    ("families",),
     ("trace", "networks", "learning"),
     ("forecast", "measurement", "machine.profiles"),
     ("prediction", "perfetto", "accuracy.difference", "calibration"),
@@ -137,12 +138,23 @@ def test_no_framework_is_imported_uninvited(words: str) -> None:
 
 def test_the_public_names_are_these() -> None:
     assert wt.__all__ == sorted(wt.__all__)
-    assert {"Workload", "Machine", "Strategy", "Forecast", "Measurement", "predict", "measure"} <= set(
-        wt.__all__
-    )
+    inputs, results = {"Workload", "Machine", "Strategy"}, {"Forecast", "Measurement", "Validation", "Study"}
+    functions = {"predict", "measure", "validate", "train", "crossover"}
+    assert inputs | results | functions <= set(wt.__all__)
     assert all(getattr(wt, name) is not None for name in wt.__all__)
     with pytest.raises(AttributeError, match="simulate"):
         wt.simulate  # noqa: B018
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_use_public_names_only(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("windtunnel"):
+            assert node.module == "windtunnel.fused", node.module
+            assert {alias.name for alias in node.names} <= set(wt.fused.__all__)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "wt":
+            assert node.attr in wt.__all__, node.attr
 
 
 def test_the_readme_is_short_and_its_example_prints_what_it_says() -> None:
@@ -168,6 +180,16 @@ def test_lines_of_the_docs_are_short(path: Path) -> None:
 def test_only_units_spells_out_powers_of_ten_and_two_in_forecasts() -> None:
     for path in (SOURCE / "forecast").rglob("*.py"):
         assert not re.search(r"\b1e9\b|2 ?\*\* ?30|1024", path.read_text()), path
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """Each network has its own Settings, reached through the network's name."""
+    homes: dict[str, list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module_name(path))
+    assert {name: where for name, where in homes.items() if len(where) > 1 and name != "Settings"} == {}
 
 
 def test_no_pickle_anywhere() -> None:

@@ -1,4 +1,4 @@
-"""What a GPU really runs, as a trace on fake CPU tensors must show it."""
+"""A trace on fake CPU tensors must show what a GPU runs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def test_mixed_precision_normalises_in_fp32_on_a_gpu_only(layer: nn.Module) -> N
     assert all(op.dtype == "bf16" for op in run(job(Net, (16,))).ops if op.name == "aten.addmm")
 
 
-def test_cross_entropy_casts_inside_of_its_softmax() -> None:
-    """The logits stay in bf16; softmax reads them and writes fp32, and its backward writes bf16: no cast of its own either way."""
+def test_cross_entropy_casts_inside_its_softmax() -> None:
+    """Logits stay in bf16. Softmax reads them and writes fp32; its backward writes bf16. Neither is a cast
+    op."""
     loss = lambda m, b: F.cross_entropy(m(b), torch.zeros(len(b), dtype=torch.long))
     steps = run(job(lambda: nn.Linear(16, 1000, bias=False), (16,), loss), batch=64)
     forward = next(op for op in steps.ops if op.family == "softmax" and op.phase == "forward")
@@ -68,7 +69,7 @@ def test_cross_entropy_casts_inside_of_its_softmax() -> None:
     assert not [op for op in steps.ops if op.name == "aten._to_copy" and op.shape[0] == 64_000]
 
 
-def test_dropout_keeps_a_mask_of_bytes_even_inside_of_other_functions() -> None:
+def test_dropout_keeps_a_mask_of_bytes_even_inside_other_functions() -> None:
     layer = lambda: nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     assert names(run(job(layer, (8, 32)), "fp32"), "forward").count("aten.native_dropout") == 3
     assert "aten.bernoulli_" in names(run(job(layer, (8, 32)), "fp32", "cpu"))
@@ -109,7 +110,8 @@ def test_shared_keys_and_heads_are_still_one_fused_call() -> None:
 
 
 def test_gradients_that_meet_are_added_in_place() -> None:
-    """A weight used three times: its second and third gradient are added to the first, and no further memory is born."""
+    """A weight is used three times: its second and third gradient are added to the first, without new
+    memory."""
 
     class Loop(nn.Module):
         def __init__(self) -> None:
@@ -128,7 +130,7 @@ def test_gradients_that_meet_are_added_in_place() -> None:
     assert {name for op in steps.ops for name in (*op.born, *op.dead)} <= set(steps.allocations)
 
 
-def test_a_step_of_ones_own_keeps_the_gradients_of_the_step_before() -> None:
+def test_a_job_with_its_own_step_keeps_the_gradients_of_the_step_before() -> None:
     def late(model: Any, batch: Any, optimizer: Any) -> Any:
         loss = model(batch).sum()
         optimizer.zero_grad()
@@ -141,7 +143,7 @@ def test_a_step_of_ones_own_keeps_the_gradients_of_the_step_before() -> None:
         loss.backward()
         optimizer.step()
 
-    held = {}
+    gradients = {}
     for step in (early, late):
         steps = run(
             wt.Workload(
@@ -153,8 +155,8 @@ def test_a_step_of_ones_own_keeps_the_gradients_of_the_step_before() -> None:
             ),
             "fp32",
         )
-        held[step.__name__] = [steps.allocations[name].part for name in steps.held].count("gradients")
-    assert held == {"early": 0, "late": 1}
+        gradients[step.__name__] = [steps.allocations[name].part for name in steps.held].count("gradients")
+    assert gradients == {"early": 0, "late": 1}
 
 
 def test_an_optimiser_counts_its_steps_on_the_host() -> None:
@@ -169,7 +171,7 @@ def test_an_optimiser_counts_its_steps_on_the_host() -> None:
     assert [(op.name, op.calls, op.phase) for op in on_host] == [("aten._foreach_add_", 4, "update")]
 
 
-def test_a_kernel_that_needs_order_copies_first() -> None:
+def test_a_kernel_that_needs_contiguous_inputs_copies_them_first() -> None:
     class Turned(nn.Module):
         def __init__(self) -> None:
             super().__init__()

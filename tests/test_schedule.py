@@ -21,9 +21,9 @@ from windtunnel.forecast.schedule import (
     HOST,
     Contention,
     Lane,
+    LaneTask,
     Step,
     StepBuilder,
-    Task,
     Wait,
     place,
 )
@@ -42,8 +42,8 @@ def test_a_host_launches_ahead_of_its_device_by_hand() -> None:
     37."""
     step = StepBuilder()
     for seconds in (25.0, 1.0, 1.0):
-        launch = step.add(Task(HOST, 10.0, "launch"))
-        step.add(Task(DEVICE, seconds, "compute"), after=(launch,))
+        launch = step.add(LaneTask(HOST, 10.0, "launch"))
+        step.add(LaneTask(DEVICE, seconds, "compute"), after=(launch,))
     spans = place(step.build()).spans
     assert [(s.start, s.end) for s in spans[1::2]] == [(10, 35), (35, 36), (36, 37)]
     assert [s.cause for s in spans] == [-1, 0, 0, 1, 2, 3]
@@ -54,26 +54,28 @@ def test_a_task_waits_for_a_named_task_of_an_earlier_step_by_hand(steps_ago: int
     """A copy of 2 s starts when the step before has computed, 3 s: 5 s a step. Two steps back, the copy is
     hidden: 3 s."""
     step = StepBuilder()
-    batch = step.add(Task(COPY, 2.0, "copy"), after=(Wait("kernels", steps_ago),))
-    step.add(Task(DEVICE, 3.0, "compute"), after=(batch,), name="kernels")
+    batch = step.add(LaneTask(COPY, 2.0, "copy"), after=(Wait("kernels", steps_ago),))
+    step.add(LaneTask(DEVICE, 3.0, "compute"), after=(batch,), name="kernels")
     assert ends_of(step, 4) == ends
 
 
 def test_the_last_task_of_a_name_is_the_one_that_is_waited_for() -> None:
     step = StepBuilder()
-    step.add(Task(DEVICE, 1.0, "compute"), name="kernels")
-    step.add(Task(Lane("device", 1), 4.0, "compute"), name="kernels")  # another worker's name is another name
-    step.add(Task(DEVICE, 1.0, "compute"), name="kernels")
-    step.add(Task(HOST, 1.0, "launch"), after=(Wait("kernels"),))
+    step.add(LaneTask(DEVICE, 1.0, "compute"), name="kernels")
+    step.add(
+        LaneTask(Lane("device", 1), 4.0, "compute"), name="kernels"
+    )  # another worker's name is another name
+    step.add(LaneTask(DEVICE, 1.0, "compute"), name="kernels")
+    step.add(LaneTask(HOST, 1.0, "launch"), after=(Wait("kernels"),))
     assert place(step.build()).spans[-1].start == 2.0
 
 
 @pytest.mark.parametrize("wait", [Wait("nobody"), Wait("later"), Wait("nobody", 1), Wait("first", worker=1)])
 def test_a_wait_for_no_earlier_task_is_an_error_of_the_contributor(wait: Wait) -> None:
     step = StepBuilder()
-    step.add(Task(HOST, 1.0, "launch"), name="first")
-    step.add(Task(HOST, 1.0, "launch"), after=(wait,))
-    step.add(Task(HOST, 1.0, "launch"), name="later")
+    step.add(LaneTask(HOST, 1.0, "launch"), name="first")
+    step.add(LaneTask(HOST, 1.0, "launch"), after=(wait,))
+    step.add(LaneTask(HOST, 1.0, "launch"), name="later")
     with pytest.raises(ValueError, match=wait.name):
         step.build()
 
@@ -83,11 +85,11 @@ def test_two_workers_meet_at_an_all_reduce_by_hand() -> None:
     8 s a step."""
     step = StepBuilder()
     for worker, seconds in enumerate((3.0, 5.0)):
-        step.add(Task(Lane("device", worker), seconds, "compute"), name="gradients")
+        step.add(LaneTask(Lane("device", worker), seconds, "compute"), name="gradients")
     both = [Wait("gradients", worker=worker) for worker in (0, 1)]
-    step.add(Task(Lane("link"), 2.0, "communication"), after=both, name="reduced")
+    step.add(LaneTask(Lane("link"), 2.0, "communication"), after=both, name="reduced")
     for worker in (0, 1):
-        step.add(Task(Lane("device", worker), 1.0, "update"), after=(Wait("reduced"),))
+        step.add(LaneTask(Lane("device", worker), 1.0, "update"), after=(Wait("reduced"),))
     timeline = lay_out(step.build())
     assert timeline.step_seconds == 8.0 and timeline.is_steady
     assert timeline.parts() == {"update": 1.0, "communication": 2.0, "compute": 5.0}
@@ -98,8 +100,8 @@ def test_a_kernel_slows_down_while_the_copy_engine_is_busy_by_hand() -> None:
     """10 s of work at 1.5 times the time while a copy of 3 s runs: 2 s are done in it, 8 are left: it ends at
     11."""
     step = StepBuilder()
-    step.add(Task(COPY, 3.0, "copy"))
-    step.add(Task(DEVICE, 10.0, "compute", contention=(Contention(COPY, 1.5),)))
+    step.add(LaneTask(COPY, 3.0, "copy"))
+    step.add(LaneTask(DEVICE, 10.0, "compute", contention=(Contention(COPY, 1.5),)))
     assert [span.end for span in place(step.build()).spans] == [3.0, 11.0]
 
 
@@ -107,8 +109,8 @@ def test_two_tasks_slow_each_other_down_by_hand() -> None:
     """Both take twice as long while they overlap. The short one, 2 s of work, ends at 4; the long one has 4 s
     left: 8."""
     step = StepBuilder()
-    step.add(Task(COPY, 2.0, "copy", contention=(Contention(DEVICE, 2.0),)))
-    step.add(Task(DEVICE, 6.0, "compute", contention=(Contention(COPY, 2.0),)))
+    step.add(LaneTask(COPY, 2.0, "copy", contention=(Contention(DEVICE, 2.0),)))
+    step.add(LaneTask(DEVICE, 6.0, "compute", contention=(Contention(COPY, 2.0),)))
     assert [span.end for span in place(step.build()).spans] == [4.0, 8.0]
 
 
@@ -122,7 +124,7 @@ def random_step(seed: int, slowdown: float | None) -> Step:
         other = rng.choice(lanes)
         contention = () if slowdown is None else (Contention(other, slowdown),)
         seconds = rng.choice((0.0, 1.0, 2.5, rng.random()))
-        step.add(Task(rng.choice(lanes), seconds, "compute", contention=contention), after=after)
+        step.add(LaneTask(rng.choice(lanes), seconds, "compute", contention=contention), after=after)
     step.name(rng.randrange(position), "mark")
     return step.build()
 
@@ -150,9 +152,9 @@ def test_steps_of_alternating_length_are_averaged_over_their_period_by_hand() ->
     """Three tasks of 1 s in a row on three lanes; the first waits for the last of two steps ago: two steps in
     3 s, 1.5 s a step."""
     step = StepBuilder()
-    first = step.add(Task(HOST, 1.0, "launch"), after=(Wait("last", steps_ago=2),))
-    second = step.add(Task(COPY, 1.0, "copy"), after=(first,))
-    step.add(Task(DEVICE, 1.0, "compute"), after=(second,), name="last")
+    first = step.add(LaneTask(HOST, 1.0, "launch"), after=(Wait("last", steps_ago=2),))
+    second = step.add(LaneTask(COPY, 1.0, "copy"), after=(first,))
+    step.add(LaneTask(DEVICE, 1.0, "compute"), after=(second,), name="last")
     timeline = lay_out(step.build())
     assert timeline.is_steady and timeline.period_steps == 2 and timeline.step_seconds == 1.5
     assert timeline.parts() == {"compute": 0.5, "copy": 0.5, "launch": 0.5}
@@ -164,7 +166,7 @@ def add_ring(step: StepBuilder, tasks: int, seconds: float, steps_ago: int) -> N
     name = f"end of {tasks}"
     after: tuple[int | Wait, ...] = (Wait(name, steps_ago),)
     for worker in range(tasks):
-        after = (step.add(Task(Lane(name, worker), seconds, "compute"), after=after),)
+        after = (step.add(LaneTask(Lane(name, worker), seconds, "compute"), after=after),)
     step.name(*(position for position in after if isinstance(position, int)), name)
 
 
@@ -182,7 +184,7 @@ def test_a_step_that_does_not_become_steady_says_so() -> None:
     looked for."""
     step = StepBuilder()
     add_ring(step, tasks=5, seconds=1.2, steps_ago=4)
-    step.add(Task(HOST, 1.4, "launch"), after=(Wait("end of 5"),))
+    step.add(LaneTask(HOST, 1.4, "launch"), after=(Wait("end of 5"),))
     add_ring(step, tasks=8, seconds=7.5 / 8, steps_ago=5)
     assert not lay_out(step.build()).is_steady
 

@@ -17,7 +17,7 @@ import windtunnel as wt
 from windtunnel import perfetto
 from windtunnel.cli import words
 from windtunnel.errors import BadInput
-from windtunnel.forecast.schedule import COPY, DEVICE, HOST, StepBuilder, Task
+from windtunnel.forecast.schedule import COPY, DEVICE, HOST, LaneTask, StepBuilder
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.measurement import families, profiler
 from windtunnel.measurement.processes import MeasureOptions
@@ -40,11 +40,11 @@ def run(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
 def three_steps() -> Timeline:
     """A host that launches faster than its device works, with a batch copied first."""
     step = StepBuilder()
-    step.add(Task(HOST, 1e-6, "launch", "step"))
-    batch = step.add(Task(COPY, 2e-6, "copy", "batch"), after=(0,))
-    launch = step.add(Task(HOST, 3e-6, "launch", "aten.mm"))
-    step.add(Task(DEVICE, 9e-6, "compute", "aten.mm"), after=(batch, launch))
-    step.add(Task(HOST, 0.0, "launch", "nothing"))
+    step.add(LaneTask(HOST, 1e-6, "launch", "step"))
+    batch = step.add(LaneTask(COPY, 2e-6, "copy", "batch"), after=(0,))
+    launch = step.add(LaneTask(HOST, 3e-6, "launch", "aten.mm"))
+    step.add(LaneTask(DEVICE, 9e-6, "compute", "aten.mm"), after=(batch, launch))
+    step.add(LaneTask(HOST, 0.0, "launch", "nothing"))
     return lay_out(step.build())
 
 

@@ -1,4 +1,4 @@
-"""What a trace must be true to: counts worked by hand, and the real run."""
+"""Traces: counts worked by hand, and agreement with a real run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import windtunnel as wt
-from windtunnel import networks, records
+from windtunnel import families, networks, records
 from windtunnel.prediction import trace
-from windtunnel.trace import Trace, family
+from windtunnel.trace import Trace
 
 Recorded = Callable[..., Trace]
 
@@ -33,7 +33,8 @@ def product_flop(recorded: Trace, phase: str) -> float:
 
 
 def test_a_linear_layer_does_two_flop_for_each_weight_and_example() -> None:
-    # 32 examples x 100 inputs x 50 outputs x 2 = 320,000; backward needs the weights' gradient only, since no input does.
+    # 32 examples x 100 inputs x 50 outputs x 2 = 320,000; backward needs the weights' gradient only, since no
+    # input does.
     recorded = trace(job(lambda: nn.Linear(100, 50), 100), wt.Strategy(batch=32), "cpu")
     assert product_flop(recorded, "forward") == 320_000
     assert product_flop(recorded, "backward") == 320_000
@@ -51,7 +52,8 @@ def test_a_second_layer_costs_backward_twice_its_forward() -> None:
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_a_convolution_is_counted_by_its_output_and_its_kernel(groups: int) -> None:
-    # 2 x 8 examples x 16 x 16 positions x (32 x 64 / groups) x 3 x 3 weights; the second of the two also passes back.
+    # 2 x 8 examples x 16 x 16 positions x (32 x 64 / groups) x 3 x 3 weights; the second of the two also
+    # passes back.
     model = lambda: nn.Sequential(
         nn.Conv2d(32, 64, 3, padding=1, groups=groups), nn.Conv2d(64, 32, 3, padding=1, groups=groups)
     )
@@ -104,7 +106,8 @@ def test_a_gpu_runs_attention_as_one_call_each_way_and_keeps_no_scores() -> None
     )
     recorded = trace(case, wt.Strategy(batch=8), "gpu")
     calls = [op for op in recorded.ops if op.family == "attention"]
-    # Two products of 8 examples x 4 heads x 256 x 256 x 16 forward; five backward, since the scores are computed again.
+    # Two products of 8 examples x 4 heads x 256 x 256 x 16 forward; five backward, since the scores are
+    # computed again.
     assert [op.flop for op in calls] == [2 * 2 * 8 * 4 * 256 * 256 * 16, 5 * 2 * 8 * 4 * 256 * 256 * 16]
     scores = 8 * 4 * 256 * 256 * 4
     assert all(a.bytes < scores for a in recorded.allocations.values())
@@ -125,7 +128,7 @@ def test_views_move_nothing_and_all_else_moves_something(recorded: Recorded) -> 
         assert (moved == 0) == (op.family == "view"), op
 
 
-def test_memory_dies_once_and_only_after_it_was_born(recorded: Recorded) -> None:
+def test_memory_is_freed_once_and_only_after_it_was_allocated(recorded: Recorded) -> None:
     steps = recorded("rnn", n_steps=10)
     alive = set(steps.held)
     for op in steps.ops:
@@ -135,7 +138,7 @@ def test_memory_dies_once_and_only_after_it_was_born(recorded: Recorded) -> None
         alive -= set(op.dead)
 
 
-def test_what_is_alive_after_the_step_is_weights_gradients_and_the_batch(recorded: Recorded) -> None:
+def test_weights_and_gradients_are_alive_after_the_step(recorded: Recorded) -> None:
     steps = recorded("fcn5", layers=(512, 256, 128), batch=16)
     alive = set(steps.held)
     for op in steps.ops:
@@ -180,11 +183,12 @@ def test_a_trace_is_plain_data_that_survives_saving(recorded: Recorded) -> None:
 @pytest.mark.parametrize("name", [n for n in networks.names() if n not in ("gpt2", "bert")])
 def test_every_op_of_every_named_network_has_a_family(recorded: Recorded, name: str) -> None:
     assert not {op.name for op in recorded(name, "gpu").ops if op.family == "other"}
-    assert family.family_of("an_op_nobody_knows") == "other"
+    assert families.family_of("an_op_nobody_knows") == "other"
 
 
-def test_an_encoder_and_its_decoder_both_go_back() -> None:
-    """The decoder starts from the encoder's last state, so the gradient must reach the encoder's weights too."""
+def test_an_encoder_and_its_decoder_both_have_a_backward() -> None:
+    """The decoder starts from the encoder's last state, so the gradient must reach the encoder's weights
+    too."""
 
     class Pair(nn.Module):
         def __init__(self) -> None:
@@ -199,11 +203,11 @@ def test_an_encoder_and_its_decoder_both_go_back() -> None:
     recorded = trace(job(Pair, 12, 8), wt.Strategy(batch=4), "gpu")
     calls = [op.name for op in recorded.ops if op.family == "recurrent"]
     assert calls == ["windtunnel.recurrent"] * 2 + ["windtunnel.recurrent_backward"] * 2
-    held = {
+    sizes = {
         part: sum(a.bytes for a in recorded.allocations.values() if a.part == part)
         for part in ("weights", "gradients")
     }
-    assert held["weights"] == held["gradients"]
+    assert sizes["weights"] == sizes["gradients"]
 
 
 def test_frozen_weights_have_no_optimiser_state() -> None:
@@ -246,7 +250,7 @@ def test_a_large_network_is_traced_without_its_memory() -> None:
     assert recorded.parameters == 4 * 10**10  # 160 GB, which no machine that runs this test has to spare
 
 
-def test_a_network_whose_making_looks_at_values_is_traced_too() -> None:
+def test_a_network_whose_building_reads_values_is_traced_too() -> None:
     class Drops(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -260,7 +264,7 @@ def test_a_network_whose_making_looks_at_values_is_traced_too() -> None:
     assert trace(job(Drops, 4), wt.Strategy(batch=2), "cpu").parameters == 20
 
 
-def test_losses_of_a_second_player_are_no_update() -> None:
+def test_the_loss_of_a_second_optimiser_is_not_part_of_the_update() -> None:
     def step(
         model: nn.Module, batch: torch.Tensor, optimizers: tuple[torch.optim.Optimizer, ...]
     ) -> torch.Tensor:

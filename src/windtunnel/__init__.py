@@ -1,15 +1,17 @@
 """Fly your training run before you build it.
 
-Three nouns in (`Workload`, `Machine`, `Strategy`), one kind of answer out (`Forecast`, `Measurement`). Importing this loads
-no framework; a verb loads what it needs when it is called.
+Three inputs (`Workload`, `Machine`, `Strategy`), one kind of answer (`Forecast` or `Measurement`). Importing
+this loads no framework; a function loads what it needs when it is called.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from windtunnel import fused, units
+    from windtunnel.accuracy.validation import Validation, validate
     from windtunnel.errors import (
         BadInput,
         DoesNotFit,
@@ -22,16 +24,25 @@ if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
     from windtunnel.fused.module import FusedRNN
     from windtunnel.job.workload import Workload
+    from windtunnel.learning.data import load as load_data
+    from windtunnel.learning.options import TrainingOptions
+    from windtunnel.learning.result import TrainingResult
+    from windtunnel.learning.training import train
     from windtunnel.machine.machine import Machine
     from windtunnel.measurement.measure import Measurement, measure
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
     from windtunnel.prediction import largest_batch, predict
+    from windtunnel.reports.study import StudyReport
     from windtunnel.strategy import Strategy
+    from windtunnel.study.crossover.crossing import Crossover
+    from windtunnel.study.study import Study
 
 __version__ = "0.1.0"
+# Where each public name is defined; "module:name" where it has another name there.
 _HOMES = {
     "BadInput": "errors",
+    "Crossover": "study.crossover.crossing",
     "DoesNotFit": "errors",
     "Forecast": "forecast.forecast",
     "FusedRNN": "fused.module",
@@ -43,15 +54,24 @@ _HOMES = {
     "Store": "measurement.store",
     "StoreError": "errors",
     "Strategy": "strategy",
+    "Study": "study.study",
+    "StudyReport": "reports.study",
+    "TrainingOptions": "learning.options",
+    "TrainingResult": "learning.result",
     "Unavailable": "errors",
+    "Validation": "accuracy.validation",
     "WindtunnelError": "errors",
     "Workload": "job.workload",
     "largest_batch": "prediction",
+    "load_data": "learning.data:load",
     "measure": "measurement.measure",
     "predict": "prediction",
+    "train": "learning.training",
+    "validate": "accuracy.validation",
 }
 __all__ = [
     "BadInput",
+    "Crossover",
     "DoesNotFit",
     "Forecast",
     "FusedRNN",
@@ -63,19 +83,32 @@ __all__ = [
     "Store",
     "StoreError",
     "Strategy",
+    "Study",
+    "StudyReport",
+    "TrainingOptions",
+    "TrainingResult",
     "Unavailable",
+    "Validation",
     "WindtunnelError",
     "Workload",
+    "fused",
     "largest_batch",
+    "load_data",
     "measure",
     "predict",
+    "train",
+    "units",
+    "validate",
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    if name in ("fused", "units"):
+        return importlib.import_module(f"windtunnel.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'windtunnel' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"windtunnel.{_HOMES[name]}"), name)
+    module, _, alias = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(f"windtunnel.{module}"), alias or name)
 
 
 def __dir__() -> list[str]:

@@ -6,12 +6,14 @@ Reading is strict: an unknown key is an error that names the most similar known 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
 import tomllib
 import types
 import typing
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -103,13 +105,10 @@ def digest(data: object) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read plain data from a TOML or JSON file."""
+    """Read plain data from a TOML or JSON file, which may be compressed."""
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRecord(f"{path} cannot be read: {error}.") from error
-    try:
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(text) if _is_json(path) else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         raise BadRecord(f"{path} is not valid {path.suffix.lstrip('.') or 'TOML'}: {error}.") from error
     if not isinstance(data, dict):
@@ -120,7 +119,26 @@ def load(path: Path) -> dict[str, Any]:
 def save(path: Path, data: object) -> None:
     """Write plain data as TOML or JSON, atomically."""
     body = plain(data)
-    write_whole(path, json.dumps(body, indent=1) + "\n" if path.suffix == ".json" else to_toml(body))
+    write_text(path, json.dumps(body, indent=1) + "\n" if _is_json(path) else to_toml(body))
+
+
+def _is_json(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(".json")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. A file whose name ends with .gz is decompressed."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadRecord(f"{path} cannot be read: {error}.") from error
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole, compressed if its name ends with .gz; the same text gives the same bytes."""
+    data = text.encode()
+    return write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def write_whole(path: Path, body: str | bytes) -> Path:

@@ -1,1 +1,1 @@
-"""Where clocks and forecasts meet: probe a machine, fit what was seen, write it down as a profile."""
+"""Probe a machine, fit what was timed, and write the result as a profile."""

@@ -1,12 +1,14 @@
-"""Fit sums of small trees: gradient boosting with one question a level for all rows, on absolute or squared error.
+"""Fit sums of small trees: gradient boosting with one question per level for all rows, on absolute error.
 
-Features are cut into bins by their quantiles once; each level then tries every bin's edge of every feature at the same time
-with one count. Own code, since a probe must run where only NumPy is, and a few thousand rows take a second.
+Features are cut into bins by their quantiles once. Each level then tries every edge of every feature with one
+count. This is our own code because a probe must run on a node that has only NumPy; a few thousand rows take a
+second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,99 +16,113 @@ from numpy.typing import NDArray
 from windtunnel.forecast.trees import Numbers, Trees
 
 _BINS = 48
+_FEATURE_SHARE, _LEAST_FEATURES = 0.7, 3  # that a level tries
+_ENOUGH_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boosting:
-    """How to fit: more trees at a lower rate are finer; `shade` keeps leaves of few rows near zero. With `above` the fit aims at
-    being exceeded by only that share of rows, rather than at their middle."""
+    """How to fit. More trees at a lower rate are finer. `shrinkage` keeps leaves of few rows near zero.
+    `subsample` is the share of rows that a tree sees. With `exceeded_by` the fit aims to be exceeded by only
+    that share of rows, instead of at their median."""
 
     trees: int = 300
     depth: int = 6
     rate: float = 0.06
-    shade: float = 3.0
-    share: float = 0.7
-    above: float | None = None
+    shrinkage: float = 3.0
+    subsample: float = 0.7
+    exceeded_by: float | None = None
 
     def fit(self, rows: Numbers, targets: Numbers, seed: int = 0) -> Trees:
         """Trees whose sum follows the targets. Few rows get few trees."""
         rng = np.random.default_rng(seed)
-        edges = [_edges(column) for column in rows.T]
-        binned = np.stack(
-            [np.searchsorted(edge, column, side="left") for edge, column in zip(edges, rows.T, strict=True)],
-            axis=1,
-        )
-        base = float(np.median(targets) if self.above is None else np.quantile(targets, 1 - self.above))
-        left = targets - base
-        count = self.trees if len(rows) >= 40 else self.trees // 4
+        bins = _Bins.of(rows)
+        quantile = 0.5 if self.exceeded_by is None else 1 - self.exceeded_by
+        base = float(np.median(targets) if self.exceeded_by is None else np.quantile(targets, quantile))
+        residuals = targets - base
+        count = self.trees if len(rows) >= _ENOUGH_ROWS else self.trees // 4
         depth = min(self.depth, max(1, int(np.log2(max(len(rows), 2))) - 2))
-        features, thresholds, leaves = (
-            np.zeros((count, depth), dtype=np.int64),
-            np.zeros((count, depth)),
-            np.zeros((count, 1 << depth)),
+        trees = Trees(
+            base=base,
+            features=np.zeros((count, depth), dtype=np.int64),
+            thresholds=np.zeros((count, depth)),
+            leaves=np.zeros((count, 1 << depth)),
         )
         for tree in range(count):
-            chosen = rng.random(len(rows)) < self.share
-            pull = self._pull(left)
-            number = np.zeros(len(rows), dtype=np.int64)
+            chosen = rng.random(len(rows)) < self.subsample
+            pull = self._pull(residuals)
+            leaf = np.zeros(len(rows), dtype=np.int64)
             for level in range(depth):
-                feature, bin_index = _best_question(
-                    edges, binned, number, np.where(chosen, pull, 0.0), chosen, level, self.shade, rng
-                )
-                features[tree, level] = feature
-                thresholds[tree, level] = edges[feature][bin_index] if len(edges[feature]) else 0.0
-                number += (rows[:, feature] > thresholds[tree, level]).astype(np.int64) << level
-            sums = np.bincount(number[chosen], weights=pull[chosen], minlength=1 << depth)
-            counts = np.bincount(number[chosen], minlength=1 << depth)
-            leaves[tree] = self.rate * sums / (counts + self.shade)
-            left = left - leaves[tree][number]
-        return Trees(base=base, features=features, thresholds=thresholds, leaves=leaves)
+                sample = _Sample(leaf, 1 << level, np.where(chosen, pull, 0.0), chosen.astype(np.float64))
+                feature, threshold = bins.best_question(sample, self.shrinkage, rng)
+                trees.features[tree, level], trees.thresholds[tree, level] = feature, threshold
+                leaf += (rows[:, feature] > threshold).astype(np.int64) << level
+            sums = np.bincount(leaf[chosen], weights=pull[chosen], minlength=1 << depth)
+            counts = np.bincount(leaf[chosen], minlength=1 << depth)
+            trees.leaves[tree] = self.rate * sums / (counts + self.shrinkage)
+            residuals = residuals - trees.leaves[tree][leaf]
+        return trees
 
-    def _pull(self, left: Numbers) -> Numbers:
-        """Where each row would have the sum go: a far-off row pulls no harder than a factor of e."""
-        near = np.clip(left, -1.0, 1.0)
-        return (
-            near
-            if self.above is None
-            else np.asarray(np.where(left > 0, (1 - self.above) * near, self.above * near))
-        )
+    def _pull(self, residuals: Numbers) -> Numbers:
+        """How far each row pulls the sum; a distant row pulls no harder than one a factor of e away."""
+        near = np.clip(residuals, -1.0, 1.0)
+        if self.exceeded_by is None:
+            return near
+        return np.asarray(np.where(residuals > 0, (1 - self.exceeded_by) * near, self.exceeded_by * near))
+
+
+class _Sample(NamedTuple):
+    """The rows of a tree at one level: the leaf of each, the number of leaves, pulls and weights."""
+
+    leaf: NDArray[np.int64]
+    leaves: int
+    pull: Numbers
+    weights: Numbers
+
+
+class _Bins(NamedTuple):
+    """For each feature the edges where a question may cut, and the bin of every row."""
+
+    edges: list[Numbers]
+    numbers: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Numbers) -> _Bins:
+        edges = [_edges(column) for column in rows.T]
+        places = [
+            np.searchsorted(edge, column, side="left") for edge, column in zip(edges, rows.T, strict=True)
+        ]
+        return cls(edges, np.stack(places, axis=1))
+
+    def best_question(self, sample: _Sample, shrinkage: float, rng: np.random.Generator) -> tuple[int, float]:
+        """The feature and threshold that explain most if they split all leaves at once."""
+        width, features = _BINS + 1, self.numbers.shape[1]
+        candidates = rng.permutation(features)[: max(_LEAST_FEATURES, int(features * _FEATURE_SHARE))]
+        best, answer = -1.0, (0, 0)
+        for feature in candidates:
+            if not len(self.edges[feature]):
+                continue
+            cell = sample.leaf * width + self.numbers[:, feature]
+            sums, counts = (
+                np.bincount(cell, weights=weights, minlength=sample.leaves * width)
+                .reshape(sample.leaves, width)
+                .cumsum(axis=1)
+                for weights in (sample.pull, sample.weights)
+            )
+            below = sums**2 / (counts + shrinkage)
+            above = (sums[:, -1:] - sums) ** 2 / (counts[:, -1:] - counts + shrinkage)
+            gain = (below + above).sum(axis=0)
+            edge = int(gain[: len(self.edges[feature])].argmax())
+            if gain[edge] > best:
+                best, answer = float(gain[edge]), (int(feature), edge)
+        feature, edge = answer
+        edges = self.edges[feature]
+        return feature, float(edges[edge]) if len(edges) else 0.0
 
 
 def _edges(column: Numbers) -> Numbers:
-    """Where a question may cut: between quantiles, midway between neighbouring values."""
+    """Where a question may cut: midway between quantiles."""
     values = np.unique(column)
     if len(values) > _BINS:
         values = np.unique(np.quantile(column, np.linspace(0, 1, _BINS)))
     return np.asarray((values[1:] + values[:-1]) / 2)
-
-
-def _best_question(
-    edges: list[Numbers],
-    binned: NDArray[np.int64],
-    number: NDArray[np.int64],
-    pull: Numbers,
-    chosen: NDArray[np.bool_],
-    level: int,
-    shade: float,
-    rng: np.random.Generator,
-) -> tuple[int, int]:
-    """The feature and edge that, asked of all leaves at once, explain most."""
-    groups, width = 1 << level, _BINS + 1
-    best, answer = -1.0, (0, 0)
-    for feature in rng.permutation(binned.shape[1])[: max(3, int(binned.shape[1] * 0.7))]:
-        cell = number * width + binned[:, feature]
-        sums = np.bincount(cell, weights=pull, minlength=groups * width).reshape(groups, width).cumsum(axis=1)
-        counts = (
-            np.bincount(cell, weights=chosen.astype(np.float64), minlength=groups * width)
-            .reshape(groups, width)
-            .cumsum(axis=1)
-        )
-        if not len(edges[feature]):
-            continue
-        gain = (
-            sums**2 / (counts + shade) + (sums[:, -1:] - sums) ** 2 / (counts[:, -1:] - counts + shade)
-        ).sum(axis=0)
-        edge = int(gain[: len(edges[feature])].argmax())
-        if gain[edge] > best:
-            best, answer = float(gain[edge]), (int(feature), edge)
-    return answer

@@ -1,4 +1,4 @@
-"""Probe this machine from its first op to a profile: what its device reaches, what its host pays, how long kernels wait."""
+"""Probe this machine, from the first op to a profile: its device's rates, its launch costs, its latencies."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import importlib.metadata
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from windtunnel import records
 from windtunnel.calibration import epochs, fit, host, launch_costs, probe, transfers
 from windtunnel.calibration.microbenchmarks import draw
-from windtunnel.calibration.probe import Row
-from windtunnel.calibration.sums import fit_sums
+from windtunnel.calibration.probe import ProbeRow
+from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
 from windtunnel.forecast.price import roofline_of
-from windtunnel.forecast.profile import Kind, Profile
+from windtunnel.forecast.profile import Profile
 from windtunnel.machine import here, profiles
 from windtunnel.machine.machine import Device, LaunchCosts, Machine
 from windtunnel.measurement import environment
 from windtunnel.prediction import trace
 from windtunnel.strategy import Strategy
+from windtunnel.trace import Trace
 
 Progress = Callable[[str, float], None]
 _BUSY_CORES = 0.3
 _BUSY_SPREAD = 1.25
 _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
-# How far single steps were off where a profile of the same sort was held against tuning rows: a start for one that was not.
+# Errors of single steps for a probed machine of the same sort, by tuning rows: the start for a new one.
 _DEVICE_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
 _LAUNCH_COST_FACTOR = {"gpu": 1.06, "cpu": 1.0}
@@ -47,24 +48,23 @@ class Plan:
 QUICK = Plan(seconds=85.0, microbenchmarks=24, effort=fit.Effort(few=80, many=160, depth=6))
 THOROUGH = Plan(seconds=330.0, microbenchmarks=48, effort=fit.Effort(few=200, many=500, depth=7))
 HOST_MICROBENCHMARKS = 8
-_ENOUGH_ROWS = 40  # a kind of fewer is better served by the reference's profile
+_ENOUGH_ROWS = 40  # for a kind with fewer rows the reference's profile is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a probe brings home: the profile, which of its kinds were learned here (the others are the reference's), the host's costs,
-    the rows behind them, and what was in its way."""
+class Calibration:
+    """The result of a probe. `learned`: the kinds learned here; the others are the reference's."""
 
     profile: Profile
     learned: tuple[str, ...]
     launch_costs: LaunchCosts
-    rows: tuple[Row, ...]
+    rows: tuple[ProbeRow, ...]
     device: Device
     interpreter_seconds: float
     cautions: tuple[str, ...]
 
-    def beside(self) -> dict[str, Any]:
-        """What a machine's description takes from a profile: the device as it was when probed, the host's costs and its pace."""
+    def machine_facts(self) -> dict[str, Any]:
+        """What a machine's description takes from a profile: device, launch costs and Python's speed."""
         return {
             "device": records.plain(self.device),
             "launch_costs": records.plain(self.launch_costs),
@@ -72,19 +72,19 @@ class Found:
         }
 
 
-def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) -> Found:
-    """Time synthetic ops and microbenchmarks on the machine at hand."""
-    tell = progress or (lambda what, share: None)
+def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) -> Calibration:
+    """Time synthetic ops and microbenchmarks on this machine."""
+    report = progress or (lambda what, share: None)
     kind = machine.device.kind
     cautions = _busy()
-    tell("microbenchmarks", 0.0)
+    report("microbenchmarks", 0.0)
     pace = here.interpreter_seconds(kind)
     costs = measure_launch_costs(machine, plan.microbenchmarks)
     latencies = host.measure_latencies() if kind == "gpu" else None
     if latencies is not None:
         costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
-    rows = _time_ops(machine, plan.seconds, lambda share: tell("ops", share))
-    tell("fitting", 0.0)
+    rows = _time_ops(machine, plan.seconds, lambda share: report("ops", share))
+    report("fitting", 0.0)
     blank = _blank(machine, latencies)
     threads = sorted({row.threads for row in rows})
     fitted = fit.fit_kinds(
@@ -92,15 +92,16 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     )
     own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
     wider = _BUSY_SPREAD if cautions else 1.0
+    reference = profiles.load(profiles.REFERENCE[kind])
     profile = dataclasses.replace(
         blank,
-        kinds={**fitted, **_reference_kinds(kind), **own},
+        kinds={**fitted, **reference.kinds, **own},
         workspaces=fit.find_workspaces(rows, own, machine.device.cores or 1) if kind == "gpu" else {},
-        sums={**profiles.load(profiles.REFERENCE[kind]).sums, **fit_sums(rows)},
+        workspace_coefficients={**reference.workspace_coefficients, **fit_workspace_coefficients(rows)},
         device_spread=blank.device_spread * wider,
         host_spread=blank.host_spread * wider,
     )
-    return Found(
+    return Calibration(
         profile=profile,
         learned=tuple(sorted(own)),
         launch_costs=costs,
@@ -111,32 +112,27 @@ def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) ->
     )
 
 
-def _reference_kinds(kind: str) -> Mapping[str, Kind]:
-    """For what was timed too seldom here: what the nearest probed machine shows on its own rates."""
-    return profiles.load(profiles.REFERENCE[kind]).kinds
-
-
 def measure_launch_costs(machine: Machine, count: int) -> LaunchCosts:
-    """What the host at hand pays to launch work, by microbenchmarks; on a CPU their little arithmetic is in it."""
+    """The launch costs of this host, by microbenchmarks; on a CPU, with their little arithmetic."""
     assert machine.launch_costs is not None
     kind = machine.device.kind
-    ran = host.run_microbenchmarks("cuda" if kind == "gpu" else "cpu", count)
-    return launch_costs.fit(ran, _microbenchmark_traces(kind, count), machine.launch_costs)
+    timed = host.run_microbenchmarks("cuda" if kind == "gpu" else "cpu", count)
+    return launch_costs.fit(timed, _microbenchmark_traces(kind, count), machine.launch_costs)
 
 
 def host_factor(kind: str, base: LaunchCosts) -> float:
-    """How many times as slow as these costs this host is just now, in about ten seconds."""
-    ran = host.run_microbenchmarks(
+    """How many times as slow as these costs this host is now; takes about ten seconds."""
+    timed = host.run_microbenchmarks(
         "cuda" if kind == "gpu" else "cpu", HOST_MICROBENCHMARKS, 0.16, rounds=4, choose=statistics.median
     )
-    return launch_costs.factor(ran, _microbenchmark_traces(kind, HOST_MICROBENCHMARKS), base)
+    return launch_costs.factor(timed, _microbenchmark_traces(kind, HOST_MICROBENCHMARKS), base)
 
 
-def _microbenchmark_traces(kind: str, count: int) -> list[Any]:
+def _microbenchmark_traces(kind: str, count: int) -> list[Trace]:
     return [trace(workload, Strategy(), kind) for workload in draw(count)]
 
 
-def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None]) -> Sequence[Row]:
+def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None]) -> Sequence[ProbeRow]:
     if machine.device.kind == "gpu":
         return probe.probe_gpu(seconds, progress=progress)
     cores = machine.device.cores or 1
@@ -144,7 +140,7 @@ def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None
 
 
 def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
-    """A profile with everything but what is learned."""
+    """A profile with everything but what is learned from rows."""
     kind = machine.device.kind
     return Profile(
         name=machine.name,
@@ -168,10 +164,11 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
 
 
 def _busy() -> tuple[str, ...]:
-    """Others at work on the machine make every figure of a probe too slow."""
+    """A caution if other programs use the machine: they make every figure of a probe too slow."""
     others = environment.busy_cores()
     if others < _BUSY_CORES:
         return ()
     return (
-        f"other programs kept {others:.1f} cores busy when the probe began: figures may be too slow, and intervals are widened",
+        f"other programs kept {others:.1f} cores busy when the probe began: "
+        "figures may be too slow, and intervals are widened",
     )

@@ -1,7 +1,7 @@
 """Time single calls: on a GPU by its own record of kernels, on a CPU by the clock.
 
-Kernels are told apart by marks: a tiny kernel of another name is queued before and after each timed call, so that what lies
-between two marks belongs to one call however many kernels it has. The host's cost never shows.
+On a GPU, a tiny marker kernel is queued before and after each timed call. All kernels between two markers
+belong to one call, however many there are. The host's cost is not in the times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C._autograd import DeviceType
 
-from windtunnel.calibration.cases import Case, Spec
+from windtunnel.families.drawing import ProbeCase, TensorSpec
 from windtunnel.measurement.environment import QuietMoments
 
 DTYPES = {
@@ -27,13 +27,15 @@ DTYPES = {
     "fp16": torch.float16,
 }
 _REPEATS = 3
-_MARK = "spin_kernel"
-_PATIENCE = 0.25  # seconds a case on a CPU waits for a calm moment
+_MARKER = "spin_kernel"
+_PATIENCE = 0.25  # seconds that a case on a CPU waits for a quiet moment
+
+Timings = tuple["OpTiming | None", "OpTiming | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Seconds of one call, its number of kernels, and the bytes it took for a while beside its results."""
+class OpTiming:
+    """Seconds of one call, its number of kernels, and its workspace beside its results."""
 
     seconds: float
     kernels: float = 0.0
@@ -41,7 +43,7 @@ class Timing:
 
 
 class Pool:
-    """Random numbers made once, from which tensors are cut one behind the other: making a case costs nothing."""
+    """Random numbers drawn once. Tensors are cut from them, so that making a case costs nothing."""
 
     def __init__(self, device: str, elements: int) -> None:
         self.device = device
@@ -51,14 +53,14 @@ class Pool:
         }
         self._used = 0
 
-    def make(self, case: Case) -> list[Tensor]:
+    def make(self, case: ProbeCase) -> list[Tensor]:
         self._used = 0
         tensors = [self._cut(spec) for spec in case.tensors]
         if case.prepare is not None:
             case.prepare(tensors)
         return tensors
 
-    def _cut(self, spec: Spec) -> Tensor:
+    def _cut(self, spec: TensorSpec) -> Tensor:
         if spec.high:
             return torch.randint(spec.high, spec.shape, device=self.device)
         source = self._numbers[DTYPES[spec.dtype]]
@@ -67,8 +69,8 @@ class Pool:
         return tensor.requires_grad_() if spec.grad else tensor
 
 
-def make_empty(specs: Sequence[Spec]) -> list[Tensor]:
-    """The same tensors without numbers, for describing."""
+def make_empty(specs: Sequence[TensorSpec]) -> list[Tensor]:
+    """The same tensors without numbers, to describe a call."""
     tensors = []
     for spec in specs:
         dtype = torch.int64 if spec.high else DTYPES[spec.dtype]
@@ -78,81 +80,77 @@ def make_empty(specs: Sequence[Spec]) -> list[Tensor]:
 
 
 def set_precision(precision: str) -> None:
-    """fp32 products are really fp32 unless tf32 is asked for."""
+    """Compute fp32 products in fp32, unless the precision is tf32."""
     tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
 
 
 class GpuClock:
-    """Times a handful of cases under one profile."""
+    """Times a group of cases under one run of the profiler."""
 
     def __init__(self, elements: int) -> None:
         self.pool = Pool("cuda", elements)
 
-    def time(self, cases: Sequence[Case]) -> list[tuple[Timing | None, Timing | None]]:
-        """Forward and backward of each case; None where it could not run or has no backward."""
+    def time(self, cases: Sequence[ProbeCase]) -> list[Timings]:
+        """Forward and backward of each case; None if it could not run or has no backward."""
         from torch.profiler import ProfilerActivity, profile
 
         runs = [self._warm(case) for case in cases]
         with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-            done = [
+            queued = [
                 self._repeat(case) if run is not None else 0 for case, run in zip(cases, runs, strict=True)
             ]
             torch.cuda.synchronize()
         segments = _segments(recorded)
-        results: list[tuple[Timing | None, Timing | None]] = []
-        for case, run, marks in zip(cases, runs, done, strict=True):
-            own = [next(segments, (0.0, 0)) for _ in range(marks)]
-            if run is None or marks != _marks(case):
+        results: list[Timings] = []
+        for case, run, markers in zip(cases, runs, queued, strict=True):
+            own = [next(segments, (0.0, 0)) for _ in range(markers)]
+            if run is None or markers != _marker_count(case):
                 results.append((None, None))
                 continue
-            step = 2 if case.backward else 1
+            step = 2 if case.has_backward else 1
             forward = _median(own[0:-1:step], run[0])
-            results.append((forward, _median(own[1:-1:step], run[1]) if case.backward else None))
+            results.append((forward, _median(own[1:-1:step], run[1]) if case.has_backward else None))
         return results
 
-    def _warm(self, case: Case) -> tuple[float, float] | None:
-        """Once untimed, for plans and caches; tells the workspace of each direction."""
+    def _warm(self, case: ProbeCase) -> tuple[float, float] | None:
+        """Run once untimed, for plans and caches; returns the workspace forward and backward."""
         try:
             set_precision(case.precision)
             tensors = self.pool.make(case)
             result, forward = _with_workspace(lambda: case.call(tensors))
-            if not case.backward:
+            if not case.has_backward:
                 return forward, 0.0
-            seed = torch.ones_like(result)
+            seed, wanted = torch.ones_like(result), [t for t in tensors if t.requires_grad]
             _, backward = _with_workspace(
-                lambda: torch.autograd.grad(
-                    result, [t for t in tensors if t.requires_grad], seed, retain_graph=True
-                )
+                lambda: torch.autograd.grad(result, wanted, seed, retain_graph=True)
             )
             return forward, backward
         except (RuntimeError, NotImplementedError):
             torch.cuda.empty_cache()
             return None
 
-    def _repeat(self, case: Case) -> int:
-        """Queue the timed calls; the number of marks that were queued tells whether all went well."""
-        marks = 0
+    def _repeat(self, case: ProbeCase) -> int:
+        """Queue the timed calls; returns the number of queued markers, which shows whether all calls ran."""
+        markers = 0
         try:
             set_precision(case.precision)
             tensors = self.pool.make(case)
             wanted = [t for t in tensors if t.requires_grad]
             seed: Tensor | None = None
             for _ in range(_REPEATS):
-                marks += _mark()
+                markers += _mark()
                 result = case.call(tensors)
                 if wanted:
-                    if (
-                        seed is None
-                    ):  # made between marks once: that segment is the slowest and the median drops it
+                    if seed is None:  # made between markers once: the median drops that segment, the slowest
                         seed = torch.ones_like(result)
-                    marks += _mark()
+                    markers += _mark()
                     torch.autograd.grad(result, wanted, seed)
-            marks += _mark()
+            markers += _mark()
         except (RuntimeError, NotImplementedError):
             torch.cuda.empty_cache()
-        return marks
+        return markers
 
 
 def _mark() -> int:
@@ -160,26 +158,26 @@ def _mark() -> int:
     return 1
 
 
-def _marks(case: Case) -> int:
-    return _REPEATS * (2 if case.backward else 1) + 1
+def _marker_count(case: ProbeCase) -> int:
+    return _REPEATS * (2 if case.has_backward else 1) + 1
 
 
 def _with_workspace(call: Any) -> tuple[Any, float]:
-    """What the call returns, and the most it held beside that while it ran."""
+    """The result of a call, and the most memory it held beside its result."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     result = call()
-    kept = torch.cuda.memory_allocated() - before
-    return result, float(max(0, torch.cuda.max_memory_allocated() - before - kept))
+    result_bytes = torch.cuda.memory_allocated() - before
+    return result, float(max(0, torch.cuda.max_memory_allocated() - before - result_bytes))
 
 
 def _segments(recorded: Any) -> Iterator[tuple[float, int]]:
-    """Seconds and kernels between each mark and the next, in the order of time."""
+    """Seconds and kernels between each marker and the next, in the order of time."""
     on_device = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == DeviceType.CUDA]
     on_device.sort(key=lambda e: e.start_ns())
     seconds, kernels, begun = 0.0, 0, False
     for event in on_device:
-        if _MARK in event.name():
+        if _MARKER in event.name():
             if begun:
                 yield seconds, kernels
             seconds, kernels, begun = 0.0, 0, True
@@ -189,10 +187,12 @@ def _segments(recorded: Any) -> Iterator[tuple[float, int]]:
         yield seconds, kernels
 
 
-def _median(segments: Sequence[tuple[float, int]], workspace: float) -> Timing | None:
+def _median(segments: Sequence[tuple[float, int]], workspace: float) -> OpTiming | None:
     seconds = statistics.median(s for s, _ in segments)
     kernels = statistics.median(k for _, k in segments)
-    return Timing(seconds=seconds, kernels=kernels, workspace_bytes=workspace) if seconds > 0 else None
+    if seconds <= 0:
+        return None
+    return OpTiming(seconds=seconds, kernels=kernels, workspace_bytes=workspace)
 
 
 class CpuClock:
@@ -201,35 +201,33 @@ class CpuClock:
     def __init__(self, elements: int, least_seconds: float = 0.002, most_seconds: float = 0.25) -> None:
         self.pool = Pool("cpu", elements)
         self.least, self.most = least_seconds, most_seconds
-        self.calm = QuietMoments()
+        self.quiet_moments = QuietMoments()
         self._grad_seconds = self._engine()
 
     def _engine(self) -> float:
-        """What asking autograd for any gradient costs, to be taken off: in a step it is asked once for all."""
+        """The cost of calling autograd at all, which is subtracted: a step calls it once for all its ops."""
         x = torch.ones(1, requires_grad=True)
         y = x.view(1)
         seed = torch.ones(1)
-        torch.autograd.grad(
-            y, x, seed, retain_graph=True
-        )  # the engine starts its threads when it is first asked
+        torch.autograd.grad(y, x, seed, retain_graph=True)  # the first call starts the engine's threads
         return self._clock(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
 
-    def time(self, case: Case) -> tuple[Timing | None, Timing | None]:
+    def time(self, case: ProbeCase) -> Timings:
         try:
             tensors = self.pool.make(case)
             forward = self._clock(lambda: case.call(tensors))
-            if not case.backward:
-                return Timing(seconds=forward), None
+            if not case.has_backward:
+                return OpTiming(seconds=forward), None
             result = case.call(tensors)
             seed, wanted = torch.ones_like(result), [t for t in tensors if t.requires_grad]
             whole = self._clock(lambda: torch.autograd.grad(result, wanted, seed, retain_graph=True))
-            return Timing(seconds=forward), Timing(seconds=max(whole - self._grad_seconds, 1e-7))
+            return OpTiming(seconds=forward), OpTiming(seconds=max(whole - self._grad_seconds, 1e-7))
         except (RuntimeError, NotImplementedError):
             return None, None
 
     def _clock(self, call: Any) -> float:
-        """The quickest of a few tries in a calm moment: a neighbour only ever adds time."""
-        self.calm.wait(_PATIENCE)
+        """The shortest of a few tries in a quiet moment, because other programs only add time."""
+        self.quiet_moments.wait(_PATIENCE)
         begin = time.perf_counter()
         call()
         once = time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""From a probe's rows to a profile: for each kind of work, how far it stays from its roofline and what workspace it takes."""
+"""From a probe's rows to kinds of work: how much slower than its roofline each is, and its workspace."""
 
 from __future__ import annotations
 
@@ -7,148 +7,155 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from windtunnel.calibration.boosting import Boosting
-from windtunnel.calibration.probe import Row
-from windtunnel.forecast.features import Piece, Roofline, pieces_of
-from windtunnel.forecast.profile import Kind, workspace_bytes, workspace_key, workspace_ratio
+from windtunnel.calibration.probe import ProbeRow
+from windtunnel.families import Piece, pieces_of, registry
+from windtunnel.forecast.profile import (
+    Kind,
+    feature_names,
+    feature_row,
+    workspace_bytes,
+    workspace_key,
+    workspace_ratio,
+)
+from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.trees import Numbers, Trees
 
 _LEAST_ROWS = 8
 _FOLDS = 4
-_ROOMY_BYTES, _ROOMY_SHARE = 2**20, 0.01
-_EXCEEDED = 0.12
+# A kind has a workspace worth learning if this share of its rows takes more than so many bytes.
+_LARGE_BYTES, _LARGE_SHARE = 2**20, 0.01
+_EXCEEDED_BY = 0.12
 _EXACT = 0.02
-_FAR_BYTES, _FAR_SHARE = 4 * 2**20, 0.15  # a workspace this far from what was learned is kept as it was seen
+# A workspace this far from the learned one is kept as it was measured.
+_FAR_BYTES, _FAR_SHARE = 4 * 2**20, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How finely to fit: trees for a kind of few rows and of many, and how deep."""
+    """How finely to fit: the trees for a kind of few rows and of many, and how deep they are."""
 
     few: int = 250
     many: int = 700
     depth: int = 7
 
 
+class TimedPiece(NamedTuple):
+    """A piece of work and the row in which it was timed."""
+
+    piece: Piece
+    row: ProbeRow
+
+
 def fit_kinds(
-    rows: Sequence[Row], rooflines: Mapping[int, Roofline], effort: Effort | None = None
+    rows: Sequence[ProbeRow], rooflines: Mapping[int, Roofline], effort: Effort | None = None
 ) -> dict[str, Kind]:
     """One model for each kind of work that was timed often enough; `rooflines` by number of threads."""
     effort = effort or Effort()
-    gathered: dict[str, list[tuple[Piece, Row]]] = defaultdict(list)
+    timed: dict[str, list[TimedPiece]] = defaultdict(list)
     for row in rows:
-        pieces = pieces_of(
-            row.name,
-            row.family,
-            row.dtype,
-            row.shape,
-            row.flop,
-            row.read_bytes,
-            row.written_bytes,
-            row.calls,
-            rooflines[row.threads].cores,
-        )
+        pieces = pieces_of(row, rooflines[row.threads].cores)
         if len(pieces) == 1:
-            gathered[pieces[0].kind].append((pieces[0], row))
+            timed[pieces[0].kind].append(TimedPiece(pieces[0], row))
     return {
-        name: _fit_kind(pairs, rooflines, effort)
-        for name, pairs in gathered.items()
+        name: _fit_kind(name, pairs, rooflines, effort)
+        for name, pairs in timed.items()
         if len(pairs) >= _LEAST_ROWS
     }
 
 
-def find_workspaces(rows: Sequence[Row], kinds: Mapping[str, Kind], cores: int) -> dict[str, float]:
-    """The workspaces of convolutions that were seen to be far from what was learned: the same sizes get the same algorithm again."""
-    seen: dict[str, dict[str, tuple[Piece, float]]] = defaultdict(dict)
+def find_workspaces(rows: Sequence[ProbeRow], kinds: Mapping[str, Kind], cores: int) -> dict[str, float]:
+    """Measured workspaces far from the learned ones, by key: the same sizes get the same algorithm again."""
+    timed: dict[str, dict[str, TimedPiece]] = defaultdict(dict)
     for row in rows:
-        if row.family == "convolution":
-            pieces = pieces_of(
-                row.name,
-                row.family,
-                row.dtype,
-                row.shape,
-                row.flop,
-                row.read_bytes,
-                row.written_bytes,
-                row.calls,
-                cores,
-            )
-            if len(pieces) == 1:
-                seen[pieces[0].kind][workspace_key(pieces[0])] = pieces[0], row.workspace_bytes
-    found = {}
-    for name, pairs in seen.items():
+        family = registry.get(row.family)
+        if family is None or not family.repeats_workspaces:
+            continue
+        pieces = pieces_of(row, cores)
+        if len(pieces) == 1:
+            timed[pieces[0].kind][workspace_key(pieces[0])] = TimedPiece(pieces[0], row)
+    far = {}
+    for name, pairs in timed.items():
         trees = kinds[name].workspace if name in kinds else None
         if trees is None:
             continue
-        table = np.array([(*piece.features, 1.0) for piece, _ in pairs.values()])
-        for (key, (piece, taken)), number in zip(pairs.items(), trees.predict(table).tolist(), strict=True):
-            if abs(taken - workspace_bytes(piece, number)) > max(_FAR_BYTES, _FAR_SHARE * piece.bytes):
-                found[key] = taken
-    return found
+        ratios = trees.predict(np.array([feature_row(piece, 1) for piece, _ in pairs.values()]))
+        for (key, (piece, row)), ratio in zip(pairs.items(), ratios.tolist(), strict=True):
+            distance = abs(row.workspace_bytes - workspace_bytes(piece, ratio))
+            if distance > max(_FAR_BYTES, _FAR_SHARE * piece.bytes):
+                far[key] = row.workspace_bytes
+    return far
 
 
-def _fit_kind(pairs: Sequence[tuple[Piece, Row]], rooflines: Mapping[int, Roofline], effort: Effort) -> Kind:
-    table = np.array([(*piece.features, float(row.threads)) for piece, row in pairs])
+def _fit_kind(
+    name: str, pairs: Sequence[TimedPiece], rooflines: Mapping[int, Roofline], effort: Effort
+) -> Kind:
+    table = np.array([feature_row(piece, row.threads) for piece, row in pairs])
     slowdown = np.array(
         [math.log(row.seconds / rooflines[row.threads].seconds(piece)) for piece, row in pairs]
     )
     boosting = Boosting(trees=effort.many if len(pairs) > 1500 else effort.few, depth=effort.depth, rate=0.1)
     rough = Boosting(trees=effort.few // 2, depth=effort.depth, rate=0.2)
     return Kind(
+        features=feature_names(name),
         slowdown=boosting.fit(table, slowdown),
         rows=len(pairs),
         spread=_spread(rough, table, slowdown),
         flop=_range(piece.flop for piece, _ in pairs),
         bytes=_range(piece.bytes for piece, _ in pairs),
         kernels=_kernels(pairs),
-        workspace=_fit_workspace(pairs, table, effort),
-        launches=_fit_launches(pairs, table, effort),
-        apart=_fit_apart(pairs, table),
+        workspace=_fit_workspace(name, pairs, table, effort),
+        launches=_fit_launches(name, pairs, table, effort),
+        per_example=_fit_per_example(pairs, table),
     )
 
 
-def _fit_launches(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:
-    """A recurrent call starts kernels for every timestep, or a single one that lasts, as the library likes."""
-    if not pairs[0][0].kind.startswith("recurrent") or not all(row.kernels > 0 for _, row in pairs):
+def _fit_launches(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort: Effort) -> Trees | None:
+    """How many kernels a call starts: one for every timestep, or one that lasts, as the library chooses."""
+    if not registry.of_kind(name).launches_by_size or not all(row.kernels > 0 for _, row in pairs):
         return None
     counts = np.array([math.log2(row.kernels) for _, row in pairs])
     return Boosting(trees=effort.few // 2, depth=min(effort.depth, 5), rate=0.15).fit(table, counts)
 
 
-def _fit_workspace(pairs: Sequence[tuple[Piece, Row]], table: Numbers, effort: Effort) -> Trees | None:
-    """Workspace, aiming above most of what was seen: whether a step fits must not hang on a lucky choice of algorithm."""
-    if pairs[0][0].kind.startswith(("recurrent", "fused")):
-        return None  # a sum of its parts: see `forecast.recurrent`
-    if sum(row.workspace_bytes > _ROOMY_BYTES for _, row in pairs) < _ROOMY_SHARE * len(pairs):
+def _fit_workspace(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort: Effort) -> Trees | None:
+    """Workspace above most measured values: whether a step fits must not depend on luck."""
+    if registry.of_kind(name).is_sequence:
+        return None  # the family has a formula
+    if sum(row.workspace_bytes > _LARGE_BYTES for _, row in pairs) < _LARGE_SHARE * len(pairs):
         return None
-    taken = np.array([workspace_ratio(piece, row.workspace_bytes) for piece, row in pairs])
-    return Boosting(trees=effort.few // 3, depth=effort.depth, rate=0.3, above=_EXCEEDED).fit(table, taken)
+    ratios = np.array([workspace_ratio(piece, row.workspace_bytes) for piece, row in pairs])
+    boosting = Boosting(trees=effort.few // 3, depth=effort.depth, rate=0.3, exceeded_by=_EXCEEDED_BY)
+    return boosting.fit(table, ratios)
 
 
-def _fit_apart(pairs: Sequence[tuple[Piece, Row]], table: Numbers) -> Trees | None:
-    """Which weight gradients were summed for each example apart: their workspace is then exactly that."""
-    seen = np.array([float(_is_apart(piece, row.workspace_bytes)) for piece, row in pairs])
-    if seen.sum() < _LEAST_ROWS:
+def _fit_per_example(pairs: Sequence[TimedPiece], table: Numbers) -> Trees | None:
+    """Which weight gradients were computed for every example by itself, by their exact workspace."""
+    is_per_example = np.array([float(_is_per_example(*pair)) for pair in pairs])
+    if is_per_example.sum() < _LEAST_ROWS:
         return None
-    return Boosting(trees=60, depth=6, rate=0.2).fit(table, seen)
+    return Boosting(trees=60, depth=6, rate=0.2).fit(table, is_per_example)
 
 
-def _is_apart(piece: Piece, workspace: float) -> bool:
-    return workspace > _ROOMY_BYTES and abs(workspace - piece.apart_bytes) < _EXACT * piece.apart_bytes
+def _is_per_example(piece: Piece, row: ProbeRow) -> bool:
+    distance = abs(row.workspace_bytes - piece.per_example_bytes)
+    return row.workspace_bytes > _LARGE_BYTES and distance < _EXACT * piece.per_example_bytes
 
 
 def _spread(boosting: Boosting, table: Numbers, slowdown: Numbers) -> float:
-    """The factor within which four of five rows lie that a fit has not seen."""
+    """The factor either way that holds four of five rows when they were left out of the fit."""
     fold = np.arange(len(slowdown)) % _FOLDS
     np.random.default_rng(0).shuffle(fold)
-    off = np.zeros(len(slowdown))
+    errors = np.zeros(len(slowdown))
     for number in range(_FOLDS):
-        seen = fold != number
-        off[~seen] = boosting.fit(table[seen], slowdown[seen]).predict(table[~seen]) - slowdown[~seen]
-    return float(np.exp(np.quantile(np.abs(off), 0.8)))
+        fitted = fold != number
+        trees = boosting.fit(table[fitted], slowdown[fitted])
+        errors[~fitted] = trees.predict(table[~fitted]) - slowdown[~fitted]
+    return float(np.exp(np.quantile(np.abs(errors), 0.8)))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:
@@ -156,7 +163,7 @@ def _range(values: Iterable[float]) -> tuple[float, float]:
     return (min(known), max(known)) if known else (0.0, 0.0)
 
 
-def _kernels(pairs: Sequence[tuple[Piece, Row]]) -> dict[str, float]:
+def _kernels(pairs: Sequence[TimedPiece]) -> dict[str, float]:
     """How many kernels a call starts, by number format and over all."""
     by_format: dict[str, list[float]] = defaultdict(list)
     for piece, row in pairs:

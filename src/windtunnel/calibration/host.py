@@ -1,4 +1,4 @@
-"""What this host pays to launch work: microbenchmarks timed here beside counts of what they launch."""
+"""Time microbenchmarks and latencies on this host, to learn what launching work costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.utils import _pytree as pytree
 
-from windtunnel.calibration import microbenchmarks as microbenchmarks
+from windtunnel.calibration import microbenchmarks
 from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload
 from windtunnel.measurement.environment import QuietMoments
@@ -23,7 +23,7 @@ _WARM_STEPS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbenchmark:
-    """One synthetic network, by its number in the row of microbenchmarks, and the seconds of its steady step."""
+    """A synthetic network and the seconds of its steady step."""
 
     name: str
     seconds: float
@@ -36,17 +36,19 @@ def run_microbenchmarks(
     rounds: int = 2,
     choose: Callable[[Sequence[float]], float] = min,
 ) -> list[Microbenchmark]:
-    """Every microbenchmark in turn, several times round, so that a slow moment of the machine does not fall on one kind alone.
+    """Time all microbenchmarks in turn, several times, so that a slow moment does not hit one kind alone.
 
-    The lowest of a microbenchmark's times tells what its ops cost, the middle one what is usual on a machine that others use too.
+    `choose` picks one of a microbenchmark's times: the lowest shows what its ops cost, the median what is
+    usual on a machine that other programs use too.
     """
     workloads = microbenchmarks.draw(count)
     steps = [_make_step(workload, device) for workload in workloads]
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    calm = QuietMoments()
-    times = [[_time(step, sync, seconds / rounds, calm) for step in steps] for _ in range(rounds)]
+    quiet_moments = QuietMoments()
+    times = [[_time(step, sync, seconds / rounds, quiet_moments) for step in steps] for _ in range(rounds)]
     return [
-        Microbenchmark(name=w.name, seconds=choose(seen)) for w, *seen in zip(workloads, *times, strict=True)
+        Microbenchmark(name=w.name, seconds=choose(samples))
+        for w, *samples in zip(workloads, *times, strict=True)
     ]
 
 
@@ -57,9 +59,9 @@ def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
     return lambda: trainer.step(batch)
 
 
-def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: QuietMoments) -> float:
-    """The median over groups of steps, begun in a calm moment."""
-    calm.wait()
+def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, quiet_moments: QuietMoments) -> float:
+    """The median over groups of steps, started in a quiet moment."""
+    quiet_moments.wait()
     for _ in range(_WARM_STEPS):
         step()
     sync()
@@ -75,8 +77,9 @@ def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, calm: Qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Seconds between two kernels that wait in a queue, of the shortest kernel, of launching a captured step, and per kernel in it;
-    and what the host pays for each of the many kernels that a library starts within one call."""
+    """In seconds: the gap between two queued kernels, the shortest kernel, the launch of a captured graph,
+    the gap between two kernels in it, and the host's cost of each kernel that a library starts within one
+    call."""
 
     gap_seconds: float
     kernel_seconds: float
@@ -86,7 +89,7 @@ class Latencies:
 
 
 def measure_latencies(kernels: int = 400) -> Latencies:
-    """A chain of tiny kernels: queued behind a long one so that the host is ahead, then as one captured graph."""
+    """Time a chain of tiny kernels: queued behind a long one, then as a captured graph."""
     x = torch.rand(8, 8, device="cuda")
 
     def chain() -> None:
@@ -117,22 +120,24 @@ def measure_latencies(kernels: int = 400) -> Latencies:
 
 
 def _launch_seconds() -> float:
-    """Recurrent calls over few timesteps and over many: the host's further seconds, by the further kernels."""
-    return statistics.median(_further_seconds(kind) for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU))
+    """Recurrent calls over few timesteps and over many: the host's extra seconds per extra kernel."""
+    return statistics.median(
+        _seconds_per_kernel(kind) for kind in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
+    )
 
 
-def _further_seconds(kind: Callable[..., torch.nn.Module], few: int = 20, many: int = 120) -> float:
+def _seconds_per_kernel(kind: Callable[..., torch.nn.Module], few: int = 20, many: int = 120) -> float:
     layer = kind(256, 512).cuda()
 
     def run(steps: int) -> tuple[float, int]:
         x = torch.rand(steps, 64, 256, device="cuda")
-        spent = []
+        samples = []
         for _ in range(9):
             torch.cuda.synchronize()
             start = time.perf_counter()
             layer(x)
-            spent.append(time.perf_counter() - start)
-        return statistics.median(spent), _kernels(lambda: layer(x))
+            samples.append(time.perf_counter() - start)
+        return statistics.median(samples), _kernels(lambda: layer(x))
 
     (short, before), (long, after) = run(few), run(many)
     return max(0.0, long - short) / max(after - before, 1)
@@ -157,7 +162,7 @@ def _kernel_seconds(chain: Callable[[], Any]) -> float:
 
 
 def _kernel_events(call: Callable[[], Any]) -> list[Any]:
-    """What the device did for a call, by its own record."""
+    """The kernels of a call, by the device's own record."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:

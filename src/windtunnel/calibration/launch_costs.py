@@ -1,6 +1,7 @@
-"""From microbenchmarks to what a host pays to launch each kind of op: the counts of a microbenchmark's trace beside its seconds, least squares.
+"""Fit a host's launch costs: least squares of the seconds of microbenchmarks over the counts in their traces.
 
-Costs are kept near a reference host's where microbenchmarks tell little, and never leave a tenth to ten times of it.
+Where microbenchmarks say little, a cost stays near that of a reference host; it is never below a tenth of it
+or above ten times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from windtunnel.forecast.trees import Numbers
 from windtunnel.machine.machine import LaunchCosts
 from windtunnel.trace import Trace
 
-_PULL = 0.15  # how strongly a cost is kept near the reference
+_PRIOR_WEIGHT = 0.15  # how strongly a cost is kept near the reference
 _SWEEPS = 400
 _MOST = 10.0
 _CALLS = {
@@ -38,26 +39,22 @@ def count(trace: Trace) -> dict[str, float]:
 
 
 def seconds(counts: Mapping[str, float], launch_costs: LaunchCosts) -> float:
-    """What a step costs the host by these counts."""
+    """What a step with these counts costs the host."""
     return sum(times * _cost(name, launch_costs) for name, times in counts.items())
 
 
 def fit(
     microbenchmarks: Sequence[Microbenchmark], traces: Sequence[Trace], reference: LaunchCosts
 ) -> LaunchCosts:
-    """The costs that explain the microbenchmarks best."""
+    """The costs that explain the microbenchmarks best; `traces` are theirs."""
     counted = [count(trace) for trace in traces]
     names = sorted({name for counts in counted for name in counts})
     prior = np.array([_cost(name, reference) for name in names])
     measured = np.array([microbenchmark.seconds for microbenchmark in microbenchmarks])
-    shares = (
-        np.array([[counts.get(name, 0.0) for name in names] for counts in counted])
-        * prior
-        / measured[:, None]
-    )
-    level = 1.0 / max(
-        float(np.median(shares.sum(axis=1))), 1e-9
-    )  # the whole host may be faster or slower than the reference
+    table = np.array([[counts.get(name, 0.0) for name in names] for counts in counted])
+    shares = table * prior / measured[:, None]
+    # The whole host may be faster or slower than the reference.
+    level = 1.0 / max(float(np.median(shares.sum(axis=1))), 1e-9)
     costs = dict(zip(names, (_solve(shares * level) * prior * level).tolist(), strict=True))
     return _launch_costs(costs, reference.scaled(level))
 
@@ -65,7 +62,7 @@ def fit(
 def factor(
     microbenchmarks: Sequence[Microbenchmark], traces: Sequence[Trace], launch_costs: LaunchCosts
 ) -> float:
-    """How many times as slow as `launch_costs` says this host is, by the middle of all microbenchmarks."""
+    """How many times as slow as `launch_costs` this host is, by the median of all microbenchmarks."""
     return statistics.median(
         microbenchmark.seconds / seconds(count(trace), launch_costs)
         for microbenchmark, trace in zip(microbenchmarks, traces, strict=True)
@@ -81,21 +78,21 @@ def _cost(name: str, launch_costs: LaunchCosts) -> float:
 
 
 def _solve(shares: Numbers) -> Numbers:
-    """Factors near 1 whose weighted sums are near 1: one factor at a time to its best, until all have settled."""
-    found = np.ones(shares.shape[1])
-    left = shares @ found - 1.0
-    squares = (shares**2).sum(axis=0) + _PULL**2
+    """Factors near 1 whose weighted sums are near 1, by coordinate descent."""
+    factors = np.ones(shares.shape[1])
+    residuals = shares @ factors - 1.0
+    squares = (shares**2).sum(axis=0) + _PRIOR_WEIGHT**2
     for _ in range(_SWEEPS):
-        for column in range(len(found)):
-            pull = shares[:, column] @ left + _PULL**2 * (found[column] - 1.0)
-            new = min(_MOST, max(1 / _MOST, found[column] - pull / squares[column]))
-            left += shares[:, column] * (new - found[column])
-            found[column] = new
-    return found
+        for column in range(len(factors)):
+            slope = shares[:, column] @ residuals + _PRIOR_WEIGHT**2 * (factors[column] - 1.0)
+            new = min(_MOST, max(1 / _MOST, factors[column] - slope / squares[column]))
+            residuals += shares[:, column] * (new - factors[column])
+            factors[column] = new
+    return factors
 
 
 def _launch_costs(costs: Mapping[str, float], reference: LaunchCosts) -> LaunchCosts:
-    """Families that no microbenchmark has keep the reference's cost, at this host's level."""
+    """Families that no microbenchmark has keep the reference's cost, scaled to this host."""
     tables: dict[str, dict[str, float]] = {
         phase: dict(getattr(reference, phase)) for phase in ("forward", "backward", "update")
     }
@@ -108,8 +105,8 @@ def _launch_costs(costs: Mapping[str, float], reference: LaunchCosts) -> LaunchC
             tables[phase][family] = cost
         else:
             plain[name] = cost
-    for phase, table in tables.items():  # an op of no known family is most like those that stream
-        table["other"] = table.get("streaming", table["other"]) if phase != "update" else table["other"]
+    for phase in ("forward", "backward"):  # an op of no known family costs as much as a streaming one
+        tables[phase]["other"] = tables[phase].get("streaming", tables[phase]["other"])
     return LaunchCosts(
         forward=tables["forward"], backward=tables["backward"], update=tables["update"], **plain
     )

@@ -1,7 +1,7 @@
-"""Small synthetic networks whose step is nearly all launching: what a host's probe runs.
+"""Small synthetic networks whose step is nearly all launching of ops: the host microbenchmarks.
 
-Widths are so small that arithmetic hardly counts on a CPU and never on a GPU; depths, layers and optimisers are drawn, so
-that the cost of each kind of op can be told from the others by how often it occurs.
+They are so narrow that arithmetic hardly counts on a CPU and never on a GPU. Depths, layers and optimisers
+are drawn at random, so that the cost of each family of ops follows from how often it occurs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTH = 16
 
 
 def draw(count: int, seed: int = 0) -> list[Workload]:
-    """That many microbenchmarks, each family of them in turn."""
+    """That many microbenchmarks, of all sorts in turn."""
     rng = random.Random(seed)
     makers = (_perceptron, _convolutional, _transformer, _loop, _dense, _sequence)
     return [makers[i % len(makers)](rng, i) for i in range(count)]
@@ -45,9 +45,9 @@ def _microbenchmark(
     def batch(n: int) -> tuple[Tensor, Tensor]:
         return source(n), torch.zeros(n, dtype=torch.long)
 
-    def loss(net: Any, given: tuple[Tensor, Tensor]) -> Tensor:
-        output = net(given[0])
-        return F.cross_entropy(output.flatten(1)[:, :_WIDTH], given[1]) if classes else output.square().mean()
+    def loss(net: Any, examples: tuple[Tensor, Tensor]) -> Tensor:
+        output, target = net(examples[0]), examples[1]
+        return F.cross_entropy(output.flatten(1)[:, :_WIDTH], target) if classes else output.square().mean()
 
     return Workload(
         name=f"{name} {optimizer}",
@@ -151,12 +151,12 @@ class _Cell(nn.Module):
         self.outer = nn.Linear(_WIDTH, _WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        state, seen = x, []
+        state, states = x, []
         for _ in range(self.steps):
             fresh = torch.relu(self.inner(state) + x)
             state = 0.9 * state + 0.1 * fresh if self.gated else fresh
-            seen.append(state)
-        result: Tensor = self.outer(torch.stack(seen, 1)).mean(1)
+            states.append(state)
+        result: Tensor = self.outer(torch.stack(states, 1)).mean(1)
         return result
 
 
@@ -172,7 +172,7 @@ def _loop(rng: random.Random, number: int) -> Workload:
 
 
 class _Growing(nn.Module):
-    """Each layer sees all before it, joined; each is pooled, scaled and normalised on its way."""
+    """Each layer reads the outputs of all layers before it; its own is normalised, pooled and scaled."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -180,12 +180,12 @@ class _Growing(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = [x[:, :4]]
+        outputs = [x[:, :4]]
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            y = F.relu(norm(layer(torch.cat(seen, 1))))
+            y = F.relu(norm(layer(torch.cat(outputs, 1))))
             scale = torch.sigmoid(y.mean((2, 3), keepdim=True))
-            seen.append(y * scale)
-        return torch.cat(seen, 1).flatten(1)
+            outputs.append(y * scale)
+        return torch.cat(outputs, 1).flatten(1)
 
 
 def _dense(rng: random.Random, number: int) -> Workload:

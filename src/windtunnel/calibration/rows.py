@@ -1,4 +1,4 @@
-"""Rows of a probe as lines of text, so that what a forecast rests on can be read, compared and fitted again."""
+"""Rows of a probe as a compressed table of text, so that they can be read, compared and fitted again."""
 
 from __future__ import annotations
 
@@ -7,51 +7,38 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from windtunnel.calibration.probe import Row
+from windtunnel.calibration.probe import ProbeRow
 from windtunnel.errors import BadRecord
-from windtunnel.records import write_whole
+from windtunnel.families import has_known_sizes, registry
+from windtunnel.records import read_text, write_text
 
 _COLUMNS = (
-    "name",
-    "family",
-    "phase",
-    "dtype",
-    "shape",
-    "calls",
-    "flop",
-    "read_bytes",
-    "written_bytes",
-    "seconds",
-    "kernels",
-    "workspace_bytes",
-    "threads",
+    *("name", "family", "phase", "dtype", "shape", "calls", "flop", "read_bytes", "written_bytes"),
+    *("seconds", "kernels", "workspace_bytes", "threads"),
 )
 
 
-def save(path: Path, rows: Iterable[Row]) -> None:
-    """One line for each row, shapes as numbers joined by x."""
+def save(path: Path, rows: Iterable[ProbeRow]) -> None:
+    """Write one line for each row, sizes joined by x. A path that ends with .gz is compressed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in rows:
         writer.writerow([_shown(getattr(row, name)) for name in _COLUMNS])
-    write_whole(path, text.getvalue())
+    write_text(path, text.getvalue())
 
 
-def load(path: Path) -> list[Row]:
+def load(path: Path) -> list[ProbeRow]:
     """Rows that `save` wrote; a line that does not read is an error that names it."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise BadRecord(
-                f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}."
-            )
-        return [_read(line, path, number) for number, line in enumerate(reader, 2)]
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    if tuple(reader.fieldnames or ()) != _COLUMNS:
+        raise BadRecord(f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}.")
+    return [_read(line, path, number) for number, line in enumerate(reader, 2)]
 
 
-def _read(line: dict[str, str], path: Path, number: int) -> Row:
+def _read(line: dict[str, str], path: Path, number: int) -> ProbeRow:
     try:
-        row = Row(
+        row = ProbeRow(
             name=line["name"],
             family=line["family"],
             phase=line["phase"],
@@ -70,6 +57,10 @@ def _read(line: dict[str, str], path: Path, number: int) -> Row:
         raise BadRecord(f"{path} line {number} does not read: {error}") from error
     if not 0 < row.seconds < float("inf"):
         raise BadRecord(f"{path} line {number}: seconds must be above 0, not {row.seconds}.")
+    family = registry.get(row.family)
+    if family is not None and not has_known_sizes(row):
+        names = ", ".join(family.size_names(row.name))
+        raise BadRecord(f"{path} line {number}: {row.name} has {len(row.shape)} sizes, not {names}.")
     return row
 
 

@@ -1,4 +1,4 @@
-"""How memory moves and is taken on a GPU: seconds of copying by size, and the sizes its allocator rounds to."""
+"""Measure copies to a GPU by size, and the sizes that its allocator rounds to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Timed = tuple[tuple[float, float], ...]
 
 
 def measure_copies() -> dict[str, Timed]:
-    """Seconds from asking for a copy to its arrival, from memory the system may page out and from memory it may not."""
+    """Seconds from the call of a copy to its end, from pageable and from pinned memory."""
     target = torch.empty(_COPIED[-1], dtype=torch.uint8, device="cuda")
     sources = {
         "pageable": torch.ones(_COPIED[-1], dtype=torch.uint8),
@@ -30,18 +30,18 @@ def measure_copies() -> dict[str, Timed]:
 
 
 def _copy_seconds(target: torch.Tensor, source: torch.Tensor) -> float:
-    spent = []
+    samples = []
     for _ in range(_REPEATS):
         torch.cuda.synchronize()
         start = time.perf_counter()
         target.copy_(source, non_blocking=source.is_pinned())
         torch.cuda.synchronize()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent)
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
 
 
 def measure_rounding() -> dict[str, int]:
-    """In what sizes the allocator gives and takes: requests are rounded to the grain, memory is taken in segments."""
+    """The sizes of the allocator: requests are rounded to the grain, memory is taken in segments."""
     torch.cuda.empty_cache()
     grain = math.gcd(*(_rounded(size) for size in _odd_sizes(KIB, 64 * KIB)))
     return {
@@ -57,11 +57,11 @@ def _odd_sizes(low: int, high: int) -> Iterable[int]:
 
 
 def _segment(size: int) -> int:
-    """What the allocator takes from the driver when no free block is left for a tensor of this size."""
+    """What the allocator takes from the driver if no free block is left for a tensor of this size."""
     torch.cuda.empty_cache()
-    held, before = list[torch.Tensor](), torch.cuda.memory_reserved()
-    while torch.cuda.memory_reserved() == before and len(held) < 1000:
-        held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+    tensors, before = list[torch.Tensor](), torch.cuda.memory_reserved()
+    while torch.cuda.memory_reserved() == before and len(tensors) < 1000:
+        tensors.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
     return torch.cuda.memory_reserved() - before
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from windtunnel import records, units
 from windtunnel.cli import words
 from windtunnel.errors import BadInput
 
@@ -25,7 +25,6 @@ Find where one device or framework overtakes another: by forecast, then by few m
 
 Without a GPU on this machine, the side `cuda` is forecast on an h200, and the answer says so.
 """
-_RANGE = re.compile(r"^(\w+)=([\d_]+)\.\.([\d_]+)$")
 
 
 def crossover(
@@ -75,7 +74,9 @@ def crossover(
     strategy = words.make_strategy(
         batch=batch, precision=precision, threads=threads, execution=execution, data=data
     )
-    job_name, settings = _settings(job)
+    job_name, *words_of_settings = job
+    # A framework's task takes numbers, not text.
+    settings = {key: units.literal(text) for key, text in records.parse_settings(words_of_settings).items()}
     protocol = Protocol(processes=processes, most_processes=processes + 1, seconds=seconds)
     sides = Sides(
         job=job_name,
@@ -104,12 +105,13 @@ def crossover(
 
 
 def _range(text: str) -> tuple[str, int, int]:
-    match = _RANGE.match(text)
-    if not match:
+    name, _, values = text.partition("=")
+    low, high = units.parse_range(values) or (None, None)
+    if not name or low is None or high is None or not (low.is_integer() and high.is_integer()):
         raise BadInput(
             f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000"
         )
-    return match[1], int(match[2]), int(match[3])
+    return name, int(low), int(high)
 
 
 def _two(text: str) -> tuple[str, str]:
@@ -120,29 +122,6 @@ def _two(text: str) -> tuple[str, str]:
             hint="Write it like --between cpu,cuda or --between torch:loop,jax:scan",
         )
     return sides[0], sides[1]
-
-
-def _settings(job: list[str]) -> tuple[str, dict[str, Any]]:
-    """The job's name and settings, with numbers as numbers: a framework's task has no text for them."""
-    name, *rest = job
-    settings: dict[str, Any] = {}
-    for word in rest:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise BadInput(
-                f"{word!r} is not a setting.", hint="Write settings as key=value, for example n_steps=20."
-            )
-        settings[key] = _number(value)
-    return name, settings
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _refuse_plot(path: Path) -> None:

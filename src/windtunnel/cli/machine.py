@@ -16,7 +16,7 @@ from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import OF_THIS_MACHINE, Device, Machine
 
 if TYPE_CHECKING:
-    from windtunnel.calibration.calibrate import Found
+    from windtunnel.calibration.calibrate import Calibration
 
 app = typer.Typer(
     help="Machines of the catalogue, and this machine: show them, probe this one.",
@@ -110,9 +110,9 @@ def probe_machine(
         return
     if to is not None:
         words.refuse_unwritable(to, "--to")
-    path = to or machines.home() / f"{machine.device.kind}.json"
+    path = to or machines.home() / f"{machine.device.kind}.json.gz"
     result = calibrate.calibrate(machine, calibrate.THOROUGH if thorough else calibrate.QUICK, _show_progress)
-    profiles.save(path, result.profile, result.beside())
+    profiles.save(path, result.profile, result.machine_facts())
     facts = {
         "profile": str(path),
         "rows": len(result.rows),
@@ -142,7 +142,7 @@ def _show_progress(what: str, share: float) -> None:
         print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
 
 
-def _probe_lines(path: Path, result: Found) -> list[str]:
+def _probe_lines(path: Path, result: Calibration) -> list[str]:
     borrowed = len(result.profile.kinds) - len(result.learned)
     lines = [
         f"{len(result.rows):,} ops timed; written to {path}",

@@ -24,10 +24,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from windtunnel.families import FAMILIES
 from windtunnel.trace import Allocation, Op, Trace
 
 FUSED = "fused"
-FUSIBLE = frozenset({"streaming", "reduction", "normalisation", "softmax", "random"})
+FUSIBLE = frozenset(family.name for family in FAMILIES if family.is_fusible)
 _MOST_FUSED = 64
 _OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but not on the result of the op before
 
@@ -155,7 +156,12 @@ def _target(op: Op, last: int | None, filled: Mapping[int, bool], sizes: Mapping
 
 
 def _shape(work: Sequence[Op]) -> tuple[int, ...]:
-    """Elements, layout and number of inputs, as of any streaming op: the largest of the group."""
+    """Elements, layout and number of inputs, as of any streaming op: the largest of the group.
+
+    Empty if the sizes of one op are unknown, so that the pricer can say so.
+    """
+    if not all(op.shape for op in work):
+        return ()
     streams = [op.shape for op in work if op.family == "streaming" and len(op.shape) == 3]
     elements = max(
         (math.prod(op.shape[:1] if op.family in ("streaming", "random") else op.shape[:3]) for op in work),

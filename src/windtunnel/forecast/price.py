@@ -1,4 +1,4 @@
-"""Two prices for every op: what the host spends to launch it and what the device spends to do it."""
+"""Price every op twice: what the host spends to launch it, and what the device spends to run it."""
 
 from __future__ import annotations
 
@@ -6,38 +6,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from windtunnel.forecast import recurrent
-from windtunnel.forecast.features import TENSOR_FAMILIES, Piece, Roofline, pieces_of
+from windtunnel import families
+from windtunnel.families import Piece, registry
 from windtunnel.forecast.profile import Profile
+from windtunnel.forecast.roofline import Roofline
 from windtunnel.machine.machine import LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
-from windtunnel.units import MIB
 
 _LOW_PRECISION = ("tf32", "fp16", "bf16")
-# A CPU with more threads than cores: threads take turns, and every join waits for the one that came last.
+# A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
-# Ops so small stay on one thread, as in PyTorch, whose grain is some ten thousand elements.
-_GRAIN_ELEMENTS = 32768
-_GRAIN_FLOP = 1e6
-# Fused recurrent networks up to so many units run on one core, whose own cache holds their weights.
-_FUSED_UNITS = 8.0  # as a power of two, like the feature
-
-
-# Compiled code starts a kernel without the dispatcher and without Python's modules: a first guess at what is left of the cost.
+# Compiled code starts kernels without the dispatcher and without Python's modules: a guess at what is left.
 _COMPILED_SHARE = 0.4
-
-
-# A recurrent call that starts more kernels than a microbenchmark's pays for each.
+# The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
 _MICROBENCHMARK_KERNELS = 20.0
 
 
-# What cuBLAS's product with a bias takes while it runs.
-_BIASED_WORKSPACE = MIB
-
-
 class Price(NamedTuple):
-    """Seconds of one op on the host lane and on the device lane, the pauses before its kernels, and bytes it needs for a while."""
+    """Seconds of an op on the host and on the device, pauses before its kernels, and workspace."""
 
     host_seconds: float
     device_seconds: float
@@ -45,8 +32,16 @@ class Price(NamedTuple):
     workspace_bytes: float = 0.0
 
 
+class DeviceWork(NamedTuple):
+    """What the device does for one op."""
+
+    seconds: float
+    kernels: float
+    workspace_bytes: float
+
+
 class Pricer:
-    """Prices ops for one machine and strategy by a profile; remembers what it had to assume."""
+    """Prices ops for one machine and strategy by a profile, and remembers what it had to assume."""
 
     def __init__(self, machine: Machine, strategy: Strategy, trace: Trace, profile: Profile) -> None:
         assert machine.launch_costs is not None
@@ -64,7 +59,7 @@ class Pricer:
         }
         backward = sum(op.phase == "backward" for op in trace.ops)
         forward = sum(op.phase == "forward" for op in trace.ops)
-        # What autograd and modules cost beside their ops is spread over the ops of their phase.
+        # The costs of autograd and of modules are spread over the ops of their phase.
         self._beside = {
             "forward": self.launch_costs.module_seconds * trace.module_calls / max(forward, 1),
             "backward": self.launch_costs.node_seconds * trace.nodes / max(backward, 1),
@@ -76,30 +71,40 @@ class Pricer:
         return tuple(sorted(self._notes))
 
     def price(self, ops: Sequence[Op]) -> list[Price]:
-        """Prices in order. Equal ops are priced once, and all of a kind together."""
+        """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
         keys = [_key(op) for op in ops]
         unique = dict(zip(keys, ops, strict=True))
         work = self._device_work(list(unique.values()))
-        known = {key: self._price(op, *done) for (key, op), done in zip(unique.items(), work, strict=True)}
-        for key, op in zip(keys, ops, strict=True):
-            if op.family == "other":
-                self.assumed[op.name] += known[key].device_seconds
-        return [known[key] for key in keys]
+        known = {key: self._price(op, done) for (key, op), done in zip(unique.items(), work, strict=True)}
+        prices = [known[key] for key in keys]
+        for op, price in zip(ops, prices, strict=True):
+            if op.family == families.OTHER:
+                self.assumed[op.name] += price.device_seconds
+        if not all(map(families.has_known_sizes, unique.values())):
+            self._note_unknown_sizes(ops, prices)
+        return prices
 
-    def _price(self, op: Op, seconds: float, kernels: float, workspace: float) -> Price:
-        host = self.host_seconds(op)
-        if op.family == "recurrent" and self.device.kind == "gpu":
-            host += (
-                max(0.0, kernels - _MICROBENCHMARK_KERNELS)
-                * self.profile.launch_seconds
-                * (self.machine.host_factor or 1.0)
+    def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:
+        unknown: dict[str, float] = defaultdict(float)
+        for op, price in zip(ops, prices, strict=True):
+            if not families.has_known_sizes(op):
+                unknown[op.name] += price.device_seconds
+        whole = sum(price.device_seconds for price in prices) or 1.0
+        for name, seconds in unknown.items():
+            self._notes.add(
+                f"the sizes of {name} could not be read, so it was priced by its bytes: "
+                f"{seconds / whole:.1%} of the device's time"
             )
-        if self.device.kind == "cpu":
-            return Price(
-                host, max(0.0, seconds - host) if seconds else 0.0
-            )  # a CPU's timing of an op has its launching in it
+
+    def _price(self, op: Op, work: DeviceWork) -> Price:
+        host, family = self.host_seconds(op), registry.get(op.family)
+        if self.device.kind == "cpu":  # the timing of an op on a CPU includes its launch
+            return Price(host, max(0.0, work.seconds - host) if work.seconds else 0.0)
+        if family is not None and family.launches_by_size:
+            launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
+            host += launches * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
         pause = self.profile.node_seconds if self.strategy.execution == "graph" else self.profile.gap_seconds
-        return Price(host, seconds, kernels * pause, workspace)
+        return Price(host, work.seconds, work.kernels * pause, work.workspace_bytes)
 
     def host_seconds(self, op: Op) -> float:
         table = self._tables[op.phase]
@@ -108,86 +113,68 @@ class Pricer:
             seconds *= _COMPILED_SHARE
         return seconds + self._beside[op.phase]
 
-    def _device_work(self, ops: Sequence[Op]) -> list[tuple[float, float, float]]:
-        """Seconds, kernels and workspace of each op; nothing for a view, which moves no data."""
+    def _device_work(self, ops: Sequence[Op]) -> list[DeviceWork]:
+        """What the device does for each op; nothing for a view, which moves no data."""
         pieces: list[Piece] = []
         owners: list[int] = []
         for number, op in enumerate(ops):
-            own = [] if op.family in ("view", "host") else self._pieces(op)
+            own = [] if op.family in families.NOT_ON_DEVICE else self._pieces(op)
             pieces += own
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
-        held = self.profile.workspace(pieces) if self.device.kind == "gpu" else [0.0] * len(pieces)
-        work = [[0.0, 0.0, 0.0] for _ in ops]
-        for owner, piece, spent, bytes_held in zip(owners, pieces, seconds, held, strict=True):
-            entry = work[owner]
-            entry[0] += spent
-            entry[1] += self.profile.kernels(piece)
-            entry[2] = max(entry[2], bytes_held)
-            if piece.kind not in self.profile.kinds and ops[owner].family == "fused":
-                self._notes.add(
-                    f"{piece.kind} was never probed for {self.machine.name}: it is bounded by rates of the whole device, of which it uses a part"
-                )
+        sizes = self.profile.workspace(pieces) if self.device.kind == "gpu" else [0.0] * len(pieces)
+        totals = [[0.0, 0.0, 0.0] for _ in ops]
+        for owner, piece, duration, workspace in zip(owners, pieces, seconds, sizes, strict=True):
+            total = totals[owner]
+            total[0] += duration
+            total[1] += self.profile.kernels(piece)
+            total[2] = max(total[2], workspace)
+            self._note_unprobed(piece)
             if self.profile.is_outside(piece):
-                self.outside[ops[owner].name] += spent
+                self.outside[ops[owner].name] += duration
         return [
-            (spent, kernels, max(workspace, self._library_workspace(op, kernels)))
-            for op, (spent, kernels, workspace) in zip(ops, work, strict=True)
+            DeviceWork(duration, kernels, max(workspace, self._library_workspace(op, kernels)))
+            for op, (duration, kernels, workspace) in zip(ops, totals, strict=True)
         ]
 
-    def _library_workspace(self, op: Op, kernels: float) -> float:
-        """Workspace that follows from how a library works, beside what was learned op by op."""
-        if self.device.kind != "gpu":
-            return 0.0
-        if op.family == "recurrent" and len(op.shape) == 7:
-            return recurrent.library_bytes(
-                self.profile.sums, op.shape, op.dtype, backward="backward" in op.name, kernels=kernels
+    def _note_unprobed(self, piece: Piece) -> None:
+        if piece.kind not in self.profile.kinds and not registry.of_kind(piece.kind).fills_device:
+            self._notes.add(
+                f"{piece.kind} was never probed for {self.machine.name}: "
+                "it is bounded by rates of the whole device, of which it uses a part"
             )
-        if op.family == "fused" and len(op.shape) == 6:
-            return recurrent.fused_bytes(op.shape, backward="backward" in op.name)
-        return float(_BIASED_WORKSPACE) if op.name == "aten.addmm" else 0.0
+
+    def _library_workspace(self, op: Op, kernels: float) -> float:
+        """The workspace that follows from how a library works, beside what was learned by kind."""
+        family = registry.get(op.family)
+        if self.device.kind != "gpu" or family is None:
+            return 0.0
+        return family.workspace_bytes(op, kernels, self.profile.workspace_coefficients)
 
     def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
         if self.device.kind == "gpu":
             return self.profile.seconds(pieces, self._roofline(1), 1)
         cores = int(need(self.machine, "device.cores"))
         many = min(self.threads, cores)
-        alone, together = (
-            self.profile.seconds(pieces, self._roofline(1), 1),
-            self.profile.seconds(pieces, self._roofline(many), many),
-        )
+        alone = self.profile.seconds(pieces, self._roofline(1), 1)
+        together = self.profile.seconds(pieces, self._roofline(many), many)
         crowd = max(1.0, self.threads / cores) * _OVERSUBSCRIBED if self.threads > cores else 1.0
         return [
-            (b * crowd if _is_shared(piece) else a)
+            b * crowd if registry.of_kind(piece.kind).is_shared(piece) else a
             for piece, a, b in zip(pieces, alone, together, strict=True)
         ]
 
     def _pieces(self, op: Op) -> list[Piece]:
-        tf32 = (
-            self.device.kind == "gpu"
-            and op.dtype == "fp32"
-            and self.strategy.precision == "tf32"
-            and op.family in TENSOR_FAMILIES
-        )
-        dtype = self._known_format("tf32" if tf32 else op.dtype, op.family)
-        return pieces_of(
-            op.name,
-            op.family,
-            dtype,
-            op.shape,
-            op.flop,
-            op.read_bytes,
-            op.written_bytes,
-            op.calls,
-            self.device.cores or 1,
-        )
-
-    def _known_format(self, dtype: str, family: str) -> str:
-        if family in TENSOR_FAMILIES and dtype in _LOW_PRECISION and dtype not in self.device.flop_rates:
+        family = registry.get(op.family)
+        if family is None or not family.uses_tensor_cores:
+            return families.pieces_of(op, self.device.cores or 1)
+        tf32 = self.device.kind == "gpu" and op.dtype == "fp32" and self.strategy.precision == "tf32"
+        dtype = "tf32" if tf32 else op.dtype
+        if dtype in _LOW_PRECISION and dtype not in self.device.flop_rates:
             self._notes.add(
                 f"{self.machine.name} states no {dtype} rate; {dtype} products are priced at its fp32 rate"
             )
-        return dtype
+        return families.pieces_of(op, self.device.cores or 1, dtype)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)
@@ -199,7 +186,7 @@ def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Prof
 
 
 def roofline_of(machine: Machine, profile: Profile, threads: int = 1) -> Roofline:
-    """The machine's rates as a roofline; of a CPU, as much of them as so many threads can draw."""
+    """The machine's rates as a roofline; of a CPU, the part of them that so many threads can use."""
     device = machine.device
     need(machine, "device.flop_rates.fp32")
     memory_rate = need(machine, "device.memory_rate")
@@ -224,21 +211,12 @@ def roofline_of(machine: Machine, profile: Profile, threads: int = 1) -> Rooflin
     )
 
 
-def _is_shared(piece: Piece) -> bool:
-    """Whether a CPU shares the piece among its threads."""
-    if piece.kind.startswith("fused"):
-        return piece.features[3] > _FUSED_UNITS
-    if piece.kind.partition(" ")[0] in TENSOR_FAMILIES:
-        return piece.flop > _GRAIN_FLOP
-    return piece.bytes / 12 > _GRAIN_ELEMENTS
-
-
 def _key(op: Op) -> tuple[object, ...]:
     return op.name, op.phase, op.dtype, op.shape, op.flop, op.read_bytes, op.written_bytes, op.calls
 
 
 def threads_of(machine: Machine, strategy: Strategy) -> int:
-    """The threads a CPU step runs on: those asked for, else one for each physical core, as PyTorch does."""
+    """The threads a CPU step runs on. Default: one for each physical core, as in PyTorch."""
     if strategy.threads is not None:
         return strategy.threads
     return machine.device.cores or 1 if machine.device.kind == "cpu" else 1

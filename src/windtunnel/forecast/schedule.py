@@ -5,8 +5,8 @@ names, of its own step or of an earlier one. Each span remembers which task it w
 critical path can be followed back.
 
 >>> step = StepBuilder()
->>> launch = step.add(Task(HOST, 1.0, "launch"))
->>> kernel = step.add(Task(DEVICE, 3.0, "compute"), after=(launch,))
+>>> launch = step.add(LaneTask(HOST, 1.0, "launch"))
+>>> kernel = step.add(LaneTask(DEVICE, 3.0, "compute"), after=(launch,))
 >>> [(span.start, span.end) for span in place(step.build()).spans]
 [(0.0, 1.0), (1.0, 4.0)]
 """
@@ -46,7 +46,7 @@ class Contention(NamedTuple):
     slowdown: float
 
 
-class Task(NamedTuple):
+class LaneTask(NamedTuple):
     """Work on a lane. `part` is what its time counts as, `module` the module of the network it belongs to."""
 
     lane: Lane
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     At the beginning of a run, a wait for a step that does not exist is over.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[LaneTask, ...]
     after: tuple[tuple[int, ...], ...]
     earlier: tuple[tuple[tuple[int, int], ...], ...]
 
@@ -88,11 +88,11 @@ class StepBuilder:
     add."""
 
     def __init__(self) -> None:
-        self._tasks: list[Task] = []
+        self._tasks: list[LaneTask] = []
         self._after: list[Sequence[int | Wait]] = []
         self._names: dict[tuple[str, int], int] = {}
 
-    def add(self, task: Task, after: Sequence[int | Wait] = (), name: str = "") -> int:
+    def add(self, task: LaneTask, after: Sequence[int | Wait] = (), name: str = "") -> int:
         """Add a task behind the others of its lane. The result is its position, which later tasks can wait
         for."""
         position = len(self._tasks)
@@ -139,7 +139,7 @@ class StepBuilder:
 class Schedule:
     """Equal steps in a row. `step_ends` says when all work up to the end of each step was done."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[LaneTask, ...]
     spans: tuple[Span, ...]
     step_ends: tuple[float, ...]
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast.schedule import Lane, Span, Step, Task, scheduler_of
+from windtunnel.forecast.schedule import Lane, LaneTask, Span, Step, scheduler_of
 
 _MIN_STEPS = 3
 _MAX_PERIOD = 4
@@ -22,7 +22,7 @@ class Timeline:
     stands for all.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[LaneTask, ...]
     spans: tuple[Span, ...]
     begin: float
     end: float
@@ -36,7 +36,7 @@ class Timeline:
         return (self.end - self.begin) / self.period_steps
 
     @property
-    def step(self) -> tuple[Task, ...]:
+    def step(self) -> tuple[LaneTask, ...]:
         """The tasks of one step."""
         return self.tasks[: self.tasks_per_step]
 

@@ -1,7 +1,8 @@
-"""Sums of small decision trees as plain numbers: how a profile keeps what a probe learned.
+"""Sums of small decision trees as plain numbers: the form in which a profile keeps what a probe learned.
 
-Every tree asks the same few questions of all rows ("is feature f above t?"), one a level; the answers as bits number the leaf.
-So a tree of depth 6 is 6 questions and 64 values, is written in a line, and is read off for many rows at once.
+Every tree asks the same few questions of all rows ("is feature f above t?"), one per level. The answers as
+bits are the number of the leaf. So a tree of depth 6 has 6 questions and 64 values, fits on one line of text,
+and is evaluated for many rows at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """`features` and `thresholds` have a row for each tree and a column for each level; `leaves` a row of values for each tree."""
+    """`features` and `thresholds` have a row for each tree and a column for each level; `leaves` has a row of
+    values for each tree."""
 
     base: float
     features: NDArray[np.int64]

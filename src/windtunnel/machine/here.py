@@ -64,7 +64,10 @@ def save_host_factor(machine: Machine, factor: float) -> Path:
 
 
 def _device_probe_path(machine: Machine) -> Path:
-    return machines.home() / f"{machine.device.kind}.json"
+    """The profile that a probe wrote here. One without .gz is of an earlier version: reading it says so."""
+    path = machines.home() / f"{machine.device.kind}.json.gz"
+    old = path.with_suffix("")
+    return old if old.is_file() and not path.is_file() else path
 
 
 def _host_probe_path(machine: Machine) -> Path:

@@ -9,11 +9,11 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import BadRecord
-from windtunnel.forecast import profile as profiles
+from windtunnel.forecast import profile_format
 from windtunnel.forecast.profile import Profile
 from windtunnel.machine.machine import CATALOG, Machine
 
-# Who stands in for machines that nobody has probed.
+# The probed machine whose profile prices machines that nobody has probed.
 REFERENCE = {"gpu": "h200", "cpu": "ice-lake-2-cores"}
 
 
@@ -22,9 +22,14 @@ def profile_for(machine: Machine) -> Profile:
     return load(machine.profile or REFERENCE[machine.device.kind])
 
 
+def catalog_path(name: str) -> Path:
+    """Where the catalogue keeps the profile of a machine."""
+    return CATALOG / "profiles" / f"{name}.json.gz"
+
+
 def load(name: str) -> Profile:
     """A profile of the catalogue by name, or of a file by its path."""
-    path = Path(name) if name.endswith(".json") else CATALOG / "profiles" / f"{name}.json"
+    path = Path(name) if name.endswith((".json", ".json.gz")) else catalog_path(name)
     if not path.is_file():
         raise BadRecord(f"There is no profile {name!r}.", hint="Probe the machine: windtunnel machine probe")
     return _load(path, path.stat().st_mtime_ns)
@@ -32,9 +37,12 @@ def load(name: str) -> Profile:
 
 @functools.lru_cache(maxsize=8)
 def _load(path: Path, changed: int) -> Profile:
-    return profiles.read(records.load(path), str(path))
+    return profile_format.read(records.load(path), str(path))
 
 
-def save(path: Path, profile: Profile, beside: Mapping[str, Any]) -> None:
-    """Write what a probe learned, and beside it what the machine's description takes from there; never half a file."""
-    records.save(path, {**profiles.plain(profile), **beside})
+def save(path: Path, profile: Profile, machine_facts: Mapping[str, Any]) -> None:
+    """Write a profile, and beside it the facts of the machine that its description takes from there.
+
+    A path that ends with .gz is compressed. The file is never half written.
+    """
+    records.save(path, {**profile_format.plain(profile), **machine_facts})

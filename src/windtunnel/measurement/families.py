@@ -11,7 +11,7 @@ import functools
 import torch
 from torch._C import DispatchKey
 
-from windtunnel.trace.family import ALLOCATING, family_of
+from windtunnel.families import ALLOCATING, family_of, registry
 
 HOST = "host"  # ops that move no data: views, allocations, and wrappers whose work is done by ops below them
 # The range in which compiled code runs; on a CPU its kernels have no names of their own.
@@ -26,75 +26,6 @@ _HOST_NAMES = {
     "detach_",
     "record_stream",
 }
-# Names of libraries' own ops that a trace never shows, by how they begin.
-_LIBRARY_OPS = (
-    (
-        "convolution",
-        (
-            "cudnn_convolution",
-            "miopen_convolution",
-            "mkldnn_convolution",
-            "_convolution_pointwise",
-            "_conv_depthwise",
-            "conv_depthwise",
-            "_slow_conv",
-            "slow_conv",
-        ),
-    ),
-    ("recurrent", ("_cudnn_rnn", "miopen_rnn", "mkldnn_rnn", "_thnn_fused_lstm", "_thnn_fused_gru")),
-    (
-        "attention",
-        ("_flash_attention", "_efficient_attention", "_cudnn_attention", "_fused_sdp", "_scaled_dot_product"),
-    ),
-    (
-        "normalisation",
-        (
-            "cudnn_batch_norm",
-            "miopen_batch_norm",
-            "batch_norm",
-            "layer_norm",
-            "native_group_norm",
-            "_fused_rms_norm",
-            "rms_norm",
-        ),
-    ),
-    ("optimiser", ("_fused_adam", "_fused_sgd", "_fused_adagrad")),
-    (
-        "matmul",
-        ("_addmm_activation", "_cublas", "_int_mm", "_grouped_mm", "_linear_pointwise", "_mkl_linear"),
-    ),
-    ("indexing", ("_index_put", "_unsafe_index", "masked_select", "nonzero", "_embedding_bag")),
-    ("random", ("_cudnn_init_dropout", "_fused_dropout", "dropout")),
-)
-# Kernels that no op is known to have launched (a replayed graph's), by what their names hold; the first that fits counts.
-_KERNELS = (
-    ("attention", ("flash", "fmha", "sdpa", "attention")),
-    ("recurrent", ("rnn", "lstm", "gru_", "persistent_")),
-    (
-        "normalisation",
-        (
-            "batch_norm",
-            "batchnorm",
-            "bn_fw",
-            "bn_bw",
-            "layer_norm",
-            "layernorm",
-            "groupnorm",
-            "group_norm",
-            "rmsnorm",
-        ),
-    ),
-    ("softmax", ("softmax",)),
-    ("convolution", ("conv", "wgrad", "dgrad", "implicit_gemm", "nchwtonhwc", "nhwctonchw", "winograd")),
-    ("matmul", ("gemm", "gemv", "cutlass", "nvjet", "splitk", "cublas", "dot_kernel")),
-    ("optimiser", ("fusedadam", "fusedsgd", "fusedoptimizer")),
-    ("foreach", ("multi_tensor_apply",)),
-    ("pooling", ("pool", "upsample")),
-    ("random", ("distribution", "dropout", "philox", "random")),
-    ("indexing", ("index", "gather", "scatter", "embedding", "nll_loss", "sort")),
-    ("reduction", ("reduce",)),
-    ("streaming", ("elementwise", "catarray", "memset", "memcpy", "fill", "copy")),
-)
 
 
 @functools.cache
@@ -109,7 +40,7 @@ def family_of_op(name: str) -> str:
         family = family_of(known)
         if family != "other":
             return family
-    family = next((family for family, starts in _LIBRARY_OPS if bare.startswith(starts)), "other")
+    family = next((each.name for each in registry if bare.startswith(each.library_ops)), "other")
     return HOST if family == "other" and _is_wrapper(bare) else family
 
 
@@ -122,7 +53,7 @@ def family_of_kernel(kernel: str, op: str) -> str:
     if family not in ("other", HOST):
         return family
     lower = kernel.lower()
-    return next((family for family, pieces in _KERNELS if any(piece in lower for piece in pieces)), "other")
+    return next((each.name for each in registry if any(part in lower for part in each.kernels)), "other")
 
 
 def _overloads(name: str) -> list[torch._ops.OpOverload]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -56,18 +57,47 @@ def build(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier(Generic[S]):
+    """A network that classifies photographs, trained with SGD and momentum 0.9, as its authors did."""
+
+    job: str
+    network: Callable[[S], nn.Module]
+    weight_decay: float
+    least_size: int
+
+    def build(self, settings: S) -> Workload:
+        """Batches of 32 random photographs."""
+        return build(self.job, settings, self.network, self._optimizer(settings))
+
+    def teach(self, settings: S, data: Dataset) -> Lesson:
+        """Learn the classes of a data set of images."""
+        sizes = ImageSizes(self.least_size)
+        return teach(self.job, settings, data, self.network, self._optimizer(settings), sizes)
+
+    def _optimizer(self, settings: S) -> Optimizer:
+        return lambda params: torch.optim.SGD(
+            params, lr=settings.rate, momentum=0.9, weight_decay=self.weight_decay
+        )
+
+
+class ImageSizes(NamedTuple):
+    """Image sizes that a network accepts: at least `least` pixels, in multiples of `multiple`."""
+
+    least: int
+    multiple: int = 1
+
+
 def teach(
     job: str,
     settings: S,
     data: Dataset,
     network: Callable[[S], nn.Module],
     optimizer: Optimizer,
-    *,
-    least: int,
-    multiple: int = 1,
+    sizes: ImageSizes,
 ) -> Lesson:
     """Learn the classes of a data set of images, at its own size where the network allows it."""
-    brought, cautions = resized(job, settings.size, data, least, multiple)
+    brought, cautions = resized(job, settings.size, data, sizes)
     fitted = _images.fitted(settings, brought, job)
     train = brought.train["images"], brought.train["labels"]
     stage = Stage(
@@ -88,24 +118,18 @@ def teach(
     )
 
 
-def resized(
-    job: str, largest: int, data: Dataset, least: int, multiple: int = 1
-) -> tuple[Dataset, tuple[str, ...]]:
+def resized(job: str, largest: int, data: Dataset, sizes: ImageSizes) -> tuple[Dataset, tuple[str, ...]]:
     """The images at their own size within the limits of setting and network, with values around 0.
 
     The second part of the result is a caution where the size changed.
     """
-    if "images" not in data.train:
-        raise BadRecord(
-            f"job {job}: learns from images, which the data set {data.name} has not.",
-            hint="Use digits, images, or a folder of images by class.",
-        )
+    _images.require_images(data, job)
     if len(data.train["images"]) < 2:
         raise BadRecord(
             f"job {job}: {data.name} has fewer than 2 images to learn from, too few for batch normalisation."
         )
     own = tuple(data.train["images"].shape[-2:])
-    size = -(-max(least, min(largest, *own)) // multiple) * multiple
+    size = -(-max(sizes.least, min(largest, *own)) // sizes.multiple) * sizes.multiple
     parts = [{**part, "images": _bring(part["images"], size)} for part in (data.train, data.held_out)]
     brought = dataclasses.replace(data, train=parts[0], held_out=parts[1], facts={**data.facts, "size": size})
     if own == (size, size):

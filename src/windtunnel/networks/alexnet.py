@@ -5,15 +5,10 @@ This is the version with one column (Krizhevsky 2014): 61,100,840 parameters for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import nn
 
-from windtunnel.job.lesson import Dataset, Lesson
-from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 
 DATA = "images"
@@ -70,17 +65,5 @@ def _convolution(
     return nn.Conv2d(channels, width, kernel, stride, padding), nn.ReLU(inplace=True)
 
 
-def build(settings: Settings) -> Workload:
-    """Batches of 32 random photographs."""
-    return _photographs.build("alexnet", settings, network, lambda params: _optimizer(settings, params))
-
-
-def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn the classes of a data set of images."""
-    return _photographs.teach(
-        "alexnet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
-    )
-
-
-def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=5e-4)
+CLASSIFIER = _photographs.Classifier(job="alexnet", network=network, weight_decay=5e-4, least_size=LEAST_SIZE)
+build, teach = CLASSIFIER.build, CLASSIFIER.teach

@@ -6,16 +6,12 @@ normalisation after every convolution, and a 3x3 convolution instead of the pape
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from windtunnel.errors import BadRecord
-from windtunnel.job.lesson import Dataset, Lesson
-from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 
 DATA = "images"
@@ -120,17 +116,7 @@ def _halving(kernel: int) -> nn.Module:
     return nn.MaxPool2d(kernel, 2, ceil_mode=True)
 
 
-def build(settings: Settings) -> Workload:
-    """Batches of 32 random photographs."""
-    return _photographs.build("googlenet", settings, network, lambda params: _optimizer(settings, params))
-
-
-def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn the classes of a data set of images."""
-    return _photographs.teach(
-        "googlenet", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
-    )
-
-
-def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=1e-4)
+CLASSIFIER = _photographs.Classifier(
+    job="googlenet", network=network, weight_decay=1e-4, least_size=LEAST_SIZE
+)
+build, teach = CLASSIFIER.build, CLASSIFIER.teach

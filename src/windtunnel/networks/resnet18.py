@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-import torch
 from torch import nn
 
-from windtunnel.job.lesson import Dataset, Lesson
-from windtunnel.job.workload import Workload
 from windtunnel.networks import _photographs
 from windtunnel.networks._residual import Basic, residual_network
 from windtunnel.networks.definitions.resnet18 import LEAST_SIZE
@@ -25,17 +19,7 @@ def network(settings: Settings) -> nn.Module:
     )
 
 
-def build(settings: Settings) -> Workload:
-    """Batches of 32 random photographs."""
-    return _photographs.build("resnet18", settings, network, lambda params: _optimizer(settings, params))
-
-
-def teach(settings: Settings, data: Dataset) -> Lesson:
-    """Learn the classes of a data set of images."""
-    return _photographs.teach(
-        "resnet18", settings, data, network, lambda params: _optimizer(settings, params), least=LEAST_SIZE
-    )
-
-
-def _optimizer(settings: Settings, params: Iterable[Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=settings.rate, momentum=0.9, weight_decay=1e-4)
+CLASSIFIER = _photographs.Classifier(
+    job="resnet18", network=network, weight_decay=1e-4, least_size=LEAST_SIZE
+)
+build, teach = CLASSIFIER.build, CLASSIFIER.teach

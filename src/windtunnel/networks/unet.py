@@ -112,7 +112,9 @@ def build(settings: Settings) -> Workload:
 
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Learn to find the bright regions of images; the correct masks are computed from the images."""
-    resized, cautions = _photographs.resized("unet", settings.size, data, STRIDE, STRIDE)
+    resized, cautions = _photographs.resized(
+        "unet", settings.size, data, _photographs.ImageSizes(STRIDE, multiple=STRIDE)
+    )
     fitted = dataclasses.replace(
         settings, classes=2, channels=data.facts["channels"], size=resized.facts["size"], padded=True
     )

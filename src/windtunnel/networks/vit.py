@@ -92,6 +92,5 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
         data,
         VisionTransformer,
         lambda params: adamw(params, settings.rate),
-        least=least,
-        multiple=least,
+        _photographs.ImageSizes(least, multiple=least),
     )

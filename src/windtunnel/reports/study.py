@@ -17,6 +17,7 @@ from windtunnel.study import export
 from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
 
 if TYPE_CHECKING:
+    from windtunnel.reports.charts import Chart
     from windtunnel.study.study import Figure, Study
 
 
@@ -40,6 +41,21 @@ class StudyReport:
         """The figures, ready to be drawn with `windtunnel.reports.charts`."""
         by_figure = text.rows_by_figure(self.rows)
         return [sheet(each, by_figure.get(each.name, ())) for each in _figures(self.study, self.rows)]
+
+    def figure_text(self, name: str) -> str:
+        """One figure as text."""
+        return "\n".join(text.figure_lines(self._sheet(name)))
+
+    def chart(self, name: str, axis: str, title: str = "", **fixed: object) -> Chart:
+        """The times of one figure against one axis; `fixed` holds the other settings at a value."""
+        from windtunnel.reports import charts
+
+        drawn = self._sheet(name)
+        return charts.against(drawn, axis, drawn.lines, fixed, title)
+
+    def _sheet(self, name: str) -> Sheet:
+        self.study.figure(name)  # an unknown name is an error
+        return next(drawn for drawn in self.sheets() if drawn.name == name)
 
     def __str__(self) -> str:
         return text.report(self.study, self.rows, self.verdicts)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Mapping, Sequence
 
+from windtunnel import units
 from windtunnel.study.rows import StudyRow
 
 # These distinguish cells; figure, case and origin only say where a cell is shown.
 IDENTITY = ("job", "label", "device", "device_name", "threads", "batch", "data", "optimizer")
 FIELDS = (*IDENTITY, "figure", "case", "study", "origin", "state")
 CellKey = tuple[tuple[str, object], ...]
-_RANGE = re.compile(r"^(-?[\d.]+)?\.\.(-?[\d.]+)?$")
 
 
 def value_of(row: StudyRow, name: str) -> object:
@@ -33,10 +32,11 @@ def _fits(value: object, wanted: object) -> bool:
     if isinstance(wanted, (list, tuple)):
         return any(_fits(value, each) for each in wanted)
     if isinstance(wanted, str) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        match = _RANGE.match(wanted)
-        if match:
-            return (not match[1] or value >= float(match[1])) and (not match[2] or value <= float(match[2]))
-        return str(value) == wanted
+        ends = units.parse_range(wanted)
+        if ends is None:
+            return str(value) == wanted
+        low, high = ends
+        return (low is None or value >= low) and (high is None or value <= high)
     if isinstance(wanted, str) and isinstance(value, str):
         return fnmatch.fnmatchcase(value, wanted)
     return bool(value == wanted)

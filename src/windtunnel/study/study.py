@@ -19,6 +19,7 @@ from windtunnel.measurement.frameworks.task import Task
 
 if TYPE_CHECKING:
     from windtunnel.study.claims import Claim
+    from windtunnel.study.rows import StudyRow
 
 CATALOG = Path(__file__).parent.parent / "catalog" / "studies"
 # Besides the settings of its job, a grid may sweep these fields of a task.
@@ -147,6 +148,17 @@ class Study:
     note: str = ""
     figures: tuple[Figure, ...] = ()
     folder: Path = Path()
+
+    @staticmethod
+    def named(name: str) -> Study:
+        """A study of the catalogue by name, or your own by its folder."""
+        return find(name)
+
+    def published(self) -> list[StudyRow]:
+        """The rows that the authors published."""
+        from windtunnel.study.results import published
+
+        return published(self)
 
     def figure(self, name: str) -> Figure:
         for figure in self.figures:

@@ -1,4 +1,4 @@
-"""What one training step does, as plain data: no framework is needed to read, save or price a trace."""
+"""What one training step does, as plain data: reading, saving or pricing a trace needs no framework."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temp
 class Op:
     """One call that reached the framework's kernels.
 
-    `shape` is (batch, rows, columns, depth) for a matrix product and the output's shape else. `calls` counts the tensors
-    of a call that works on a list of them. Storages named in `born` come to life in this op; those in `dead` are gone
-    before the next.
+    `shape` holds the sizes that the op's family names (see `windtunnel.families`); it is empty if they could
+    not be read. `calls` counts the tensors of a call on a list of them. Storages in `born` are allocated in
+    this op; those in `dead` are freed before the next.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A piece of memory and what it is for."""
+    """A piece of memory and its purpose."""
 
     bytes: float
     part: Part
@@ -45,8 +45,9 @@ class Allocation:
 class Trace:
     """A steady training step: optimiser state exists already, gradients are freed at its beginning.
 
-    `nodes` counts what autograd visits on its way back, `backward_calls` and `update_calls` how often
-    backward and an optimiser are called. `held` are the allocations alive before the first op (weights, optimiser state, the batch).
+    `nodes` counts the nodes that autograd visits, `backward_calls` and `update_calls` the calls of backward
+    and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
+    batch).
     """
 
     job: str

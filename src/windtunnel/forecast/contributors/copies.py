@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windtunnel.forecast.profile import Profile
-from windtunnel.forecast.schedule import Lane, StepBuilder, Task, Wait
+from windtunnel.forecast.schedule import Lane, LaneTask, StepBuilder, Wait
 from windtunnel.machine.machine import Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
@@ -23,7 +23,7 @@ class BatchCopy:
     worker: int = 0
 
     def add_to(self, step: StepBuilder) -> None:
-        copy = Task(Lane("copy", self.worker), self.seconds, "copy", "batch")
+        copy = LaneTask(Lane("copy", self.worker), self.seconds, "copy", "batch")
         if self.prefetch:
             # The step that used this buffer last must have ended before the buffer is filled again.
             free = Wait("kernels", steps_ago=1 + self.prefetch, worker=self.worker)
@@ -32,7 +32,7 @@ class BatchCopy:
         # The copy is in one stream with the kernels, so it starts after those of the step before.
         begin, kernels = Wait("begin", worker=self.worker), Wait("kernels", steps_ago=1, worker=self.worker)
         batch = step.add(copy, after=(begin, kernels), name="batch")
-        step.add(Task(Lane("host", self.worker), 0.0, "copy", "batch arrived"), after=(batch,))
+        step.add(LaneTask(Lane("host", self.worker), 0.0, "copy", "batch arrived"), after=(batch,))
 
 
 def copy_seconds(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> float:

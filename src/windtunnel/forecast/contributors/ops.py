@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.schedule import Lane, StepBuilder, Task, Wait
+from windtunnel.forecast.schedule import Lane, LaneTask, StepBuilder, Wait
 from windtunnel.trace import Op
 
 
@@ -23,7 +23,7 @@ class StepCalls:
 
     def add_to(self, step: StepBuilder) -> None:
         after = (Wait("kernels", steps_ago=1, worker=self.worker),) if self.is_device else ()
-        task = Task(Lane("host", self.worker), self.seconds, "launch", "step")
+        task = LaneTask(Lane("host", self.worker), self.seconds, "launch", "step")
         begin = step.add(task, after=after, name="begin")
         step.name(begin, "kernels", self.worker)  # until a kernel follows
 
@@ -43,7 +43,7 @@ class CpuOps:
         for op, price in zip(self.ops, self.prices, strict=True):
             kernel = (step.add(_launch(host, op, price), after=kernel),)
             if price.device_seconds:
-                task = Task(device, price.device_seconds, _part_of(op), op.name, op.module)
+                task = LaneTask(device, price.device_seconds, _part_of(op), op.name, op.module)
                 kernel = (step.add(task, after=kernel),)
         for last in kernel:
             step.name(last, "kernels", self.worker)
@@ -80,7 +80,7 @@ class CapturedOps:
     worker: int = 0
 
     def add_to(self, step: StepBuilder) -> None:
-        last = step.add(Task(Lane("host", self.worker), self.launch_seconds, "launch", "graph"))
+        last = step.add(LaneTask(Lane("host", self.worker), self.launch_seconds, "launch", "graph"))
         device = Lane("device", self.worker)
         after: tuple[int | Wait, ...] = (last, *_batch(step, self.worker))
         for op, price in zip(self.ops, self.prices, strict=True):
@@ -95,13 +95,13 @@ def _batch(step: StepBuilder, worker: int) -> tuple[Wait, ...]:
     return (Wait("batch", worker=worker),) if step.has("batch", worker) else ()
 
 
-def _launch(host: Lane, op: Op, price: Price) -> Task:
-    return Task(host, price.host_seconds, "launch", op.name, op.module)
+def _launch(host: Lane, op: Op, price: Price) -> LaneTask:
+    return LaneTask(host, price.host_seconds, "launch", op.name, op.module)
 
 
-def _kernel(device: Lane, op: Op, price: Price) -> Task:
+def _kernel(device: Lane, op: Op, price: Price) -> LaneTask:
     """The kernels of one op with the pauses before them."""
-    return Task(device, price.device_seconds + price.gap_seconds, _part_of(op), op.name, op.module)
+    return LaneTask(device, price.device_seconds + price.gap_seconds, _part_of(op), op.name, op.module)
 
 
 def _part_of(op: Op) -> str:

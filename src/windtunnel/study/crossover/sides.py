@@ -170,12 +170,10 @@ def _here() -> Machine:
 
 @functools.cache
 def _machine(side: str) -> Machine:
-    if side in ("cpu", "here"):
-        return _here().with_cpu_only() if side == "cpu" else _here()
-    if side in ("cuda", "gpu"):
-        return _here() if _here().device.kind == "gpu" else Machine.named(ABSENT_GPU)
     try:
-        return Machine.named(side)
+        return Machine.find(side)
+    except Unavailable:
+        return Machine.named(ABSENT_GPU)
     except UnknownName as error:
         known = [*machine_names(), "cpu", "cuda"]
         raise UnknownName(

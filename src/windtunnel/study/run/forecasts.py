@@ -139,7 +139,6 @@ class Forecasts:
         name = machine_for(task, self.has_gpu)
         key = f"{name} {task.device}"
         if key not in self._machines:
-            machine = Machine.here() if name == HERE else Machine.named(name)
-            on_cpu = task.device == "cpu" and machine.device.kind == "gpu"
-            self._machines[key] = machine.with_cpu_only() if on_cpu else machine
+            machine = Machine.find(name)
+            self._machines[key] = machine.with_cpu_only() if task.device == "cpu" else machine
         return self._machines[key]

@@ -1,0 +1,161 @@
+"""The contract of a family of ops, and the records it speaks in. No framework is imported here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from windtunnel.families.tensors import elements, tensor_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from windtunnel.families.drawing import ProbeCase, Sizes
+
+# PyTorch keeps ops below some ten thousand elements on one thread.
+_GRAIN_ELEMENTS = 32768
+_ELEMENT_BYTES = 12  # an op that reads two fp32 tensors and writes one
+_GRAIN_FLOP = 1e6
+
+Coefficients = Mapping[str, Sequence[float]]
+
+
+class OpCall(NamedTuple):
+    """A call as the recorder sees it: the op's name without namespace, its arguments, its tensors."""
+
+    name: str
+    args: Sequence[Any]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    @property
+    def is_backward(self) -> bool:
+        return "backward" in self.name
+
+
+class DescribedOp(Protocol):
+    """An op as plain data: an op of a trace, or a row of a probe."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def flop(self) -> float: ...
+    @property
+    def read_bytes(self) -> float: ...
+    @property
+    def written_bytes(self) -> float: ...
+
+
+class PlainOp(NamedTuple):
+    """A described op that only exists as a part of another one."""
+
+    name: str
+    family: str
+    dtype: str
+    shape: tuple[int, ...]
+    flop: float
+    read_bytes: float
+    written_bytes: float
+    calls: int = 1
+
+
+class Piece(NamedTuple):
+    """A piece of work of one kind: its features, its arithmetic, and the bytes it must move.
+
+    `per_example_bytes`: the workspace a convolution's weight gradient needs if it is first computed for every
+    example by itself, in full precision.
+    """
+
+    kind: str
+    features: tuple[float, ...]
+    flop: float
+    bytes: float
+    dtype: str
+    per_example_bytes: float = 0.0
+
+
+class Family:
+    """Ops that are priced alike. A subclass states these facts and overrides the methods it needs."""
+
+    name: str
+
+    # Recognition: names of ops, and beginnings of names.
+    names: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+    # Beginnings of names that only the profiler shows, and parts of the names of GPU kernels, in lower case.
+    library_ops: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+
+    # Description: names of the whole numbers that `measure` returns.
+    sizes: tuple[str, ...] = ("elements", "layout", "tensors")
+    # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
+    kinds: Mapping[str, tuple[str, ...]] = {}
+    # What a probe draws, and how often.
+    draws: Mapping[str, int] = {}
+
+    # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
+    uses_tensor_cores: bool = False
+    # torch.compile generates its own kernel for it.
+    is_fusible: bool = False
+    # One call runs all timesteps, and its workspace follows from a formula. Some devices run it as many ops.
+    is_sequence: bool = False
+    # The number of kernels that a call starts depends on its sizes.
+    launches_by_size: bool = False
+    # A library takes the same workspace for the same sizes, by no rule that could be learned.
+    repeats_workspaces: bool = False
+    # A call can use the whole device, so the device's rates bound it.
+    fills_device: bool = True
+    # The part of its arithmetic that the best algorithm needs.
+    fewest_flop_share: float = 1.0
+    # Beginnings of the names of ops whose GPU kernels first copy an input that is not contiguous.
+    needs_contiguous: tuple[str, ...] = ()
+
+    def size_names(self, op_name: str) -> tuple[str, ...]:
+        """The names of the sizes of this op."""
+        return self.sizes
+
+    def flop(self, call: OpCall) -> float:
+        """The arithmetic of a call. Default: one flop for each element of its largest tensor."""
+        return float(max((t.numel() for t in (*call.inputs, *call.outputs)), default=0))
+
+    def read_bytes(self, call: OpCall) -> float:
+        """The bytes that a call reads."""
+        return sum(tensor_bytes(t) for t in call.inputs)
+
+    def measure(self, call: OpCall) -> tuple[int, ...]:
+        """The sizes of a call that decide how long it takes; the names are those of `size_names`."""
+        return elements(call)
+
+    def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
+        """The op's pieces of work if it computes in `dtype` on a device of so many cores."""
+        raise NotImplementedError
+
+    def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
+        """The workspace on a GPU that follows from how a library works, beside what is learned by kind."""
+        return 0.0
+
+    def is_shared(self, piece: Piece) -> bool:
+        """Whether a CPU divides the piece among its threads."""
+        if self.uses_tensor_cores:
+            return piece.flop > _GRAIN_FLOP
+        return piece.bytes / _ELEMENT_BYTES > _GRAIN_ELEMENTS
+
+    def lower(self, library: Any) -> contextlib.AbstractContextManager[None]:
+        """Make a step traced on CPU tensors run as on a GPU, while the returned context is open.
+
+        `library` is a torch.library.Library that replaces implementations of PyTorch's own ops.
+        """
+        return contextlib.nullcontext()
+
+    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+        """For each name in `draws`, a function that draws a case, or None if it came out too large."""
+        return {}

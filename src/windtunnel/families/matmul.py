@@ -1,0 +1,177 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from windtunnel.families.base import Coefficients, DescribedOp, Family, OpCall, Piece
+from windtunnel.families.drawing import COMMON_WIDTHS, ProbeCase, Sizes, TensorSpec
+from windtunnel.families.features import evenness, log2, number_format, wave_fill
+from windtunnel.units import MIB
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BIASED_WORKSPACE = float(MIB)  # of cuBLAS's product with a bias, while it runs
+
+
+class TileFeatures(NamedTuple):
+    """A product of matrices and how its tiles of 128 x 128 and of 64 x 64 fill the cores of a device."""
+
+    log_batch: float
+    log_rows: float
+    log_columns: float
+    log_depth: float
+    even_rows: float
+    even_columns: float
+    even_depth: float
+    log_large_tiles_per_core: float
+    large_tile_fill: float
+    log_small_tiles_per_core: float
+    small_tile_fill: float
+    log_flop: float
+    log_flop_per_element: float
+
+
+class MatmulFeatures(NamedTuple):
+    """What a product has beside its tiles."""
+
+    left_transposed: float
+    right_transposed: float
+    has_bias: float
+    number_format: float
+
+
+class Product(NamedTuple):
+    """A batch of products of `rows` x `depth` by `depth` x `columns`."""
+
+    batch: float
+    rows: float
+    columns: float
+    depth: float
+
+    def tile_features(self, cores: int) -> TileFeatures:
+        batch, rows, columns, depth = self
+        large = batch * math.ceil(rows / 128) * math.ceil(columns / 128)
+        small = batch * math.ceil(rows / 64) * math.ceil(columns / 64)
+        flop = 2.0 * batch * rows * columns * depth
+        elements = batch * (rows * depth + depth * columns + rows * columns)
+        return TileFeatures(
+            *(log2(batch), log2(rows), log2(columns), log2(depth)),
+            *(evenness(rows), evenness(columns), evenness(depth)),
+            *(log2(large / cores), wave_fill(large, cores), log2(small / cores), wave_fill(small, cores)),
+            *(log2(flop), log2(flop / elements)),
+        )
+
+
+class MatmulFamily(Family):
+    """Products of matrices and vectors, one or a batch of them."""
+
+    name = "matmul"
+    names = frozenset("mm addmm bmm baddbmm mv addmv dot vdot _scaled_mm addr ger linear".split())
+    library_ops = (
+        *("_addmm_activation", "_cublas", "_int_mm", "_grouped_mm"),
+        *("_linear_pointwise", "_mkl_linear"),
+    )
+    kernels = ("gemm", "gemv", "cutlass", "nvjet", "splitk", "cublas", "dot_kernel")
+    sizes = ("batch", "rows", "columns", "depth", "left_transposed", "right_transposed")
+    kinds: Mapping[str, tuple[str, ...]] = {"matmul": (*TileFeatures._fields, *MatmulFeatures._fields)}
+    draws: Mapping[str, int] = {"matmul": 34}
+    uses_tensor_cores = True
+
+    def flop(self, call: OpCall) -> float:
+        batch, rows, columns, depth = _product_shape(call)
+        return 2.0 * batch * rows * columns * depth
+
+    def measure(self, call: OpCall) -> tuple[int, ...]:
+        left, right = call.inputs[-2], call.inputs[-1]
+        return *_product_shape(call), int(_is_transposed(left)), int(_is_transposed(right))
+
+    def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
+        batch, rows, columns, depth, left_transposed, right_transposed = op.shape
+        features = (
+            *Product(batch, rows, columns, depth).tile_features(cores),
+            *MatmulFeatures(
+                left_transposed=left_transposed,
+                right_transposed=right_transposed,
+                has_bias=float("addmm" in op.name or "linear" in op.name),
+                number_format=number_format(dtype),
+            ),
+        )
+        return [Piece("matmul", features, op.flop, op.read_bytes + op.written_bytes, dtype)]
+
+    def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
+        return _BIASED_WORKSPACE if op.name == "aten.addmm" else 0.0
+
+    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+        return {"matmul": lambda: _draw(sizes)}
+
+
+def _product_shape(call: OpCall) -> tuple[int, int, int, int]:
+    """(batch, rows, columns, depth) of a product from its tensors."""
+    name, tensors = call.name, call.inputs
+    if name in ("addmm", "baddbmm", "addmv"):
+        tensors = tensors[1:]
+    if name == "linear":
+        left, weight = tensors[0], tensors[1]
+        return 1, math.prod(left.shape[:-1]), weight.shape[0], weight.shape[1]
+    if name in ("addr", "ger"):
+        return 1, tensors[-2].shape[0], tensors[-1].shape[0], 1
+    left, right = tensors[0], tensors[1]
+    if left.dim() == 1:
+        return 1, 1, 1, left.shape[0]
+    if right.dim() == 1:
+        return 1, left.shape[0], 1, left.shape[1]
+    batch = left.shape[0] if left.dim() == 3 else 1
+    return batch, left.shape[-2], right.shape[-1], left.shape[-1]
+
+
+def _is_transposed(tensor: Tensor) -> bool:
+    return tensor.dim() >= 2 and tensor.stride(-2) == 1 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
+
+
+def _draw(sizes: Sizes) -> ProbeCase | None:
+    import torch
+
+    precision, rng = sizes.precision(), sizes.rng
+    batched = rng.random() < 0.2
+    batch, rows, columns, depth = _draw_batched(sizes) if batched else (1, *_draw_single(sizes))
+    flop = 2.0 * batch * rows * columns * depth
+    if flop > sizes.flop_limit(precision) or (flop < 1e5 and rng.random() < 0.8):
+        return None
+    turned = rng.choice(((False, False), (False, True), (False, True), (True, False)))
+    lead = (batch,) if batched else ()
+    left = TensorSpec(shape=(*lead, rows, depth), dtype=precision, transposed=turned[0])
+    right = TensorSpec(shape=(*lead, depth, columns), dtype=precision, transposed=turned[1])
+    if batched:
+        tensors: tuple[TensorSpec, ...] = (left, right)
+        call: Callable[[list[Tensor]], Tensor] = lambda t: torch.bmm(t[0], t[1])
+    elif rng.random() < 0.35:
+        tensors = (TensorSpec(shape=(columns,), dtype=precision), left, right)
+        call = lambda t: torch.addmm(t[0], t[1], t[2])
+    else:
+        tensors, call = (left, right), lambda t: torch.mm(t[0], t[1])
+    return ProbeCase(family="matmul", precision=precision, tensors=tensors, call=call)
+
+
+def _draw_batched(sizes: Sizes) -> tuple[int, int, int, int]:
+    return sizes.size(2, 1024), sizes.size(1, 2048), sizes.size(1, 2048), sizes.size(4, 2048)
+
+
+def _draw_single(sizes: Sizes) -> tuple[int, int, int]:
+    """Rows, columns and depth; the last choice of three exchanges them, as the products of a backward do."""
+    rng = sizes.rng
+    if rng.random() < 0.12:  # positions by a vocabulary
+        rows, columns, depth = 1 << rng.randint(6, 14), rng.randint(1000, 60000), 64 * rng.randint(2, 24)
+        return rng.choice(((rows, columns, depth), (rows, depth, columns), (columns, depth, rows)))
+    if rng.random() < 0.06:  # a few features of many positions
+        rows, columns, depth = sizes.size(16384, 2_000_000), sizes.size(1, 64), sizes.size(1, 64)
+        return rng.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
+    if rng.random() < 0.5:  # as in common layers: examples or positions by widths
+        rows = sizes.size(1, 65536)
+        columns = rng.choice((*COMMON_WIDTHS, 1000, 3072, 4096, 8192))
+        depth = rng.choice((*COMMON_WIDTHS, 3072, 4096, 8192))
+        return rng.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
+    return sizes.size(1, 65536), sizes.size(1, 60000), sizes.size(1, 60000)

@@ -1,0 +1,132 @@
+"""Batch, layer, group and RMS normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
+from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
+from windtunnel.families.features import both_directions, direction, element_bytes, evenness, log2
+
+
+class NormalisationFeatures(NamedTuple):
+    log_outer: float
+    log_channels: float
+    log_inner: float
+    log_groups: float
+    log_bytes: float
+    element_bytes: float
+    even_channels: float
+    even_inner: float
+
+
+class NormalisationFamily(Family):
+    """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised."""
+
+    name = "normalisation"
+    prefixes = (
+        *("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "_batch_norm", "batch_norm"),
+        *("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
+    )
+    library_ops = (
+        *("cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "layer_norm"),
+        *("native_group_norm", "_fused_rms_norm", "rms_norm"),
+    )
+    kernels = (
+        *("batch_norm", "batchnorm", "bn_fw", "bn_bw", "layer_norm", "layernorm"),
+        *("groupnorm", "group_norm", "rmsnorm"),
+    )
+    needs_contiguous = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
+    sizes = ("outer", "channels", "inner", "groups")
+    kinds: Mapping[str, tuple[str, ...]] = both_directions(
+        {f"normalisation {over}": NormalisationFeatures._fields for over in ("batch", "layer", "group")}
+    )
+    draws: Mapping[str, int] = {"batch_norm": 8, "layer_norm": 5, "group_norm": 2}
+    is_fusible = True
+
+    def measure(self, call: OpCall) -> tuple[int, ...]:
+        name, args, backward = call.name, call.args, call.is_backward
+        source = call.inputs[1] if backward else call.inputs[0]
+        if "layer_norm" in name or "rms_norm" in name:
+            length = math.prod(args[2] if backward else args[1])
+            return source.numel() // max(length, 1), length, 1, 1
+        groups = 1
+        if "group_norm" in name:
+            groups = args[8] if backward else args[6]
+        return source.shape[0], source.shape[1], math.prod(source.shape[2:]), groups
+
+    def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
+        outer, channels, inner, groups = op.shape
+        over = "batch" if "batch_norm" in op.name else "group" if "group_norm" in op.name else "layer"
+        moved = op.read_bytes + op.written_bytes
+        features = NormalisationFeatures(
+            log_outer=log2(outer),
+            log_channels=log2(channels),
+            log_inner=log2(inner),
+            log_groups=log2(groups),
+            log_bytes=log2(moved),
+            element_bytes=element_bytes(dtype),
+            even_channels=evenness(channels),
+            even_inner=evenness(inner),
+        )
+        kind = f"normalisation {over} {direction(op.name)}"
+        return [Piece(kind, features, op.flop, moved, dtype)]
+
+    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+        return {
+            "batch_norm": lambda: _draw_batch_norm(sizes),
+            "layer_norm": lambda: _draw_layer_norm(sizes),
+            "group_norm": lambda: _draw_group_norm(sizes),
+        }
+
+
+def _draw_batch_norm(sizes: Sizes) -> ProbeCase | None:
+    from torch.nn import functional as F
+
+    dtype = sizes.dtype()
+    batch, channels = sizes.examples(), sizes.width(8, 2048)
+    side = sizes.rng.choice((1, sizes.side(), sizes.side(), sizes.side()))
+    if batch * side == 1:
+        return None
+    source = TensorSpec(shape=(batch, channels, side, side), dtype=dtype, grad=True)
+    scale = TensorSpec(shape=(channels,), dtype="fp32", grad=True)
+    state = TensorSpec(shape=(channels,), dtype="fp32")
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale, state, state),
+        call=lambda t: F.batch_norm(t[0], t[3], t[4], t[1], t[2], training=True),
+    )
+
+
+def _draw_layer_norm(sizes: Sizes) -> ProbeCase | None:
+    from torch.nn import functional as F
+
+    dtype = "fp32" if sizes.rng.random() < 0.75 else sizes.dtype()  # mixed precision normalises in fp32
+    rows, length = sizes.size(4, 262144), sizes.size(16, 8192)
+    source = TensorSpec(shape=(rows, length), dtype=dtype, grad=True)
+    scale = TensorSpec(shape=(length,), dtype=dtype, grad=True)
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale),
+        call=lambda t: F.layer_norm(t[0], (length,), t[1], t[2]),
+    )
+
+
+def _draw_group_norm(sizes: Sizes) -> ProbeCase | None:
+    from torch.nn import functional as F
+
+    dtype = sizes.dtype()
+    batch, channels, side = sizes.size(1, 128), 32 * sizes.size(1, 32), sizes.size(1, 100)
+    source = TensorSpec(shape=(batch, channels, side, side), dtype=dtype, grad=True)
+    scale = TensorSpec(shape=(channels,), dtype=dtype, grad=True)
+    groups = sizes.rng.choice((1, 8, 32))
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale),
+        call=lambda t: F.group_norm(t[0], groups, t[1], t[2]),
+    )

@@ -1,0 +1,292 @@
+"""Listen to every call below autograd, and to the birth and death of every storage."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from windtunnel import families
+from windtunnel.families.base import OpCall
+from windtunnel.families.tensors import tensor_bytes
+from windtunnel.trace import Allocation, Op, Part, Phase
+
+_DEVICE = torch.ops.prim.device.default
+_FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An op of which it is not yet known which storages die with it."""
+
+    op: Op
+    born: list[int] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+
+    def finish(self) -> Op:
+        return dataclasses.replace(self.op, born=tuple(self.born), dead=tuple(self.dead))
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops of everything that runs while it is active."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.target = target
+        self.allocations: dict[int, Allocation] = {}
+        self.module_calls = 0
+        self.nodes = 0
+        self.backward_calls = 0
+        self.update_calls = 0
+        self._entries: list[_Entry] = []
+        self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._held: list[int] = []
+        # Held, and freed before the first op, such as the gradients of the step before.
+        self._freed: list[int] = []
+        self._path: list[str] = []
+        self._updating = False
+        self._went_back = False
+        self._need_contiguous = tuple(name for each in families.registry for name in each.needs_contiguous)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return tuple(name for name in self._held if name not in self._freed)
+
+    def hold(self, tensors: Any, part: Part) -> None:
+        """Note memory that exists before the step begins."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage not in self._names:
+                self._held.append(self._name(storage, part))
+
+    @contextlib.contextmanager
+    def watch(self, model: torch.nn.Module) -> Iterator[None]:
+        """Know while recording which module runs, and whether the optimiser does."""
+        paths = {module: name for name, module in model.named_modules()}
+        modules = torch.nn.modules.module
+        hooks = [
+            modules.register_module_forward_pre_hook(lambda module, _: self._enter(paths.get(module, ""))),
+            modules.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
+            register_optimizer_step_pre_hook(lambda *_: self._set_updating(True)),
+            register_optimizer_step_post_hook(lambda *_: self._set_updating(False)),
+        ]
+        autograd = torch.autograd
+        backward, grad = self._counting(autograd.backward), self._counting(autograd.grad)
+        try:
+            with mock.patch.multiple(autograd, backward=backward, grad=grad):
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            # Asked several times for each op; dispatching it would cost as much as an op.
+            return args[0].fake_device
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace not in ("prim", "profiler"):
+            self._note(func, args, kwargs, result)
+        return result
+
+    def finish(self) -> tuple[Op, ...]:
+        self._add_in_place()
+        return tuple(entry.finish() for entry in self._entries)
+
+    def name_gradients(self, model: torch.nn.Module) -> None:
+        """Mark as gradients what parameters hold as .grad when the step has ended."""
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                name = self._names.get(parameter.grad.untyped_storage())
+                if name is not None:
+                    self.allocations[name] = Allocation(bytes=self.allocations[name].bytes, part="gradients")
+
+    def _add_in_place(self) -> None:
+        """Let the sum of two gradients take over the memory of the summand that dies in the same op.
+
+        Where gradients meet, autograd adds in place if nobody else uses the sum so far; with fake tensors it
+        allocates a new one.
+        """
+        replaced: dict[int, int] = {}
+        for entry in self._entries:
+            entry.dead = [replaced.get(name, name) for name in entry.dead]
+            op = entry.op
+            if op.name != "aten.add" or op.phase != "backward" or len(entry.born) != 1:
+                continue
+            total = entry.born[0]
+            size = self.allocations[total].bytes
+            summand = next(
+                (d for d in entry.dead if d not in self._held and self.allocations[d].bytes == size), None
+            )
+            if summand is not None:
+                replaced[total] = summand
+                entry.op = dataclasses.replace(op, name="aten.add_")
+                entry.born, entry.dead = [], [d for d in entry.dead if d != summand]
+                self.allocations[summand] = self.allocations.pop(total)
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = func.overloadpacket.__name__
+        call = OpCall(name, args, _flat((*args, *kwargs.values())), _flat((result,)))
+        phase = self._phase()
+        if self.target == "gpu" and name.startswith(self._need_contiguous):
+            self._copy_in_order(call.inputs, phase)
+        born = [
+            self._name(t.untyped_storage(), _part(phase))
+            for t in call.outputs
+            if t.untyped_storage() not in self._names
+        ]
+        is_view = name in families.ALLOCATING or (not born and not func._schema.is_mutable)
+        family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
+        known = families.registry.get(family) or families.registry.of_kind("streaming")
+        op = Op(
+            name=f"{func.namespace}.{name}",
+            family=family,
+            phase=phase,
+            dtype=_dtype(call.inputs, call.outputs),
+            flop=0.0 if is_view else known.flop(call),
+            read_bytes=0.0 if is_view else known.read_bytes(call),
+            written_bytes=0.0 if is_view else _total_bytes(call.outputs or _mutated(func, args)),
+            shape=() if is_view else families.sizes_of(family, call),
+            calls=_list_length(args),
+            module=self._module,
+        )
+        self._entries.append(_Entry(op, born=born))
+
+    @property
+    def _module(self) -> str:
+        """The path of the module that runs now."""
+        return self._path[-1] if self._path else ""
+
+    def _stays_on_host(self, call: OpCall) -> bool:
+        """Whether the op counts an optimiser's steps: those counts stay on the host."""
+        return (
+            self.target == "gpu"
+            and self._updating
+            and call.name.startswith("_foreach")
+            and all(t.dim() == 0 for t in call.inputs)
+        )
+
+    def _copy_in_order(self, inputs: Sequence[Tensor], phase: Phase) -> None:
+        """Add the copies that some kernels make of inputs that are not contiguous; no trace shows them."""
+        for tensor in inputs:
+            if tensor.dim() > 1 and not tensor.is_contiguous():
+                moved = float(tensor.numel() * tensor.element_size())
+                copy = Op(
+                    name="aten.clone",
+                    family="streaming",
+                    phase=phase,
+                    dtype=_dtype([tensor], []),
+                    flop=float(tensor.numel()),
+                    read_bytes=moved,
+                    written_bytes=moved,
+                    shape=(tensor.numel(), 2, 1),
+                    module=self._module,
+                )
+                self._entries.append(_Entry(copy))
+
+    def _phase(self) -> Phase:
+        if torch._C._current_graph_task_id() != -1:
+            self._went_back = True
+            return "backward"
+        # Ops after backward and outside every module, such as gradient clipping, belong to the update.
+        return "update" if self._updating or (self._went_back and not self._path) else "forward"
+
+    def _name(self, storage: Any, part: Part) -> int:
+        """Give a storage a number, and note its end when it is collected."""
+        name = len(self.allocations)
+        self.allocations[name] = Allocation(bytes=float(storage.nbytes()), part=part)
+        self._names[storage] = name
+        weakref.finalize(storage, self._die, name)
+        return name
+
+    def _die(self, name: int) -> None:
+        if not self._entries:
+            self._freed.append(name)
+        elif name not in self._entries[-1].dead:
+            self._entries[-1].dead.append(name)
+
+    def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self.backward_calls += 1
+            self.nodes += _count_nodes([t.grad_fn for t in tensors_of(tensors) if t.grad_fn is not None])
+            return backward(tensors, *args, **kwargs)
+
+        return counted
+
+    def _enter(self, path: str) -> None:
+        self._path.append(path)
+        self._went_back = False
+        self.module_calls += 1
+
+    def _leave(self) -> None:
+        if self._path:
+            self._path.pop()
+
+    def _set_updating(self, updating: bool) -> None:
+        self.update_calls += updating
+        self._updating = updating
+        self._went_back = self._went_back and updating
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """All tensors of a nested structure."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _flat(values: Sequence[Any]) -> list[Tensor]:
+    """The tensors among an op's arguments or results. It runs for every op, and pytree would be too slow."""
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)) and value:
+            tensors += _flat(value)
+    return tensors
+
+
+def _total_bytes(tensors: Sequence[Tensor]) -> float:
+    return sum(tensor_bytes(t) for t in tensors)
+
+
+def _dtype(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """The number format of the first floating-point tensor; fp32 if there is none."""
+    first = next((t.dtype for t in (*inputs, *outputs) if t.is_floating_point()), torch.float32)
+    return _FORMATS.get(first, "fp32")
+
+
+def _part(phase: Phase) -> Part:
+    """What a new storage is for, as far as its birth shows; gradients are marked when the step has ended."""
+    return "activations" if phase == "forward" else "temporary"
+
+
+def _count_nodes(roots: list[Any]) -> int:
+    """The number of nodes of the autograd graph below these."""
+    seen, waiting = set(roots), list(roots)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return len(seen)
+
+
+def _mutated(func: Any, args: Sequence[Any]) -> list[Tensor]:
+    """The arguments that an op without outputs writes to (updates of lists of tensors)."""
+    schema = zip(args, func._schema.arguments, strict=False)
+    return _flat([a for a, s in schema if s.alias_info is not None and s.alias_info.is_write])
+
+
+def _list_length(args: Sequence[Any]) -> int:
+    lengths = [len(a) for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], Tensor)]
+    return max(lengths, default=1)
