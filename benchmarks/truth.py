@@ -195,7 +195,7 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
 
 
 def steady_groups(sampler: Sampler, device: str, most: float) -> list[float]:
-    """Seconds of a step over groups of steps, in quiet windows only. Slow steps get up to four times the time."""
+    """Seconds of a step over groups of steps, in quiet windows only. Slow steps get up to four times that."""
     least = LEAST_GROUPS[device] * sampler.group * sampler.one
     sampler.steady(Protocol(seconds=max(most, min(least, 4 * most)), precision=1e-9))
     report = ProcessReport(
