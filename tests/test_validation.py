@@ -298,7 +298,7 @@ def test_collecting_rows_continues_where_it_stopped(tmp_path: Path) -> None:
         '[[case]]\njob = "no such job"\nbatch = 1\n'
     )
     script = [sys.executable, str(Path(__file__).parent.parent / "benchmarks" / "truth.py")]
-    how = ["--device", "cpu", "--seconds-per-row", "0.1"]
+    how = ["--on", "cpu", "--seconds-per-row", "0.1"]
     for _ in range(2):
         done = subprocess.run(
             [*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=300
