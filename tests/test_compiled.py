@@ -20,13 +20,13 @@ JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
 def op(
     name: str,
     *,
-    born: tuple[int, ...] = (),
-    dead: tuple[int, ...] = (),
+    allocated: tuple[int, ...] = (),
+    freed: tuple[int, ...] = (),
     read: float = SIZE,
     family: str = "streaming",
     phase: Phase = "forward",
 ) -> Op:
-    written = SIZE * len(born) if born else (SIZE if name.endswith("_") else 0.0)
+    written = SIZE * len(allocated) if allocated else (SIZE if name.endswith("_") else 0.0)
     if family == "view":
         read = written = 0.0
     shape = (250, 0, 1)
@@ -39,13 +39,13 @@ def op(
         read_bytes=read,
         written_bytes=written,
         shape=shape,
-        born=born,
-        dead=dead,
+        allocated=allocated,
+        freed=freed,
     )
 
 
 def trace_of(*ops: Op, held: tuple[int, ...] = (0,), parts: dict[int, Part] | None = None) -> Trace:
-    names = {*held, *(name for o in ops for name in o.born)}
+    names = {*held, *(name for o in ops for name in o.allocated)}
     return Trace(
         job="case",
         batch=1,
@@ -71,7 +71,11 @@ def moved_bytes(trace: Trace) -> float:
 
 
 def test_a_fused_chain_reads_once_and_writes_once() -> None:
-    chain = trace_of(op("mul", born=(1,)), op("tanh", born=(2,), dead=(1,)), op("add", born=(3,), dead=(2,)))
+    chain = trace_of(
+        op("mul", allocated=(1,)),
+        op("tanh", allocated=(2,), freed=(1,)),
+        op("add", allocated=(3,), freed=(2,)),
+    )
     (fused,) = fuse(chain).ops
     assert (fused.name, fused.family, fused.read_bytes, fused.written_bytes) == (
         FUSED,
@@ -79,54 +83,56 @@ def test_a_fused_chain_reads_once_and_writes_once() -> None:
         SIZE,
         SIZE,
     )
-    assert fused.flop == chain.flop and fused.born == (3,) and fused.dead == ()
+    assert fused.flop == chain.flop and fused.allocated == (3,) and fused.freed == ()
     assert set(fuse(chain).allocations) == {0, 3}, "intermediate tensors are not allocated"
 
 
 def test_a_tensor_saved_for_backward_is_written_but_not_read_again() -> None:
-    (fused,) = fuse(trace_of(op("mul", born=(1,)), op("tanh", born=(2,)))).ops
-    assert (fused.read_bytes, fused.written_bytes, fused.born) == (SIZE, 2 * SIZE, (1, 2))
+    (fused,) = fuse(trace_of(op("mul", allocated=(1,)), op("tanh", allocated=(2,)))).ops
+    assert (fused.read_bytes, fused.written_bytes, fused.allocated) == (SIZE, 2 * SIZE, (1, 2))
 
 
 def test_an_in_place_op_on_a_new_tensor_moves_no_more_bytes() -> None:
-    norm = op("native_batch_norm", born=(1,), family="normalisation")
+    norm = op("native_batch_norm", allocated=(1,), family="normalisation")
     (fused,) = fuse(trace_of(norm, op("add_", read=2 * SIZE), op("relu_"))).ops
     assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, SIZE)
 
 
 def test_gradients_accumulated_in_place_are_still_written() -> None:
     (fused,) = fuse(
-        trace_of(op("mul", born=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))
+        trace_of(op("mul", allocated=(1,), phase="backward"), op("add_", read=2 * SIZE, phase="backward"))
     ).ops
     assert (fused.read_bytes, fused.written_bytes) == (2 * SIZE, 2 * SIZE)
 
 
 def test_a_matrix_product_ends_a_fused_kernel_and_a_view_does_not() -> None:
     ops = (
-        op("mul", born=(1,)),
+        op("mul", allocated=(1,)),
         op("view", family="view"),
-        op("tanh", born=(2,), dead=(1,)),
-        op("mm", born=(3,), dead=(2,), family="matmul"),
-        op("empty", born=(4,), family="view"),
+        op("tanh", allocated=(2,), freed=(1,)),
+        op("mm", allocated=(3,), freed=(2,), family="matmul"),
+        op("empty", allocated=(4,), family="view"),
         op("t", family="view"),
-        op("mm", born=(5,), dead=(3,), family="matmul"),
-        op("relu", born=(6,), phase="backward"),
-        op("add", born=(7,), dead=(4,), phase="update"),
+        op("mm", allocated=(5,), freed=(3,), family="matmul"),
+        op("relu", allocated=(6,), phase="backward"),
+        op("add", allocated=(7,), freed=(4,), phase="update"),
     )
     fused = fuse(trace_of(*ops))
     assert [o.name for o in fused.ops] == [FUSED, "aten.mm", "aten.mm", FUSED, "aten.add"]
-    assert fused.ops[2].born == (4, 5), "a tensor that a view creates is created by the next op"
+    assert fused.ops[2].allocated == (4, 5), "a tensor that a view creates is created by the next op"
     assert fused.ops[-1] == ops[-1], "the update stays eager"
 
 
 def test_a_fused_kernel_has_a_largest_length() -> None:
-    ops = [op("relu", born=(i,), dead=(i - 1,) if i > 1 else ()) for i in range(1, 151)]
+    ops = [op("relu", allocated=(i,), freed=(i - 1,) if i > 1 else ()) for i in range(1, 151)]
     assert len(fuse(trace_of(*ops)).ops) == 3
 
 
 def test_the_host_calls_compiled_graphs_instead_of_modules() -> None:
     fused = fuse(
-        trace_of(op("mul", born=(1,)), op("mul", born=(2,), phase="backward"), parts={2: "gradients"})
+        trace_of(
+            op("mul", allocated=(1,)), op("mul", allocated=(2,), phase="backward"), parts={2: "gradients"}
+        )
     )
     assert fused.module_calls == 1 and fused.nodes == 2
 
@@ -159,12 +165,12 @@ def test_tensors_of_a_fused_trace_are_created_and_freed_once(
     compiled = fuse(eager)
     alive = set(compiled.held)
     for each in compiled.ops:
-        assert not alive & set(each.born), "no tensor is created twice"
-        alive |= set(each.born)
-        assert set(each.dead) <= alive, "only a live tensor can be freed"
-        alive -= set(each.dead)
-    assert alive == {*eager.held, *(n for o in eager.ops for n in o.born)} - {
-        n for o in eager.ops for n in o.dead
+        assert not alive & set(each.allocated), "no tensor is created twice"
+        alive |= set(each.allocated)
+        assert set(each.freed) <= alive, "only a live tensor can be freed"
+        alive -= set(each.freed)
+    assert alive == {*eager.held, *(n for o in eager.ops for n in o.allocated)} - {
+        n for o in eager.ops for n in o.freed
     }
     for part in ("weights", "gradients", "optimiser", "data"):
         sizes = [

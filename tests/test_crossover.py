@@ -14,6 +14,7 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
+import windtunnel as wt
 from windtunnel.cli import app
 from windtunnel.errors import BadInput, DoesNotFit, MeasurementFailed, Unavailable
 from windtunnel.measurement import frameworks
@@ -419,3 +420,15 @@ def test_the_command_compares_two_frameworks(tmp_path: Path, monkeypatch: pytest
 def test_wrong_options_are_refused_with_the_right_ones(options: tuple[str, ...], hint: str) -> None:
     done = windtunnel("crossover", "rnn", *options)
     assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_public_function_finds_a_crossover_by_forecast_alone() -> None:
+    answer = wt.crossover("rnn", "n_rec=10..2000", "macbook-2016,h200", budget_seconds=0, n_steps=20)
+    assert answer.between == ("macbook-2016", "h200") and len(answer.crossings) == 1
+    assert 10 < answer.crossings[0].at < 2000
+
+
+@pytest.mark.parametrize("over", ["n_rec", "n_rec=10", "=1..2", "n_rec=1.5..3", "n_rec=..10"])
+def test_a_range_that_is_none_is_refused(over: str) -> None:
+    with pytest.raises(BadInput, match="range"):
+        wt.crossover("rnn", over, "macbook-2016,h200", budget_seconds=0)

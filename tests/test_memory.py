@@ -58,7 +58,9 @@ def make(
     )
 
 
-def op(phase: Phase, born: tuple[int, ...] = (), dead: tuple[int, ...] = (), family: str = "streaming") -> Op:
+def op(
+    phase: Phase, allocated: tuple[int, ...] = (), freed: tuple[int, ...] = (), family: str = "streaming"
+) -> Op:
     return Op(
         name="aten.case",
         family=family,
@@ -67,8 +69,8 @@ def op(phase: Phase, born: tuple[int, ...] = (), dead: tuple[int, ...] = (), fam
         flop=0,
         read_bytes=0,
         written_bytes=0,
-        born=born,
-        dead=dead,
+        allocated=allocated,
+        freed=freed,
     )
 
 
@@ -163,9 +165,9 @@ def test_on_a_cpu_the_peak_is_the_sum_of_the_live_tensors(recorded: Recorded) ->
         sizes = {name: -(-a.bytes // 64) * 64 for name, a in steps.allocations.items()}
         alive = most = sum(sizes[name] for name in steps.held)
         for each in steps.ops:
-            alive += sum(sizes[name] for name in each.born)
+            alive += sum(sizes[name] for name in each.allocated)
             most = max(most, alive)
-            alive -= sum(sizes[name] for name in each.dead)
+            alive -= sum(sizes[name] for name in each.freed)
         memory = account(steps, CPU, wt.Strategy())
         assert memory.peak_bytes == most == sum(memory.parts.values())
         assert memory.reserved_bytes is None and memory.context_bytes == memory.spare_bytes == 0

@@ -132,17 +132,17 @@ def test_memory_is_freed_once_and_only_after_it_was_allocated(recorded: Recorded
     steps = recorded("rnn", n_steps=10)
     alive = set(steps.held)
     for op in steps.ops:
-        assert not alive & set(op.born)
-        alive |= set(op.born)
-        assert set(op.dead) <= alive
-        alive -= set(op.dead)
+        assert not alive & set(op.allocated)
+        alive |= set(op.allocated)
+        assert set(op.freed) <= alive
+        alive -= set(op.freed)
 
 
 def test_weights_and_gradients_are_alive_after_the_step(recorded: Recorded) -> None:
     steps = recorded("fcn5", layers=(512, 256, 128), batch=16)
     alive = set(steps.held)
     for op in steps.ops:
-        alive = (alive | set(op.born)) - set(op.dead)
+        alive = (alive | set(op.allocated)) - set(op.freed)
     weights = 4.0 * steps.parameters
     parts = {
         part: sum(steps.allocations[n].bytes for n in alive if steps.allocations[n].part == part)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from windtunnel.reports.study import StudyReport
     from windtunnel.strategy import Strategy
     from windtunnel.study.crossover.crossing import Crossover
+    from windtunnel.study.crossover.search import crossover
     from windtunnel.study.study import Study
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ _HOMES = {
     "Validation": "accuracy.validation",
     "WindtunnelError": "errors",
     "Workload": "job.workload",
+    "crossover": "study.crossover.search",
     "largest_batch": "prediction",
     "load_data": "learning.data:load",
     "measure": "measurement.measure",
@@ -91,6 +93,7 @@ __all__ = [
     "Validation",
     "WindtunnelError",
     "Workload",
+    "crossover",
     "fused",
     "largest_batch",
     "load_data",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -65,10 +64,10 @@ def crossover(
 ) -> None:
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
-    from windtunnel.study.crossover.crossover import find
+    from windtunnel.study.crossover.search import parse_between, parse_over, search
     from windtunnel.study.crossover.sides import Sides
 
-    name, low, high = _range(over)
+    name, low, high = parse_over(over)
     if plot:
         _refuse_plot(plot)
     strategy = words.make_strategy(
@@ -81,47 +80,18 @@ def crossover(
     sides = Sides(
         job=job_name,
         over=name,
-        between=_two(between),
+        between=parse_between(between),
         settings=settings,
         strategy=strategy,
         protocol=protocol,
         store=None if no_measure else Store(store),
     )
-    sides.check(low)
-    end = time.monotonic() + budget
-    answer = find(
-        job_name,
-        (name, low, high),
-        sides.between,
-        forecast=sides.forecast,
-        measure=None if no_measure else sides.measure,
-        is_time_up=lambda: time.monotonic() > end,
-    )
+    answer = search(sides, low, high, 0.0 if no_measure else budget)
     words.show(as_json, answer.plain, lambda: str(answer))
     if plot:
         from windtunnel.reports.crossover import chart
 
         chart(answer).save(plot)
-
-
-def _range(text: str) -> tuple[str, int, int]:
-    name, _, values = text.partition("=")
-    low, high = units.parse_range(values) or (None, None)
-    if not name or low is None or high is None or not (low.is_integer() and high.is_integer()):
-        raise BadInput(
-            f"--over {text!r} is not a setting with a range.", hint="Write it like --over n_rec=10..5000"
-        )
-    return name, int(low), int(high)
-
-
-def _two(text: str) -> tuple[str, str]:
-    sides = [word.strip() for word in text.split(",") if word.strip()]
-    if len(sides) != 2:
-        raise BadInput(
-            f"--between {text!r} does not name two sides.",
-            hint="Write it like --between cpu,cuda or --between torch:loop,jax:scan",
-        )
-    return sides[0], sides[1]
 
 
 def _refuse_plot(path: Path) -> None:

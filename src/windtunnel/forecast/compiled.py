@@ -43,21 +43,23 @@ def fuse(trace: Trace) -> Trace:
             merged = (
                 _merge(run, early, trace.allocations)
                 if _vanishes(run[0])
-                else dataclasses.replace(run[0], born=(*early, *run[0].born))
+                else dataclasses.replace(run[0], allocated=(*early, *run[0].allocated))
             )
-            ops.append(dataclasses.replace(merged, dead=(*late, *merged.dead)))
+            ops.append(dataclasses.replace(merged, freed=(*late, *merged.freed)))
             early, late = [], []
             continue
-        early += [name for op in run for name in op.born]
-        dead = {name for op in run for name in op.dead}
-        gone = [name for name in dead if name not in early]
-        early = [name for name in early if name not in dead]
+        early += [name for op in run for name in op.allocated]
+        freed = {name for op in run for name in op.freed}
+        gone = [name for name in freed if name not in early]
+        early = [name for name in early if name not in freed]
         if ops and ops[-1].phase != "update":
-            ops[-1] = dataclasses.replace(ops[-1], dead=(*ops[-1].dead, *gone))
+            ops[-1] = dataclasses.replace(ops[-1], freed=(*ops[-1].freed, *gone))
         else:
             late += gone
     if ops and (early or late):
-        ops[-1] = dataclasses.replace(ops[-1], born=(*ops[-1].born, *early), dead=(*ops[-1].dead, *late))
+        ops[-1] = dataclasses.replace(
+            ops[-1], allocated=(*ops[-1].allocated, *early), freed=(*ops[-1].freed, *late)
+        )
     return dataclasses.replace(
         trace,
         ops=tuple(ops),
@@ -91,10 +93,10 @@ def _vanishes(op: Op) -> bool:
 def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Allocation]) -> Op:
     """The fused op of a group."""
     work = [op for op in run if op.family != "view"]
-    born = [*early, *(name for op in run for name in op.born)]
-    dead = [name for op in run for name in op.dead]
-    inside = set(born) & set(dead)
-    read, written = _traffic(run, early, inside, {name: allocations[name].bytes for name in born})
+    allocated = [*early, *(name for op in run for name in op.allocated)]
+    freed = [name for op in run for name in op.freed]
+    inside = set(allocated) & set(freed)
+    read, written = _traffic(run, early, inside, {name: allocations[name].bytes for name in allocated})
     largest = max(work, key=lambda op: op.read_bytes + op.written_bytes)
     return dataclasses.replace(
         largest,
@@ -106,8 +108,8 @@ def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Al
         shape=_shape(work),
         calls=1,
         module=_common(op.module for op in work),
-        born=tuple(name for name in born if name not in inside),
-        dead=tuple(name for name in dead if name not in inside),
+        allocated=tuple(name for name in allocated if name not in inside),
+        freed=tuple(name for name in freed if name not in inside),
     )
 
 
@@ -119,23 +121,25 @@ def _traffic(
     filled = dict.fromkeys(early, False)  # tensors of the group, and whether they were written to
     last: int | None = None  # the result of the op before
     for op in run:
-        filled |= dict.fromkeys(op.born, op.written_bytes > 0)
+        filled |= dict.fromkeys(op.allocated, op.written_bytes > 0)
         if op.family == "view":
             continue
-        handed = {name for name in op.dead if filled.get(name) and name not in op.born} | (
+        handed = {name for name in op.freed if filled.get(name) and name not in op.allocated} | (
             {last} if last is not None else set()
         )
         read += max(0.0, op.read_bytes - sum(sizes[name] for name in handed))
-        if op.born:
-            written += max(0.0, op.written_bytes - sum(sizes[name] for name in op.born if name in inside))
-            last = max(op.born, key=lambda name: sizes[name])
+        if op.allocated:
+            written += max(
+                0.0, op.written_bytes - sum(sizes[name] for name in op.allocated if name in inside)
+            )
+            last = max(op.allocated, key=lambda name: sizes[name])
         else:
             target = _target(op, last, filled, sizes)
             if target is None or (not filled[target] and target not in inside):
                 written += op.written_bytes
             if target is not None:
                 filled[target], last = True, target
-        if last in op.dead:
+        if last in op.freed:
             last = None
     return read, written
 
@@ -186,7 +190,7 @@ def _common(modules: Iterable[str]) -> str:
 
 
 def _allocations(trace: Trace, ops: Sequence[Op]) -> dict[int, Allocation]:
-    alive = {*trace.held, *(name for op in ops for name in op.born)}
+    alive = {*trace.held, *(name for op in ops for name in op.allocated)}
     return {name: allocation for name, allocation in trace.allocations.items() if name in alive}
 
 

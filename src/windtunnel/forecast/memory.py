@@ -114,13 +114,13 @@ class _Replay:
             name: (allocation.bytes, allocation.part) for name, allocation in trace.allocations.items()
         }
         self._held = trace.held
-        self._born = [name for op in trace.ops for name in op.born]
+        self._allocated = [name for op in trace.ops for name in op.allocated]
         needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
         # Most ops of a trace are views or work in place, and move no memory.
         self._ops = [
             (op, need)
             for op, need in zip(trace.ops, needs, strict=True)
-            if op.born or op.dead or need or op.family == "matmul"
+            if op.allocated or op.freed or need or op.family == "matmul"
         ]
 
     def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
@@ -133,13 +133,13 @@ class _Replay:
     def step(self, stream: str = "") -> None:
         """Replay one step. It frees what the step before left. The first one creates the optimizer's
         state."""
-        self._free(self._born)
+        self._free(self._allocated)
         if self._is_warm:
             self._take_state(stream)
         for op, need in self._ops:
             if op.phase == "update" and not self._is_warm:
                 self._take_state(stream)
-            for name in op.born:
+            for name in op.allocated:
                 self._take(name, *self._allocations[name], stream)
             if op.family == "matmul" and self._matrix_workspace:
                 self._take_matrix_workspace(stream, op.phase == "backward")
@@ -148,8 +148,8 @@ class _Replay:
             self._update_peak()
             if need:
                 self._free(("need",))
-            if op.dead:
-                self._free(op.dead)
+            if op.freed:
+                self._free(op.freed)
         if not self._is_warm:
             self._take_state(stream)
         self._update_peak()

@@ -15,8 +15,8 @@ class Op:
     """One call that reached the framework's kernels.
 
     `shape` holds the sizes that the op's family names (see `windtunnel.families`); it is empty if they could
-    not be read. `calls` counts the tensors of a call on a list of them. Storages in `born` are allocated in
-    this op; those in `dead` are freed before the next.
+    not be read. `calls` counts the tensors of a call on a list of them. The op allocates the
+    storages in `allocated`; those in `freed` are freed before the next op.
     """
 
     name: str
@@ -29,8 +29,8 @@ class Op:
     shape: tuple[int, ...] = ()
     calls: int = 1
     module: str = ""
-    born: tuple[int, ...] = ()
-    dead: tuple[int, ...] = ()
+    allocated: tuple[int, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

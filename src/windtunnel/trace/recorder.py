@@ -1,4 +1,4 @@
-"""Listen to every call below autograd, and to the birth and death of every storage."""
+"""Record every call below autograd, and every storage that is allocated or freed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class _Entry:
     """An op of which it is not yet known which storages die with it."""
 
     op: Op
-    born: list[int] = field(default_factory=list)
-    dead: list[int] = field(default_factory=list)
+    allocated: list[int] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
 
     def finish(self) -> Op:
-        return dataclasses.replace(self.op, born=tuple(self.born), dead=tuple(self.dead))
+        return dataclasses.replace(self.op, allocated=tuple(self.allocated), freed=tuple(self.freed))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -120,19 +120,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         replaced: dict[int, int] = {}
         for entry in self._entries:
-            entry.dead = [replaced.get(name, name) for name in entry.dead]
+            entry.freed = [replaced.get(name, name) for name in entry.freed]
             op = entry.op
-            if op.name != "aten.add" or op.phase != "backward" or len(entry.born) != 1:
+            if op.name != "aten.add" or op.phase != "backward" or len(entry.allocated) != 1:
                 continue
-            total = entry.born[0]
+            total = entry.allocated[0]
             size = self.allocations[total].bytes
             summand = next(
-                (d for d in entry.dead if d not in self._held and self.allocations[d].bytes == size), None
+                (d for d in entry.freed if d not in self._held and self.allocations[d].bytes == size), None
             )
             if summand is not None:
                 replaced[total] = summand
                 entry.op = dataclasses.replace(op, name="aten.add_")
-                entry.born, entry.dead = [], [d for d in entry.dead if d != summand]
+                entry.allocated, entry.freed = [], [d for d in entry.freed if d != summand]
                 self.allocations[summand] = self.allocations.pop(total)
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -141,12 +141,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self._phase()
         if self.target == "gpu" and name.startswith(self._need_contiguous):
             self._copy_in_order(call.inputs, phase)
-        born = [
+        allocated = [
             self._name(t.untyped_storage(), _part(phase))
             for t in call.outputs
             if t.untyped_storage() not in self._names
         ]
-        is_view = name in families.ALLOCATING or (not born and not func._schema.is_mutable)
+        is_view = name in families.ALLOCATING or (not allocated and not func._schema.is_mutable)
         family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
         known = families.registry.get(family) or families.registry.of_kind("streaming")
         op = Op(
@@ -161,7 +161,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             calls=_list_length(args),
             module=self._module,
         )
-        self._entries.append(_Entry(op, born=born))
+        self._entries.append(_Entry(op, allocated=allocated))
 
     @property
     def _module(self) -> str:
@@ -213,8 +213,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _die(self, name: int) -> None:
         if not self._entries:
             self._freed.append(name)
-        elif name not in self._entries[-1].dead:
-            self._entries[-1].dead.append(name)
+        elif name not in self._entries[-1].freed:
+            self._entries[-1].freed.append(name)
 
     def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         def counted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -266,7 +266,7 @@ def _dtype(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
 
 
 def _part(phase: Phase) -> Part:
-    """What a new storage is for, as far as its birth shows; gradients are marked when the step has ended."""
+    """What a new storage is for, as far as the allocating op shows; gradients are marked when the step has ended."""
     return "activations" if phase == "forward" else "temporary"
 
 
