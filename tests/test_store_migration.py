@@ -11,7 +11,8 @@ from study_fakes import write_study
 from windtunnel.errors import StoreError
 from windtunnel.measurement import migration
 from windtunnel.measurement.report import CompiledStep, Losses, PeakMemory
-from windtunnel.measurement.store import VERSION, Store
+from windtunnel.measurement.store import Store
+from windtunnel.measurement.tables import VERSION
 from windtunnel.study import study as studies
 from windtunnel.study.results import results
 

@@ -19,74 +19,14 @@ from typing import Any
 from windtunnel import records
 from windtunnel.errors import StoreError
 from windtunnel.measurement import migration
-from windtunnel.measurement.database import Database, Schema
+from windtunnel.measurement.database import Database
 from windtunnel.measurement.report import STEADY, ProcessReport, Samples
 from windtunnel.measurement.summary import Summary
+from windtunnel.measurement.tables import SCHEMA
 
-VERSION = 2
 WAITING, DONE = "waiting", "done"
 _OF_STUDY, _SINGLE = "study", "single"
 _LATEST = 200  # so many cells show how fast this machine's reference loop is
-_TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE lock (name TEXT PRIMARY KEY, owner TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE environment (id INTEGER PRIMARY KEY, facts TEXT NOT NULL UNIQUE);
-CREATE TABLE cell (
-    id INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,
-    key TEXT NOT NULL,
-    created TEXT NOT NULL,
-    task TEXT NOT NULL,
-    level TEXT NOT NULL,
-    environment INTEGER NOT NULL REFERENCES environment (id),
-    state TEXT NOT NULL,
-    error TEXT NOT NULL DEFAULT '',
-    finished TEXT NOT NULL DEFAULT '',
-    summary TEXT,
-    result TEXT
-);
-CREATE INDEX cell_key ON cell (key);
-CREATE UNIQUE INDEX cell_of_study ON cell (key) WHERE kind = 'study';
-CREATE TABLE place (
-    study TEXT NOT NULL,
-    figure TEXT NOT NULL,
-    line TEXT NOT NULL,
-    cell INTEGER NOT NULL REFERENCES cell (id),
-    PRIMARY KEY (study, figure, line, cell)
-) WITHOUT ROWID;
-CREATE TABLE process (
-    id INTEGER PRIMARY KEY,
-    cell INTEGER NOT NULL REFERENCES cell (id),
-    number INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    error TEXT NOT NULL DEFAULT '',
-    report TEXT NOT NULL,
-    UNIQUE (cell, number)
-);
-CREATE TABLE sample (
-    process INTEGER NOT NULL REFERENCES process (id),
-    phase TEXT NOT NULL,
-    steps INTEGER NOT NULL,
-    seconds BLOB NOT NULL,
-    PRIMARY KEY (process, phase)
-) WITHOUT ROWID;
-CREATE TABLE forecast (
-    task TEXT NOT NULL,
-    machine TEXT NOT NULL,
-    program TEXT NOT NULL,
-    data TEXT NOT NULL,
-    PRIMARY KEY (task, machine, program)
-) WITHOUT ROWID
-"""
-_SCHEMA: Schema = Schema(
-    tables=_TABLES,
-    application=migration.MEASUREMENTS,
-    version=VERSION,
-    migrations={
-        (migration.MEASUREMENTS, 1): lambda db: migration.convert_measurements(db, _SCHEMA),
-        (migration.STUDIES, 1): lambda db: migration.convert_studies(db, _SCHEMA),
-    },
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +106,7 @@ class Store(Database):
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        super().__init__(path or default_path(), _SCHEMA)
+        super().__init__(path or default_path(), SCHEMA)
         if self.path == default_path():
             self._take_over_former(self.path.with_name(migration.FORMER_NAME))
 
@@ -174,7 +114,7 @@ class Store(Database):
         if former == self.path or not former.is_file() or migration.is_taken_over(self._db, former):
             return
         with self._writing() as db:
-            migration.take_over(db, former, _SCHEMA)
+            migration.take_over(db, former, SCHEMA)
 
     # Single measurements
 
