@@ -193,7 +193,7 @@ def test_a_compiled_step_is_measured_if_a_compiler_exists(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(MeasurementFailed, match=r"torch\.compile needs") as caught:
         wt.measure(job, here, strategy, protocol=protocol, store=store)
-    assert caught.value.state == "not compiled" and store.results()[0]["state"] == "not compiled"
+    assert caught.value.state == "not compiled" and store.results()[0].state == "not compiled"
     monkeypatch.delenv("CXX")
     measured = wt.measure(job, here, strategy, protocol=protocol, store=store)
     assert measured.families["streaming"] > 0 and measured.families["matmul"] > 0

@@ -126,8 +126,8 @@ def test_gradients_that_meet_are_added_in_place() -> None:
     steps = run(job(Loop, (64,)), "fp32")
     sums = [op for op in steps.ops if op.phase == "backward" and op.name in ("aten.add", "aten.add_")]
     assert [op.name for op in sums] == ["aten.add_", "aten.add_"]
-    assert not any(op.born for op in sums)
-    assert {name for op in steps.ops for name in (*op.born, *op.dead)} <= set(steps.allocations)
+    assert not any(op.allocated for op in sums)
+    assert {name for op in steps.ops for name in (*op.allocated, *op.freed)} <= set(steps.allocations)
 
 
 def test_a_job_with_its_own_step_keeps_the_gradients_of_the_step_before() -> None:

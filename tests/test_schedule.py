@@ -225,7 +225,7 @@ def test_steps_of_contributors_by_hand(
 def test_a_streamed_copy_waits_for_kernels_even_if_the_step_ends_in_an_op_without_one(prefetch: int) -> None:
     machine, strategy = wt.Machine.named("h200"), wt.Strategy(data="streamed", prefetch=prefetch)
     recorded = trace(wt.Workload.named("fcn5"), strategy, "gpu")
-    view = dataclasses.replace(recorded.ops[-1], name="aten.view", family="view", born=(), dead=())
+    view = dataclasses.replace(recorded.ops[-1], name="aten.view", family="view", allocated=(), freed=())
     longer = dataclasses.replace(recorded, ops=(*recorded.ops, view))
     before, after = (
         forecast_step(steps, machine, strategy, profile_for(machine)).forecast for steps in (recorded, longer)
