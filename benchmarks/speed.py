@@ -1,6 +1,8 @@
-"""How long the tool itself takes, on one core: forecasts of well-known jobs, pricing a kept trace again, and --help.
+"""How long the tool itself takes, on one core: forecasts of well-known jobs, pricing a kept trace again, and
+--help.
 
-Bars: ResNet-50 1 s, GPT-2 1.5 s, a loop RNN of 100 steps 1 s; a kept trace on another machine or strategy 0.05 s.
+Bars: ResNet-50 1 s, GPT-2 1.5 s, a loop RNN of 100 steps 1 s; a kept trace on another machine or strategy
+0.05 s.
 """
 
 from __future__ import annotations

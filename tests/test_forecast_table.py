@@ -1,4 +1,5 @@
-"""200 forecasts (jobs x machines x strategies) as they were, so that a refactoring cannot change one unnoticed.
+"""200 forecasts (jobs x machines x strategies) as they were, so that a refactoring cannot change one
+unnoticed.
 
 Every eighth row is computed by default, all with WINDTUNNEL_ALL_FORECASTS=1. After an intended change, write
 the table again with `python tests/test_forecast_table.py` and say in the changelog what changed.

@@ -1,1 +1,1 @@
-"""Published experiments as data: their cases, what their authors printed, what they claim, and how both fare here."""
+"""Published experiments as data: their cells, results, claims and crossovers."""

@@ -266,7 +266,8 @@ def _dtype(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
 
 
 def _part(phase: Phase) -> Part:
-    """What a new storage is for, as far as the allocating op shows; gradients are marked when the step has ended."""
+    """What a new storage is for, as far as the allocating op shows; gradients are marked when the step has
+    ended."""
     return "activations" if phase == "forward" else "temporary"
 
 

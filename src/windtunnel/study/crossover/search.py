@@ -1,4 +1,4 @@
-"""Search for a crossover of one job: the range and both sides in words, forecasts first, then measurements."""
+"""Search for a crossover of one job: forecasts first, then measurements near it."""
 
 from __future__ import annotations
 
