@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,12 +25,17 @@ from windtunnel import prediction
 from windtunnel.cli import app
 from windtunnel.errors import MeasurementFailed, StoreError, Unavailable
 from windtunnel.forecast import forecast
+from windtunnel.measurement import children, summary
 from windtunnel.measurement import measure as module
 from windtunnel.measurement import store as stores
-from windtunnel.measurement import summary
 from windtunnel.measurement.children import Hear
 from windtunnel.measurement.order import ChildOrder
-from windtunnel.measurement.processes import MeasurementStage, MeasureOptions
+from windtunnel.measurement.processes import (
+    MeasurementPlan,
+    MeasurementStage,
+    MeasureOptions,
+    Processes,
+)
 from windtunnel.measurement.report import ProcessReport, ReferenceLoop, Samples
 from windtunnel.measurement.steady import LEVELS, interval, is_precise
 from windtunnel.measurement.store import Settled, Store
@@ -458,10 +464,67 @@ def test_the_command_traces_and_prices_a_step_once_even_with_a_timeline(
 def test_the_command_prints_data_on_standard_output_and_progress_on_standard_error() -> None:
     done = command("--quick", *SHORT)
     data = json.loads(done.stdout)
-    assert data["processes"] == 1 and data["disturbed"] in (True, False)
+    assert data["processes"] in (1, 2) and data["disturbed"] in (True, False)
     assert "measuring rnn: process 1 of 1 done" in done.stderr and "interval ±" in done.stderr
 
 
 def test_the_command_knows_one_level_at_a_time() -> None:
     done = command("--quick", "--rigorous")
     assert done.exit_code != 0 and "cannot go together" in str(done.exception)
+
+
+def together(store: Store, child: Any) -> Processes:
+    protocol = wt.Protocol(processes=3, most_processes=3, seconds=0.1)
+    plan = MeasurementPlan(
+        task={"threads": 1}, facts={"cpu": "a CPU"}, protocol=protocol, child=child, starts_together=True
+    )
+    return Processes(plan, store, MeasureOptions())
+
+
+def test_processes_that_start_together_are_stored_in_order(store: Store) -> None:
+    barrier = threading.Barrier(3)
+
+    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+        barrier.wait(30)  # none goes on before all have started
+        return report(seconds=1.0 + number)
+
+    together(store, child).run()
+    assert [(report.number, report.steady[0]) for report in store.reports(1)] == [
+        (0, 1.0),
+        (1, 2.0),
+        (2, 3.0),
+    ]
+
+
+def test_a_process_that_fails_ends_those_that_started_with_it(store: Store) -> None:
+    ended = threading.Event()
+
+    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+        if number == 0:
+            raise MeasurementFailed("no memory", state="out of memory")
+        ended.wait(30)
+        return report(seconds=1.0)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MeasurementFailed, match="no memory"):
+        patch.setattr(children, "end_all", ended.set)
+        together(store, child).run()
+    assert ended.is_set() and store.results()[0].state == "out of memory"
+
+
+def test_children_that_start_together_are_timed_one_at_a_time(
+    here: wt.Machine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "has_spare_cores", lambda device: True)
+    protocol = dataclasses.replace(QUICK, processes=2, most_processes=2)
+    measured = wt.measure(
+        wt.Workload.named("ffn"), here, wt.Strategy(threads=1), protocol=protocol, store=store
+    )
+    assert measured.processes == 2 and measured.samples > 0
+    assert [report.number for report in store.reports(1)] == [0, 1]
+
+
+def test_only_gpu_jobs_on_hosts_with_spare_cores_start_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.here, "available_cpus", lambda: list(range(16)))
+    assert module.has_spare_cores("gpu") and not module.has_spare_cores("cpu")
+    monkeypatch.setattr(module.here, "available_cpus", lambda: [0, 1])
+    assert not module.has_spare_cores("gpu")

@@ -123,13 +123,16 @@ class _Child:
         shared = self.order.tasks is not None and len(self.order.tasks.tasks) > 1
         for number, subject in enumerate(self._subjects()):
             self.subject = subject
+            if self.order.locks_first:
+                self.lock.take()
             if shared:
                 self.emit({"kind": "task"})
             place = _Place(number=number, resident_bytes=process.resident_bytes(reset_peak=False))
             built = subject.build()
             self.emit({"kind": "ready", "place": number, **_facts(built)})
             self._time(subject, built, place)
-            self.lock.release()
+            if not self.order.locks_first:
+                self.lock.release()
             del built
             gc.collect()
 

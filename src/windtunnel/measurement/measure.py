@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 from windtunnel import records
 from windtunnel.errors import StoreError, Unavailable
 from windtunnel.job.workload import Workload
+from windtunnel.machine import here
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import breakdown, children, environment, frameworks
 from windtunnel.measurement.children import Hear, Launch
@@ -27,6 +29,8 @@ from windtunnel.measurement.store import Store
 from windtunnel.measurement.summary import Summary
 from windtunnel.results import Result
 from windtunnel.strategy import Strategy
+
+_CORES_TO_SPARE = 4  # from so many cores on, the import of one child hardly disturbs another one's timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +105,14 @@ class _MeasuredJob:
         self.threads = strategy.threads or (machine.host.cores or 1)
         self.batch = strategy.batch or workload.default_batch
         self.facts = environment.describe()
+        self.starts_together = workload.origin is not None and has_spare_cores(self.device)
+        self.lock = ""
 
     def measure(self, store: Store, options: MeasureOptions) -> Measurement:
         processes = Processes(self.plan(), store, options)
-        whole = processes.run()
+        with tempfile.TemporaryDirectory() as folder:
+            self.lock = str(Path(folder) / "lock") if self.starts_together else ""
+            whole = processes.run()
         result = self._result(processes.reports, whole, processes.resumed)
         try:
             processes.finish(whole.stopped_by, result.plain())
@@ -132,6 +140,7 @@ class _MeasuredJob:
             child=self._child,
             code=code,
             resumes=origin is not None,
+            starts_together=self.starts_together,
         )
 
     def choices(self) -> dict[str, Any]:
@@ -156,7 +165,7 @@ class _MeasuredJob:
             seed=self.protocol.seed + number,
             timeline=timeline,
         )
-        order = ChildOrder(protocol=self.protocol, job=job)
+        order = ChildOrder(protocol=self.protocol, job=job, lock=self.lock, locks_first=bool(self.lock))
         pinned = self.threads if self.device == "cpu" else None
         return spawn(order, pinned, hear) if origin else fork(order, self.workload, pinned, hear)
 
@@ -276,6 +285,11 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
             "execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager."
         )
     return str(machine.device.kind)
+
+
+def has_spare_cores(device: str) -> bool:
+    """Whether children may import while another one is timed: the device is a GPU and cores are left."""
+    return device != "cpu" and len(here.available_cpus()) >= _CORES_TO_SPARE
 
 
 def spawn(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:

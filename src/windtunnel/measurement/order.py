@@ -44,12 +44,17 @@ class TaskOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOrder:
-    """One of the two, how long to measure, and a file that children which must not time at once `lock`."""
+    """One of the two, how long to measure, and a file that children which must not time at once `lock`.
+
+    With `locks_first` a child takes the lock before it builds and keeps it until it ends, so that two jobs
+    are never in the device's memory at once.
+    """
 
     protocol: Protocol
     job: JobOrder | None = None
     tasks: TaskOrder | None = None
     lock: str = ""
+    locks_first: bool = False
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = records.plain(self)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError
-from windtunnel.measurement import environment, summary
+from windtunnel.measurement import children, environment, summary
 from windtunnel.measurement.children import Hear
 from windtunnel.measurement.report import STEADY, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
@@ -53,6 +55,8 @@ class MeasurementPlan:
 
     The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
     a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
+    With `starts_together` the wanted processes start at once: they import side by side, and a lock among them
+    lets one at a time build and time.
     """
 
     task: Mapping[str, Any]
@@ -61,6 +65,7 @@ class MeasurementPlan:
     child: Callable[[int, bool, Hear], ProcessReport]
     code: str = ""
     resumes: bool = True
+    starts_together: bool = False
 
     @property
     def key(self) -> str:
@@ -111,17 +116,50 @@ class Processes:
 
     def _run(self) -> str:
         number = max((report.number for report in self.reports), default=-1) + 1
-        stopped, timeline = "", self.options.timeline
+        together = self.protocol.processes - len(self.reports) if self.plan.starts_together else 1
+        stopped, wants_timeline = "", self.options.timeline is not None
         while not stopped:
-            follower = _Follower(self.reports, self.protocol.processes, self.options.progress, timeline)
-            others = environment.busy_cores()
-            report = keep_quiet(self.plan.child(number, timeline is not None, follower.hear))
-            timeline = None  # one process's is enough
-            self._add(dataclasses.replace(report, number=number, others=others))
-            number += 1
-            follower.finish(self.reports, self._interval().spread)
+            numbers = range(number, number + max(1, together))
+            with contextlib.closing(self._reports_of(numbers, wants_timeline)) as reports:
+                for report in reports:
+                    self._add(report)
+            number, together, wants_timeline = numbers.stop, 1, False  # the timeline of one process is enough
             stopped = self._stop()
         return stopped
+
+    def _reports_of(self, numbers: range, wants_timeline: bool) -> Generator[ProcessReport]:
+        """The reports of these processes in order."""
+        followers = [
+            _Follower(
+                self.reports,
+                self.protocol.processes,
+                self.options.progress,
+                self.options.timeline if wants_timeline and number == numbers[0] else None,
+            )
+            for number in numbers
+        ]
+        others = environment.busy_cores()
+        reports = self._run_one if len(numbers) == 1 else self._run_together
+        for number, follower, report in zip(numbers, followers, reports(numbers, followers), strict=True):
+            yield dataclasses.replace(keep_quiet(report), number=number, others=others)
+            follower.finish(self._interval().spread)
+
+    def _run_one(self, numbers: range, followers: Sequence[_Follower]) -> Iterator[ProcessReport]:
+        yield self.plan.child(numbers[0], followers[0].timeline is not None, followers[0].hear)
+
+    def _run_together(self, numbers: range, followers: Sequence[_Follower]) -> Iterator[ProcessReport]:
+        """Each child has a thread of its own; whatever stops one of them ends all."""
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            try:
+                started = [
+                    pool.submit(self.plan.child, number, follower.timeline is not None, follower.hear)
+                    for number, follower in zip(numbers, followers, strict=True)
+                ]
+                for child in started:
+                    yield child.result()
+            except BaseException:
+                children.end_all()
+                raise
 
     def _add(self, report: ProcessReport) -> None:
         self.reports.append(report)
@@ -172,9 +210,9 @@ class _Follower:
         progress: Callable[[MeasurementStage], None],
         timeline: Callable[[dict[str, Any]], None] | None,
     ) -> None:
-        self.number, self.wanted = len(reports) + 1, max(wanted, len(reports) + 1)
-        self.samples = sum(len(report.steady) for report in reports)
+        self.reports, self.least = reports, wanted
         self.progress, self.timeline = progress, timeline
+        self.samples = 0
         self._show("starting")
 
     def hear(self, message: dict[str, Any]) -> None:
@@ -187,14 +225,20 @@ class _Follower:
         elif kind == "timeline" and self.timeline is not None:
             self.timeline({key: value for key, value in message.items() if key != "kind"})
 
-    def finish(self, reports: Sequence[ProcessReport], spread: float) -> None:
+    def finish(self, spread: float) -> None:
         """Show the samples that count, now that those of disturbed windows are left out."""
-        self.samples = sum(len(report.steady) for report in reports)
+        self.samples = 0
         self._show("done", spread)
 
     def _show(self, phase: str, spread: float | None = None) -> None:
+        done = len(self.reports)
+        number = done if phase == "done" else done + 1
         self.progress(
             MeasurementStage(
-                number=self.number, wanted=self.wanted, phase=phase, samples=self.samples, spread=spread
+                number=number,
+                wanted=max(self.least, number),
+                phase=phase,
+                samples=self.samples + sum(len(report.steady) for report in self.reports),
+                spread=spread,
             )
         )
