@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Winograd's algorithm needs fewer products than the definition of a 3 x 3 convolution: up to 4 times fewer.
 _WINOGRAD_SHARE = 0.25
 _GRADIENTS = ("to_input", "to_weight", "to_bias")
+_TRANSPOSED_FORMATS = ("tf32", "bf16", "fp16")
 _AS_GRADIENT = {"forward": "data", "data": "forward", "weight": "weight"}  # of a transposed convolution
 
 _STANDARD_WIDTHS = (
@@ -242,7 +243,15 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
     )
     features = (*sizes.product(role).tile_features(cores), *own)
     per_example = sizes.examples * sizes.weights * BYTES["fp32"] if role == "weight" else 0.0
-    return Piece(f"convolution {role}", features, flop, moved, dtype, per_example)
+    return Piece(
+        f"convolution {role}", features, flop, moved, dtype, per_example, _rearranged_bytes(sizes, dtype, moved)
+    )
+
+
+def _rearranged_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
+    """What cuDNN reads and writes to transpose tensors: its tensor cores' kernels need channels last."""
+    is_depthwise = sizes.groups == sizes.channels and sizes.groups > 1
+    return 0.0 if sizes.channels_last or is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved
 
 
 def _bias_piece(sizes: ConvolutionSizes, dtype: str) -> Piece:
