@@ -57,13 +57,15 @@ def test_nothing_is_faster_than_the_rates_of_the_device(name: str) -> None:
     machine = Machine.named(name)
     roofline = roofline_of(machine, PROFILE)
     for piece, seconds in zip(pieces(), seconds_on(machine), strict=True):
-        assert seconds >= roofline.least_seconds(piece)
+        assert seconds >= roofline.least_seconds(piece) * 0.999
 
 
-@pytest.mark.parametrize("better", ["memory_rate", "cores", "clock_rate", "power"])
-def test_a_better_device_is_never_slower(better: str) -> None:
+@pytest.mark.parametrize(
+    "better", [("memory_rate",), ("cores", "power"), ("clock_rate", "power"), ("power",), ("cache_bytes",)]
+)
+def test_a_better_device_is_never_slower(better: tuple[str, ...]) -> None:
     machine = Machine.named("t4")
-    improved = with_device(machine, **{better: getattr(machine.device, better) * 2})
+    improved = with_device(machine, **{name: getattr(machine.device, name) * 2 for name in better})
     for before, after in zip(seconds_on(machine), seconds_on(improved), strict=True):
         assert after <= before * (1 + 1e-9)
 
@@ -98,7 +100,7 @@ def test_a_power_limit_slows_arithmetic_but_not_copies() -> None:
     unlimited = with_device(t4, power=300.0)
     arithmetic, copy = [pieces_of(op, 132) for op in (product(4096, 4096, 4096), addition(50_000_000))]
     assert seconds_on(t4, arithmetic)[0] > 1.3 * seconds_on(unlimited, arithmetic)[0]
-    assert seconds_on(t4, copy)[0] == pytest.approx(seconds_on(unlimited, copy)[0])
+    assert seconds_on(t4, copy)[0] == pytest.approx(seconds_on(unlimited, copy)[0], rel=1e-3)
 
 
 def test_power_shares_by_hand() -> None:
@@ -118,3 +120,17 @@ def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() 
     assert by_layout[0].rearranged_bytes == 2 * by_layout[0].bytes
     fp32 = pieces_of(PlainOp("aten.convolution", "convolution", "fp32", (*shape, 0), flop, 1.0, 1.0), 132)[0]
     assert fp32.rearranged_bytes == 0
+
+
+def test_winograd_shortens_even_convolutions_of_three_by_three_before_hopper_only() -> None:
+    def convolution(channels: int, kernel: int) -> list[Piece]:
+        sizes = (64, channels, channels, 56, 56, 56, 56, kernel, kernel, 1, 1, 1, 0, 0, 0)
+        flop = 2.0 * 64 * 56 * 56 * channels**2 * kernel**2
+        return pieces_of(PlainOp("aten.convolution", "convolution", "fp32", sizes, flop, 1.0, 1.0), 132)
+
+    assert convolution(128, 3)[0].winograd_share < 1
+    assert convolution(128, 5)[0].winograd_share == convolution(120, 3)[0].winograd_share == 1
+    work = convolution(128, 3)
+    direct = [piece._replace(winograd_share=1.0) for piece in work]
+    assert seconds_on(Machine.named("v100-16gb"), work) < seconds_on(Machine.named("v100-16gb"), direct)
+    assert seconds_on(Machine.named("h100"), work) == seconds_on(Machine.named("h100"), direct)

@@ -73,7 +73,8 @@ class Piece(NamedTuple):
 
     `per_example_bytes`: the workspace a convolution's weight gradient needs if it is first computed for every
     example by itself, in full precision. `rearranged_bytes`: what separate kernels read and write to bring
-    the tensors into the layout that the main kernel needs.
+    the tensors into the layout that the main kernel needs. `winograd_share`: the share of its time that
+    Winograd's algorithm needs, on devices whose libraries use it.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Piece(NamedTuple):
     dtype: str
     per_example_bytes: float = 0.0
     rearranged_bytes: float = 0.0
+    winograd_share: float = 1.0
 
 
 class Family:

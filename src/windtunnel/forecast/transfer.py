@@ -31,7 +31,8 @@ class Rules:
     """The constants of the transfer, the same for all GPUs. `docs/accuracy.md` says what each was chosen on.
 
     flop_share              what large products reach of the stated rate without tensor cores
-    tensor_share            the same with tensor cores
+    tensor_share            what large products and convolutions reach with tensor cores
+    first_tensor_share      the same on the first tensor cores (compute capability 7.x)
     copy_share              what large elementwise ops reach of the stated memory rate
     multiprocessor_factor   a GPU with the multiprocessors of the probed one needs this share of its time
     sharpness               exponent of the smooth maximum of the three limits
@@ -42,10 +43,11 @@ class Rules:
     """
 
     flop_share: float = 0.89
-    tensor_share: float = 0.95
-    copy_share: float = 0.91
-    multiprocessor_factor: float = 0.88
-    sharpness: float = 8.0
+    tensor_share: float = 0.92
+    first_tensor_share: float = 0.75
+    copy_share: float = 0.88
+    multiprocessor_factor: float = 0.85
+    sharpness: float = 7.0
     latency_seconds: float = 4e-6
     cached_share: float = 0.5
     cached_from: float = 0.1
@@ -63,6 +65,8 @@ _WIDE, _NARROW = 128, 64
 # and more sustains. The others follow from that by the voltage and capacitance of the process.
 _FULL_WATTS = {5: 3.0, 6: 2.2, 7: 1.9, 8: 1.85, 9: 1.15, 10: 1.15, 12: 1.15}
 _ADA_WATTS = 1.15  # compute capability 8.9 has the process of 9.0
+# From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
+_WITHOUT_WINOGRAD = 9.0
 
 
 class Transfer:
@@ -72,6 +76,7 @@ class Transfer:
         self.target, self.rules = target, rules
         throttle = power_share(target)
         self._throttle = throttle
+        self._has_winograd = (target.compute_capability or 0.0) < _WITHOUT_WINOGRAD
         self._clock_ratio = (source.clock_rate or 1.0) / (target.clock_rate or source.clock_rate or 1.0)
         self._scale = _throughput(source) / _throughput(target) * rules.multiprocessor_factor / throttle**0.5
 
@@ -81,26 +86,32 @@ class Transfer:
         """Seconds of each piece on the target. `roofline` has the target's rates."""
         if not pieces:
             return []
+        saved = np.array([piece.winograd_share if self._has_winograd else 1.0 for piece in pieces])
         limits = np.stack(
             [
-                self._arithmetic_seconds(pieces, roofline),
+                self._arithmetic_seconds(pieces, roofline, saved),
                 self._memory_seconds(pieces, roofline),
-                self._multiprocessor_seconds(np.asarray(probed_seconds)),
+                self._multiprocessor_seconds(np.asarray(probed_seconds) * saved),
             ]
         )
         sharpness = self.rules.sharpness
         total = (limits**sharpness).sum(axis=0) ** (1 / sharpness)
         return [float(seconds) for seconds in total]
 
-    def _arithmetic_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
-        rules, throttle = self.rules, self._throttle
-        shares = [
-            rules.tensor_share * throttle**0.5 if _uses_tensor_cores(piece, roofline) else rules.flop_share * throttle
-            for piece in pieces
-        ]
-        flop = np.array([piece.flop / roofline.flop_rate(piece) for piece in pieces])
+    def _arithmetic_seconds(self, pieces: Sequence[Piece], roofline: Roofline, saved: Numbers) -> Numbers:
+        flop = np.array([piece.flop / roofline.flop_rate(piece) for piece in pieces]) * saved
+        shares = np.array([self._flop_share(piece, roofline) for piece in pieces])
         rearranged = np.array([piece.rearranged_bytes for piece in pieces]) / roofline.memory_rate
-        return np.asarray(flop / np.array(shares) + rearranged / rules.copy_share)
+        return np.asarray(flop / shares + rearranged / self.rules.copy_share)
+
+    def _flop_share(self, piece: Piece, roofline: Roofline) -> float:
+        """What the best kernels reach of the target's stated rate. Tensor cores draw less power per flop."""
+        rules, family = self.rules, registry.of_kind(piece.kind)
+        if family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates:
+            is_first = int(self.target.compute_capability or 0) == 7
+            share = rules.first_tensor_share if is_first else rules.tensor_share
+            return share * self._throttle**0.5
+        return rules.flop_share * self._throttle
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
         moved = np.array(
@@ -143,8 +154,3 @@ def _throughput(device: Device) -> float:
 def _lanes(device: Device) -> int:
     generation = device.compute_capability
     return _WIDE if generation and (int(generation) == 5 or generation == 6.1) else _NARROW
-
-
-def _uses_tensor_cores(piece: Piece, roofline: Roofline) -> bool:
-    family = registry.of_kind(piece.kind)
-    return family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates
