@@ -1,6 +1,6 @@
 """Fit a profile of the catalogue again from its probe's rows; its dates, latencies and spreads stay.
 
-    python benchmarks/refit.py h200                  (reads benchmarks/probes/h200.csv.gz)
+    python benchmarks/refit.py h200                  (reads benchmarks/probes/h200*.csv.gz)
 
 Use it when features or the fit have changed.
 """
@@ -12,9 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+from windtunnel import records
 from windtunnel.calibration import fit, rows
 from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
+from windtunnel.forecast import profile_format
 from windtunnel.forecast.price import roofline_of
+from windtunnel.forecast.profile import Profile, feature_names
 from windtunnel.machine import profiles
 from windtunnel.machine.machine import Machine
 
@@ -22,9 +25,21 @@ from windtunnel.machine.machine import Machine
 EFFORT = {"cpu": fit.Effort(few=120, many=240, depth=4), "gpu": fit.Effort()}
 
 
+def load_whatever_fits(name: str) -> Profile:
+    """The profile without those kinds whose features this version no longer has."""
+    data = records.load(profiles.catalog_path(name))
+    kinds = {
+        kind: fitted
+        for kind, fitted in data["kinds"].items()
+        if tuple(fitted["features"]) == feature_names(kind)
+    }
+    return profile_format.read({**data, "kinds": kinds}, name)
+
+
 def main(name: str) -> None:
-    machine, old = Machine.named(name), profiles.load(name)
-    timed = rows.load(Path(__file__).parent / "probes" / f"{name}.csv.gz")
+    machine, old = Machine.named(name), load_whatever_fits(name)
+    tables = sorted((Path(__file__).parent / "probes").glob(f"{name}*.csv.gz"))
+    timed = [row for table in tables for row in rows.load(table)]
     begin = time.perf_counter()
     device = machine.device
     rooflines = {count: roofline_of(machine, old, count) for count in {row.threads for row in timed}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-_FORMATS = {"fp32": 0.0, "tf32": 1.0, "bf16": 2.0, "fp16": 2.0, "fp64": -1.0}
+# Libraries have different kernels for bf16 and fp16, although both have two bytes.
+_FORMATS = {"fp32": 0.0, "tf32": 1.0, "bf16": 2.0, "fp16": 3.0, "fp64": -1.0}
 
 
 def log2(value: float) -> float:

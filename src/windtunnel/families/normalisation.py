@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
-from windtunnel.families.features import both_directions, direction, element_bytes, evenness, log2
+from windtunnel.families.features import both_directions, direction, evenness, log2, number_format
 
 
 class NormalisationFeatures(NamedTuple):
+    """`number_format`: batch normalisation in bf16 runs PyTorch's own kernels, in fp16 and fp32 cuDNN's."""
+
     log_outer: float
     log_channels: float
     log_inner: float
     log_groups: float
     log_bytes: float
-    element_bytes: float
+    number_format: float
     even_channels: float
     even_inner: float
 
@@ -43,6 +45,16 @@ class NormalisationFamily(Family):
     kinds: Mapping[str, tuple[str, ...]] = both_directions(
         {f"normalisation {over}": NormalisationFeatures._fields for over in ("batch", "layer", "group")}
     )
+    # Mean and variance take a pass of their own over the input: forward reads it twice, backward reads it and
+    # the gradient twice, less what the cache still holds. Layer norm: on a V100, against elementwise ops.
+    traffic: Mapping[str, float] = {
+        "normalisation batch forward": 1.4,
+        "normalisation batch backward": 1.45,
+        "normalisation group forward": 1.4,
+        "normalisation group backward": 1.45,
+        "normalisation layer forward": 1.7,
+        "normalisation layer backward": 1.67,
+    }
     draws: Mapping[str, int] = {"batch_norm": 8, "layer_norm": 5, "group_norm": 2}
     is_fusible = True
 
@@ -67,7 +79,7 @@ class NormalisationFamily(Family):
             log_inner=log2(inner),
             log_groups=log2(groups),
             log_bytes=log2(moved),
-            element_bytes=element_bytes(dtype),
+            number_format=number_format(dtype),
             even_channels=evenness(channels),
             even_inner=evenness(inner),
         )

@@ -35,6 +35,8 @@ class SoftmaxFamily(Family):
     needs_contiguous = ("_softmax", "_log_softmax")
     sizes = ("outer", "length", "inner")
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"softmax": SoftmaxFeatures._fields})
+    # The largest element takes a first pass. Of a V100: softmax against elementwise ops of the same bytes.
+    traffic: Mapping[str, float] = {"softmax forward": 1.5, "softmax backward": 1.5}
     draws: Mapping[str, int] = {"softmax": 4}
     is_fusible = True
 

@@ -10,6 +10,7 @@ from windtunnel import families
 from windtunnel.families import Piece, registry
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
+from windtunnel.forecast.transfer import Transfer
 from windtunnel.machine.machine import LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
@@ -46,6 +47,7 @@ class Pricer:
     def __init__(self, machine: Machine, strategy: Strategy, trace: Trace, profile: Profile) -> None:
         assert machine.launch_costs is not None
         self.machine, self.strategy, self.profile = machine, strategy, profile
+        self._probed = probed_machine(machine, profile)
         self.launch_costs: LaunchCosts = machine.launch_costs
         self.device = machine.device
         self.threads = threads_of(machine, strategy)
@@ -153,7 +155,7 @@ class Pricer:
 
     def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
         if self.device.kind == "gpu":
-            return self.profile.seconds(pieces, self._roofline(1), 1)
+            return self._gpu_seconds(pieces)
         cores = int(need(self.machine, "device.cores"))
         many = min(self.threads, cores)
         alone = self.profile.seconds(pieces, self._roofline(1), 1)
@@ -164,17 +166,27 @@ class Pricer:
             for piece, a, b in zip(pieces, alone, together, strict=True)
         ]
 
+    def _gpu_seconds(self, pieces: Sequence[Piece]) -> list[float]:
+        """By the GPU's own profile, or transferred from the GPU that was probed."""
+        own = self._roofline(1)
+        if self._probed is None:
+            return self.profile.seconds(pieces, own, 1)
+        seconds = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
+        return Transfer(self._probed.device, self.device).seconds(pieces, seconds, own)
+
     def _pieces(self, op: Op) -> list[Piece]:
         family = registry.get(op.family)
+        # Features must be those that the probed GPU would see.
+        cores = (self._probed or self.machine).device.cores or 1
         if family is None or not family.uses_tensor_cores:
-            return families.pieces_of(op, self.device.cores or 1)
+            return families.pieces_of(op, cores)
         tf32 = self.device.kind == "gpu" and op.dtype == "fp32" and self.strategy.precision == "tf32"
         dtype = "tf32" if tf32 else op.dtype
         if dtype in _LOW_PRECISION and dtype not in self.device.flop_rates:
             self._notes.add(
                 f"{self.machine.name} states no {dtype} rate; {dtype} products are priced at its fp32 rate"
             )
-        return families.pieces_of(op, self.device.cores or 1, dtype)
+        return families.pieces_of(op, cores, dtype)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)
@@ -209,6 +221,13 @@ def roofline_of(machine: Machine, profile: Profile, threads: int = 1) -> Rooflin
         fixed_seconds=fixed,
         cores=cores,
     )
+
+
+def probed_machine(machine: Machine, profile: Profile) -> Machine | None:
+    """The machine whose profile stands in for this GPU machine; None if it has its own profile."""
+    if machine.profile or machine.device.kind != "gpu":
+        return None
+    return Machine.named(profile.name)
 
 
 def _key(op: Op) -> tuple[object, ...]:

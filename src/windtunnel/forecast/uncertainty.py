@@ -9,8 +9,10 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine.machine import Machine
 
-# Spreads of a machine that was not probed and is priced by another machine's profile.
-_BORROWED_SPREAD, _BORROWED_HOST_SPREAD = 1.6, 1.6
+# Spreads of a machine that was not probed and is priced by another machine's profile. GPU: four of five of 265
+# published steps on RTX 3090, RTX 2080 Ti, P100, K80 and Titan X are within this factor.
+_BORROWED_SPREADS = {"gpu": 1.22, "cpu": 1.6}
+_BORROWED_HOST_SPREAD = 1.6
 _MIN_SPREAD = 0.01
 
 
@@ -31,7 +33,8 @@ class Spreads:
 def spreads_of(machine: Machine, profile: Profile) -> Spreads:
     """The profile's own spreads where this machine was probed, wider ones where the profile is another
     machine's."""
-    device = profile.device_spread if machine.profile else max(_BORROWED_SPREAD, profile.device_spread)
+    borrowed = max(_BORROWED_SPREADS[machine.device.kind], profile.device_spread)
+    device = profile.device_spread if machine.profile else borrowed
     is_host_probed = machine.host_factor is not None
     host = profile.host_spread if is_host_probed else max(_BORROWED_HOST_SPREAD, profile.host_spread)
     return Spreads(host=host, device=device, copy=device)

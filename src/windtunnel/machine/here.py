@@ -318,6 +318,7 @@ def _describe_gpu() -> _GPU | None:
         model=properties.name,
         cores=properties.multi_processor_count,
         memory_bytes=float(properties.total_memory),
+        compute_capability=float(f"{properties.major}.{properties.minor}"),
     )
     return _GPU(device=device, count=count, known=None)
 

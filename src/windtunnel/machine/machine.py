@@ -38,6 +38,7 @@ class Device:
     core_memory_rate  the same, one core alone
     cache_bytes       the last-level cache, which all cores share
     core_cache_bytes  the largest cache that belongs to one core
+    compute_capability  NVIDIA's number of the GPU's generation: 7.5 for Turing
     """
 
     kind: DeviceKind
@@ -52,6 +53,7 @@ class Device:
     cache_bytes: Bytes | None = None
     core_cache_bytes: Bytes | None = None
     power: Watts | None = None
+    compute_capability: float | None = None
 
     def __post_init__(self) -> None:
         for precision, rate in self.flop_rates.items():
