@@ -39,7 +39,7 @@ def measure(
     job: words.Job,
     on: words.OnThisMachine = "here",
     batch: words.Batch = None,
-    precision: words.Precision = "fp32",
+    precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",

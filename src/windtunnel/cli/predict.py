@@ -27,7 +27,7 @@ def predict(
     job: words.Job,
     on: words.On = "here",
     batch: words.Batch = None,
-    precision: words.Precision = "fp32",
+    precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",
@@ -35,6 +35,14 @@ def predict(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            help="The host of a GPU: a CPU machine of the catalogue. Default: one reference host for all GPUs.",
+            show_default=False,
+        ),
+    ] = None,
     host_factor: Annotated[
         float | None,
         typer.Option(
@@ -70,6 +78,7 @@ def predict(
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), Machine.find(on)
+    machine = machine if host is None else machine.with_host(Machine.find(host))
     machine = machine if host_factor is None else machine.with_host_factor(host_factor)
     forecast, schedule = predict_with_timeline(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))

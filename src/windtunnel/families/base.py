@@ -104,6 +104,8 @@ class Family:
 
     # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
+    # cuDNN runs it, which may use tf32 by default; matrix products may not.
+    is_cudnn_call: bool = False
     # torch.compile generates its own kernel for it.
     is_fusible: bool = False
     # One call runs all timesteps, and its workspace follows from a formula. Some devices run it as many ops.

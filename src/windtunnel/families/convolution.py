@@ -146,6 +146,7 @@ class ConvolutionFamily(Family):
         "transposed": 6,
     }
     uses_tensor_cores = True
+    is_cudnn_call = True
     repeats_workspaces = True
     fewest_flop_share = _WINOGRAD_SHARE
 

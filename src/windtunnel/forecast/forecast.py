@@ -25,8 +25,12 @@ from windtunnel.trace import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Result):
-    """A step that was computed, not run. `families` are the device's seconds by family of op."""
+    """A step that was computed, not run. `families` are the device's seconds by family of op.
 
+    `host`: on which host a GPU's step was forecast, in words.
+    """
+
+    host: str = ""
     flop: float = 0.0
     parameters: int = 0
     families: Mapping[str, float] = field(default_factory=dict)
@@ -37,7 +41,8 @@ class Forecast(Result):
     def _own_lines(self) -> list[str]:
         rate = units.show(self.flop / self.step_seconds, "flop/s")
         return [
-            f"  work     {units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"
+            f"  work     {units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters",
+            *([f"  host     {self.host}"] if self.host else []),
         ]
 
 
@@ -76,6 +81,7 @@ def forecast_step(
         families=_seconds_by_family(trace, prices),
         examples=examples,
         cautions=cautions_of(pricer, timeline, machine, profile),
+        host=_host_of(machine),
         flop=trace.flop,
         parameters=trace.parameters,
     )
@@ -112,6 +118,15 @@ def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
     if not strategy.prefetch:
         fields.pop("prefetch")
     return dict(fields)
+
+
+def _host_of(machine: Machine) -> str:
+    """The host that a GPU's forecast assumes; a CPU is its own host."""
+    if machine.device.kind == "cpu":
+        return ""
+    factor = machine.host_factor
+    slower = "" if factor is None else f"; measured host factor {factor:.2f}"
+    return f"{machine.assumed_host or machine.host.model}{slower}"
 
 
 def _with_network_launch_costs(machine: Machine, profile: Profile) -> Machine:

@@ -10,11 +10,10 @@ from windtunnel import families
 from windtunnel.families import Piece, registry
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
-from windtunnel.machine.machine import LaunchCosts, Machine, need
+from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
 
-_LOW_PRECISION = ("tf32", "fp16", "bf16")
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
 # Compiled code starts kernels without the dispatcher and without Python's modules: a guess at what is left.
@@ -168,16 +167,29 @@ class Pricer:
         family = registry.get(op.family)
         if family is None or not family.uses_tensor_cores:
             return families.pieces_of(op, self.device.cores or 1)
-        tf32 = self.device.kind == "gpu" and op.dtype == "fp32" and self.strategy.precision == "tf32"
-        dtype = "tf32" if tf32 else op.dtype
-        if dtype in _LOW_PRECISION and dtype not in self.device.flop_rates:
-            self._notes.add(
-                f"{self.machine.name} states no {dtype} rate; {dtype} products are priced at its fp32 rate"
-            )
+        dtype = product_format(op, self.device, self.strategy)
+        if dtype != op.dtype and op.dtype in ("bf16", "fp16"):
+            self._notes.add(f"no fast {op.dtype} on {self.machine.name}: its products are priced as fp32")
         return families.pieces_of(op, self.device.cores or 1, dtype)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)
+
+
+def product_format(op: Op, device: Device, strategy: Strategy) -> str:
+    """The number format in which the products of an op are computed.
+
+    A format that the device lacks is computed as fp32: PyTorch ignores tf32 there, and fp16 and bf16 numbers
+    are converted. A device whose rate in a format is below that of fp32 lacks it too, because PyTorch
+    accumulates in fp32.
+    """
+    family, dtype = registry.get(op.family), op.dtype
+    if dtype == "fp32" and device.kind == "gpu" and family is not None and family.uses_tensor_cores:
+        allowed = ("pytorch", "tf32", "bf16", "fp16") if family.is_cudnn_call else ("tf32",)
+        dtype = "tf32" if strategy.precision in allowed else dtype
+    rates = device.flop_rates
+    lacks = dtype in ("tf32", "bf16", "fp16") and rates.get(dtype, 0.0) < rates.get("fp32", 0.0)
+    return "fp32" if lacks else dtype
 
 
 def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:

@@ -91,9 +91,9 @@ class JobSubject:
 def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
     if device == "cpu":
         torch.set_num_threads(threads)
-    tf32 = strategy.precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if strategy.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = strategy.precision != "fp32"  # PyTorch's default is True
+    torch.backends.cudnn.benchmark = strategy.cudnn_benchmark
 
 
 def _load_libraries(torch: Any) -> None:
@@ -107,10 +107,10 @@ def _load_libraries(torch: Any) -> None:
 def make_step(
     torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None
 ) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """A function that does one whole training step, and one that waits until the device has done all."""
+    """A function that does one whole step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
-    from windtunnel.job.trainer import Trainer
+    from windtunnel.job.trainer import Trainer, arrange
 
     place = torch_device(device)
     sync: Callable[[], None] = torch.cuda.synchronize if place == "cuda" else (lambda: None)
@@ -118,7 +118,7 @@ def make_step(
     if strategy.execution == "compiled":
         workload = compilation.compile_job(torch, workload, model)
     trainer = Trainer(workload, model, strategy, place)
-    batch = workload.batch(strategy.batch or workload.default_batch)
+    batch = arrange(workload.batch(strategy.batch or workload.default_batch), strategy)
 
     def move(tree: Any, **options: bool) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
