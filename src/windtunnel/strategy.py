@@ -22,7 +22,7 @@ MOST_BATCH = 2**40
 _RARELY_SET = ("accumulate", "recompute", "optimizer", "layout", "cudnn_benchmark", "inference")
 # What each precision means, as headlines say it.
 PRECISIONS: Mapping[str, str] = {
-    "pytorch": "PyTorch's default precision (convolutions and recurrent layers tf32, matrix products fp32)",
+    "pytorch": "PyTorch's default precision (tf32 convolutions, fp32 products)",
     "fp32": "precision fp32",
     "tf32": "precision tf32",
     "bf16": "precision bf16 (autocast)",

@@ -141,6 +141,10 @@ class Family:
         """The op's pieces of work if it computes in `dtype` on a device of so many cores."""
         raise NotImplementedError
 
+    def assumption(self, op: DescribedOp) -> str:
+        """What the op's price assumes although no probe showed it, as a caution; empty if nothing."""
+        return ""
+
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         """The workspace on a GPU that follows from how a library works, beside what is learned by kind."""
         return 0.0

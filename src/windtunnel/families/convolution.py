@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import COMMON_WIDTHS, ProbeCase, Sizes, TensorSpec
@@ -17,10 +17,7 @@ from windtunnel.families.features import BYTES, evenness, log2, number_format
 from windtunnel.families.matmul import Product, TileFeatures
 from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
-from windtunnel.families.tensors import plane
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from windtunnel.families.tensors import has_channels_last, plane
 
 # Winograd's algorithm needs fewer products than the definition of a 3 x 3 convolution: up to 4 times fewer.
 _WINOGRAD_SHARE = 0.25
@@ -182,7 +179,7 @@ class ConvolutionFamily(Family):
             *(max(stride), max(dilation), groups, int(bool(transposed))),
             int(bias is not None and bias != [0]),
             *wanted,
-            int(_has_channels_last(source)),
+            int(has_channels_last(source)),
         )
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
@@ -212,10 +209,6 @@ class ConvolutionFamily(Family):
             "gate": drawn.draw_gate,
             "transposed": lambda: _draw_transposed(sizes),
         }
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    return tensor.dim() >= 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
 
 
 def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: int) -> Piece:

@@ -11,14 +11,14 @@ from windtunnel import units
 from windtunnel.errors import BadInput
 from windtunnel.forecast import memory
 from windtunnel.forecast.allocator import Rounding
-from windtunnel.forecast.cautions import cautions_of
+from windtunnel.forecast.cautions import Cautions
 from windtunnel.forecast.contributors import build_step, contributors_of
 from windtunnel.forecast.price import Price, Pricer, threads_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.forecast.uncertainty import interval_of, spreads_of
 from windtunnel.machine.machine import Machine
-from windtunnel.results import Result
+from windtunnel.results import Result, Row
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
@@ -38,12 +38,10 @@ class Forecast(Result):
     def headline(self) -> str:
         return f"forecast: {Result.headline(self)}"
 
-    def _own_lines(self) -> list[str]:
+    def _own_rows(self) -> list[Row]:
         rate = units.show(self.flop / self.step_seconds, "flop/s")
-        return [
-            f"  work     {units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters",
-            *([f"  host     {self.host}"] if self.host else []),
-        ]
+        work = f"{units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"
+        return [("work", work), *([("host", self.host)] if self.host else [])]
 
 
 class ForecastStep(NamedTuple):
@@ -80,7 +78,8 @@ def forecast_step(
         host_seconds=_host_seconds(timeline, machine, prices),
         families=_seconds_by_family(trace, prices),
         examples=examples,
-        cautions=cautions_of(pricer, timeline, machine, profile),
+        inputs=trace.inputs,
+        cautions=Cautions(pricer, timeline, machine, profile, trace).texts(),
         host=_host_of(machine),
         flop=trace.flop,
         parameters=trace.parameters,
@@ -89,6 +88,11 @@ def forecast_step(
 
 
 def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
+    if strategy.cudnn_benchmark and machine.device.kind == "cpu":
+        raise BadInput(
+            f"cudnn_benchmark needs a GPU; {machine.name} computes on its CPU.",
+            hint="Leave --cudnn-benchmark out, or use --on a GPU machine.",
+        )
     if strategy.execution == "graph" and machine.device.kind == "cpu":
         raise BadInput(
             f"execution=graph needs a GPU; {machine.name} computes on its CPU.",
@@ -110,6 +114,8 @@ def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
     """The strategy as it will be run: the machine's defaults filled in, fields without effect left out."""
     fields = strategy.fields()
     fields.pop("batch", None)
+    if "tf32" not in machine.device.flop_rates and strategy.precision == "pytorch":
+        fields["precision"] = "fp32"
     if machine.device.kind == "cpu":
         fields["threads"] = threads_of(machine, strategy)
         fields.pop("data")

@@ -91,7 +91,7 @@ class Pricer:
         whole = sum(price.device_seconds for price in prices) or 1.0
         for name, seconds in unknown.items():
             self._notes.add(
-                f"the sizes of {name} could not be read, so it was priced by its bytes: "
+                f"the sizes of {name} could not be read; priced by its bytes: "
                 f"{seconds / whole:.1%} of the device's time"
             )
 
@@ -117,6 +117,7 @@ class Pricer:
         pieces: list[Piece] = []
         owners: list[int] = []
         for number, op in enumerate(ops):
+            self._note_assumption(op)
             own = [] if op.family in families.NOT_ON_DEVICE else self._pieces(op)
             pieces += own
             owners += [number] * len(own)
@@ -136,11 +137,16 @@ class Pricer:
             for op, (duration, kernels, workspace) in zip(ops, totals, strict=True)
         ]
 
+    def _note_assumption(self, op: Op) -> None:
+        family = registry.get(op.family)
+        note = "" if family is None else family.assumption(op)
+        if note:
+            self._notes.add(note)
+
     def _note_unprobed(self, piece: Piece) -> None:
         if piece.kind not in self.profile.kinds and not registry.of_kind(piece.kind).fills_device:
             self._notes.add(
-                f"{piece.kind} was never probed for {self.machine.name}: "
-                "it is bounded by rates of the whole device, of which it uses a part"
+                f"{piece.kind} was never probed for {self.machine.name}: bounded by rates of the whole device"
             )
 
     def _library_workspace(self, op: Op, kernels: float) -> float:

@@ -175,6 +175,23 @@ def _arrange_weights(model: torch.nn.Module, strategy: Strategy) -> None:
                 tensor.data = _in_layout(tensor.data, strategy.layout)
 
 
+def describe_inputs(examples: Batch, batch: int) -> str:
+    """The size of the images or the length of the sequences of a batch, in words; empty if it has neither.
+
+    Images and volumes have four and five dimensions. A sequence is a table of whole numbers, or of vectors,
+    with examples and timesteps as its first two dimensions in either order. The largest tensor counts.
+    """
+    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    for tensor in sorted(tensors, key=lambda t: -t.numel()):
+        sides, is_number = tuple(tensor.shape), tensor.is_floating_point()
+        if is_number and len(sides) in (4, 5):
+            word = "image" if len(sides) == 4 else "volume"
+            return f"{word} {' x '.join(map(str, sides[2:]))}"
+        if len(sides) == (3 if is_number else 2) and batch in sides[:2]:
+            return f"sequence length {sides[1] if sides[0] == batch else sides[0]}"
+    return ""
+
+
 def _forward_of(workload: Workload) -> Forward:
     """What inference runs: the job's own forward, else its loss."""
     forward = workload.forward or workload.loss

@@ -32,6 +32,11 @@ Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
 Forward = Callable[[Model, Batch], Any]
 
 
+def forward_inputs(model: Model, batch: Batch) -> Any:
+    """A `forward` for batches that begin with the network's input, such as (images, labels)."""
+    return model(batch[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The job's name and settings, from which any process can build it again."""

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.families.tensors import tensor_bytes
-from windtunnel.job.trainer import Trainer, arrange
+from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, lower
@@ -98,6 +98,8 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         backward_calls=recorder.backward_calls,
         update_calls=recorder.update_calls,
         torch=torch.__version__,
+        inputs=describe_inputs(examples, batch),
+        infers_loss=strategy.inference and workload.forward is None,
     )
 
 
