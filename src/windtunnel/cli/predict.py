@@ -46,7 +46,7 @@ def predict(
         str | None,
         typer.Option(
             "--host",
-            help="The host of a GPU: a CPU machine of the catalogue. Default: one reference host for all GPUs.",
+            help="The host of a GPU: a CPU machine of the catalogue. Default: one reference host.",
             show_default=False,
         ),
     ] = None,

@@ -106,7 +106,7 @@ Layout = Annotated[
     str | None,
     typer.Option(
         "--layout",
-        help="channels_last or contiguous, for images and the weights of convolutions. Default: the job's own.",
+        help="channels_last or contiguous, for images and convolutions. Default: the job's own.",
         show_default=False,
     ),
 ]

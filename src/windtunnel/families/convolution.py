@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import COMMON_WIDTHS, ProbeCase, Sizes, TensorSpec
@@ -18,6 +18,9 @@ from windtunnel.families.matmul import Product, TileFeatures
 from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
 from windtunnel.families.tensors import has_channels_last, plane
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Winograd's algorithm needs fewer products than the definition of a 3 x 3 convolution: up to 4 times fewer.
 _WINOGRAD_SHARE = 0.25
@@ -179,7 +182,7 @@ class ConvolutionFamily(Family):
             *(max(stride), max(dilation), groups, int(bool(transposed))),
             int(bias is not None and bias != [0]),
             *wanted,
-            int(has_channels_last(source)),
+            int(has_channels_last(source) or _suggests_channels_last(weight)),
         )
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
@@ -209,6 +212,14 @@ class ConvolutionFamily(Family):
             "gate": drawn.draw_gate,
             "transposed": lambda: _draw_transposed(sizes),
         }
+
+
+def _suggests_channels_last(weight: Tensor) -> bool:
+    """Whether cuDNN computes channels-last because of the weight, whatever the layout of the image."""
+    from torch import channels_last, channels_last_3d
+    from torch._prims_common import suggest_memory_format
+
+    return weight.dim() >= 4 and suggest_memory_format(weight) in (channels_last, channels_last_3d)
 
 
 def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: int) -> Piece:

@@ -84,8 +84,7 @@ class Cautions:
         if strategy.execution == "compiled":
             yield _Caution(
                 1.0,
-                "the forecast of torch.compile is a first model: its fused kernels and their launch costs are "
-                "assumed",
+                "the forecast of torch.compile is a first model: its kernels and launch costs are assumed",
             )
         if strategy.cudnn_benchmark:
             yield _Caution(_MIN_SHARE, "the gain of cuDNN's benchmark mode is not modelled")

@@ -163,8 +163,9 @@ def arrange(batch: Batch, strategy: Strategy) -> Batch:
 
 
 def _in_layout(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """As `.to(memory_format=...)` does, which also marks kernels of 1 x 1: cuDNN follows their strides."""
     memory_format = _FORMATS[layout].get(tensor.dim())
-    return tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)
+    return tensor if memory_format is None else tensor.to(memory_format=memory_format)
 
 
 def _arrange_weights(model: torch.nn.Module, strategy: Strategy) -> None:
