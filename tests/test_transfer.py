@@ -22,17 +22,23 @@ def product(rows: int, columns: int, depth: int, dtype: str = "fp32") -> PlainOp
     size = 4.0 if dtype in ("fp32", "tf32") else 2.0
     read = size * (rows * depth + depth * columns)
     flop = 2.0 * rows * columns * depth
-    return PlainOp("aten.mm", "matmul", dtype, (1, rows, columns, depth, 0, 0), flop, read, size * rows * columns)
+    return PlainOp(
+        "aten.mm", "matmul", dtype, (1, rows, columns, depth, 0, 0), flop, read, size * rows * columns
+    )
 
 
 def addition(elements: int) -> PlainOp:
-    return PlainOp("aten.add", "streaming", "fp32", (elements, 0, 2), elements, 8.0 * elements, 4.0 * elements)
+    return PlainOp(
+        "aten.add", "streaming", "fp32", (elements, 0, 2), elements, 8.0 * elements, 4.0 * elements
+    )
 
 
 def batch_norm(channels: int) -> PlainOp:
     elements = 64 * channels * 56 * 56
     shape = (64, channels, 56 * 56, 1)
-    return PlainOp("aten.native_batch_norm", "normalisation", "fp32", shape, elements, 4.0 * elements, 4.0 * elements)
+    return PlainOp(
+        "aten.native_batch_norm", "normalisation", "fp32", shape, elements, 4.0 * elements, 4.0 * elements
+    )
 
 
 OPS = [product(4096, 4096, 4096), product(64, 64, 64), addition(50_000_000), addition(1000), batch_norm(64)]
@@ -113,7 +119,9 @@ def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() 
     shape = (64, 256, 256, 28, 28, 28, 28, 3, 3, 1, 1, 1, 0, 0)
     flop = 2.0 * 64 * 28 * 28 * 256 * 256 * 9
     by_layout = {
-        last: pieces_of(PlainOp("aten.convolution", "convolution", "fp16", (*shape, last), flop, 1.0, 1.0), 132)[0]
+        last: pieces_of(
+            PlainOp("aten.convolution", "convolution", "fp16", (*shape, last), flop, 1.0, 1.0), 132
+        )[0]
         for last in (0, 1)
     }
     assert by_layout[1].rearranged_bytes == 0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import shutil
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from windtunnel import records, units
+from windtunnel.strategy import PRECISIONS
 
-_WIDTH = 110
+_MIN_WIDTH, _MAX_WIDTH = 40, 110
+_INDENT = 11  # two spaces, and a title of nine characters
 _NO_BREAK = "\0"
+Row = tuple[str, str]  # a title and a text
 PARTS = ("compute", "launch", "feed", "copy", "communication", "update", "waiting")
 BOUNDS = {
     "compute": "the device's arithmetic and memory traffic",
@@ -21,6 +26,7 @@ BOUNDS = {
     "update": "the optimiser's passes over the weights",
     "waiting": "waiting for others",
 }
+INFERENCE_OF_LOSS = "the job gives no forward(), so inference runs its loss()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One steady training step: seconds with an interval and parts, memory, bottleneck and cautions."""
+    """One steady step: seconds with an interval and parts, memory, bottleneck and cautions.
+
+    `inputs`: the size of an image or the length of a sequence, in words; empty if the batch has neither.
+    """
 
     job: str
     machine: str
@@ -64,6 +73,7 @@ class Result:
     device_seconds: float | None = None
     host_seconds: float | None = None
     examples: int | None = None
+    inputs: str = ""
     cautions: tuple[str, ...] = ()
 
     @property
@@ -83,42 +93,76 @@ class Result:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self) -> list[str]:
-        return [
-            self.headline(),
-            *self._time_lines(),
-            *self._own_lines(),
-            *self._memory_lines(),
-            *_caution_lines(self.cautions),
-        ]
+    def lines(self, width: int | None = None) -> list[str]:
+        """The result as text of this width. Default: that of the terminal."""
+        width = width or _terminal_width()
+        lines = textwrap.wrap(self.headline(), width, subsequent_indent="  ", break_on_hyphens=False)
+        return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
+
+    def _repr_html_(self) -> str:
+        """The result as a table, for notebooks."""
+        rows = "".join(
+            "<tr>"
+            f'<th style="text-align:left; vertical-align:top">{html.escape(title)}</th>'
+            f'<td style="text-align:left">{html.escape(text.replace(_NO_BREAK, " "))}</td>'
+            "</tr>"
+            for title, text in self._rows()
+        )
+        return f"<div><strong>{html.escape(self.headline())}</strong><table>{rows}</table></div>"
 
     def headline(self) -> str:
-        how = ", ".join(f"{key} {value}" for key, value in self.strategy.items() if key != "batch")
-        return f"{self.job} on {self.machine}: batch {self.batch}, {how}"
+        inputs = f"{self.inputs}, " if self.inputs else ""
+        return f"{self.job} on {self.machine}: batch {self.batch}, {inputs}{_in_words(self.strategy)}"
 
-    def _own_lines(self) -> list[str]:
-        """Lines that only a forecast, or only a measurement, has."""
+    def _rows(self) -> list[Row]:
+        """Every line after the headline; a row without title goes on with the row before."""
+        return [
+            *self._time_rows(),
+            *self._own_rows(),
+            *self._memory_rows(),
+            *(("caution", caution) for caution in self.cautions),
+        ]
+
+    def _own_rows(self) -> list[Row]:
+        """Rows that only a forecast, or only a measurement, has."""
         return []
 
-    def _time_lines(self) -> list[str]:
+    def _time_rows(self) -> list[Row]:
         interval = f"{units.show(self.low_seconds, 's')} to {units.show(self.high_seconds, 's')}"
         rate = f"{units.digits(self.examples_per_second)} examples/s"
-        lines = [
-            f"  step     {units.show(self.step_seconds, 's')}  ({interval}), {rate}",
-            f"  bound by {self.bound_by}: {BOUNDS[self.bound_by]}",
-            *_wrapped("parts", _shares(self.parts, self.step_seconds, "s")),
-        ]
+        title = "latency" if self.strategy.get("inference") else "step"
+        rows = [(title, f"{units.show(self.step_seconds, 's')}  ({interval}), {rate}")]
         if self.epoch_seconds is not None:
-            lines.insert(
-                1, f"  epoch    {units.show(self.epoch_seconds, 's')} for {self.examples:,} examples"
+            rows.append(
+                ("epoch", f"{units.show(self.epoch_seconds, 's')} for {self.examples:,} examples"),
             )
-        return lines
+        return [
+            *rows,
+            ("bound by", f"{self.bound_by}: {BOUNDS[self.bound_by]}"),
+            ("parts", _shares(self.parts, self.step_seconds, "s")),
+        ]
 
-    def _memory_lines(self) -> list[str]:
+    def _memory_rows(self) -> list[Row]:
         memory = self.memory
         capacity = f" of {units.show(memory.capacity_bytes, 'B')}" if memory.capacity_bytes else ""
-        lines = [f"  memory   {units.show(memory.peak_bytes, 'B')} at the peak{capacity}"]
-        return lines + (_wrapped("", _shares(memory.parts, memory.peak_bytes, "B")) if memory.parts else [])
+        rows = [("memory", f"{units.show(memory.peak_bytes, 'B')} at the peak{capacity}")]
+        return rows + ([("", _shares(memory.parts, memory.peak_bytes, "B"))] if memory.parts else [])
+
+
+def _in_words(strategy: Mapping[str, Any]) -> str:
+    """The strategy as a headline says it."""
+    return ", ".join(
+        _field_in_words(name, value)
+        for name, value in strategy.items()
+        if name != "batch" and value is not False
+    )
+
+
+def _field_in_words(name: str, value: object) -> str:
+    if name == "precision":
+        return PRECISIONS.get(str(value), f"precision {value}")
+    words = name.replace("_", " ").replace("cudnn", "cuDNN")
+    return words if value is True else f"{words} {value}"
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
@@ -132,10 +176,14 @@ def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
     return ", ".join(share.replace(" ", _NO_BREAK) for share in shares)
 
 
-def _caution_lines(cautions: tuple[str, ...]) -> list[str]:
-    return [line for caution in cautions for line in _wrapped("caution", caution)]
+def _terminal_width() -> int:
+    """The width of the terminal within limits; the upper limit where the output is no terminal."""
+    columns = shutil.get_terminal_size(fallback=(_MAX_WIDTH, 24)).columns
+    return max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
 
 
-def _wrapped(title: str, text: str) -> list[str]:
-    lines = textwrap.wrap(text, _WIDTH, initial_indent=f"  {title:9}", subsequent_indent=" " * 11)
+def _wrapped(title: str, text: str, width: int) -> list[str]:
+    lines = textwrap.wrap(
+        text, width, initial_indent=f"  {title:9}", subsequent_indent=" " * _INDENT, break_on_hyphens=False
+    )
     return [line.replace(_NO_BREAK, " ") for line in lines]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from windtunnel.forecast.price import product_format
 from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Op, Trace
+from windtunnel.trace import Trace
 
 _WITHOUT_WORK = ("view", "host")
 
@@ -21,11 +22,6 @@ def roofline_seconds(trace: Trace, machine: Machine, strategy: Strategy) -> floa
     seconds = 0.0
     for op in trace.ops:
         if op.family not in _WITHOUT_WORK:
-            rate = share * (device.flop_rates.get(_format(op, device.kind, strategy)) or slowest)
+            rate = share * (device.flop_rates.get(product_format(op, device, strategy)) or slowest)
             seconds += max(op.flop / rate, (op.read_bytes + op.written_bytes) / device.memory_rate)
     return seconds
-
-
-def _format(op: Op, kind: str, strategy: Strategy) -> str:
-    """The number format of the op's arithmetic: tf32 replaces fp32 on a GPU where the strategy says so."""
-    return "tf32" if kind == "gpu" and op.dtype == "fp32" and strategy.precision == "tf32" else op.dtype

@@ -37,7 +37,7 @@ def crossover(
         ),
     ] = "cpu,cuda",
     batch: words.Batch = None,
-    precision: words.Precision = "fp32",
+    precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",

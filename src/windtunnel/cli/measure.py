@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windtunnel.measurement.steady import Protocol
 
 HELP = """
-Measure real training steps on this machine, in fresh processes, beside the forecast.
+Measure real steps on this machine, in fresh processes, beside the forecast.
 
 [bold]Examples[/bold]
 
@@ -39,7 +39,7 @@ def measure(
     job: words.Job,
     on: words.OnThisMachine = "here",
     batch: words.Batch = None,
-    precision: words.Precision = "fp32",
+    precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",
@@ -47,6 +47,9 @@ def measure(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
+    layout: words.Layout = None,
+    cudnn_benchmark: words.CudnnBenchmark = False,
+    inference: words.Inference = False,
     quick: levels.Quick = False,
     rigorous: levels.Rigorous = False,
     processes: Annotated[
@@ -87,6 +90,9 @@ def measure(
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
+        layout=layout,
+        cudnn_benchmark=cudnn_benchmark,
+        inference=inference,
     )
     protocol = _protocol(LEVELS[levels.level_of(quick, rigorous)], processes, seconds, timeout)
     if timeline:

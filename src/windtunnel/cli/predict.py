@@ -11,13 +11,17 @@ from windtunnel.cli import words
 from windtunnel.machine.machine import Machine
 
 HELP = """
-Predict the time, memory and bottleneck of a training step. The machine need not be available.
+Predict the time, memory and bottleneck of a step, training or inference. The machine need not be available.
 
 [bold]Examples[/bold]
 
   windtunnel predict rnn n_rec=50 n_steps=100 --on h200
 
   windtunnel predict fcn5 --on i7-3820 --threads 4
+
+  windtunnel predict torchvision:resnet50 --on a100-80gb --batch 64 --precision bf16 --layout channels_last
+
+  windtunnel predict gpt2 --on h200 --batch 1 --inference
 
   windtunnel predict my_job.py:build width=512 --on 8xh100 --batch 64 --precision bf16 --json
 """
@@ -27,7 +31,7 @@ def predict(
     job: words.Job,
     on: words.On = "here",
     batch: words.Batch = None,
-    precision: words.Precision = "fp32",
+    precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",
@@ -35,6 +39,17 @@ def predict(
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
+    layout: words.Layout = None,
+    cudnn_benchmark: words.CudnnBenchmark = False,
+    inference: words.Inference = False,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            help="The host of a GPU: a CPU machine of the catalogue. Default: one reference host.",
+            show_default=False,
+        ),
+    ] = None,
     host_factor: Annotated[
         float | None,
         typer.Option(
@@ -66,10 +81,14 @@ def predict(
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
+        layout=layout,
+        cudnn_benchmark=cudnn_benchmark,
+        inference=inference,
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), Machine.find(on)
+    machine = machine if host is None else machine.with_host(Machine.find(host))
     machine = machine if host_factor is None else machine.with_host_factor(host_factor)
     forecast, schedule = predict_with_timeline(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))

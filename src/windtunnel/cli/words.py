@@ -54,7 +54,9 @@ Batch = Annotated[
 Precision = Annotated[
     str,
     typer.Option(
-        "--precision", help="Number format of matrix products and convolutions: fp32, tf32, bf16, fp16."
+        "--precision",
+        help="pytorch: PyTorch's default, convolutions in tf32 and matrix products in fp32. fp32: both in "
+        "fp32. tf32: both in tf32. bf16, fp16: autocast.",
     ),
 ]
 Threads = Annotated[
@@ -100,6 +102,20 @@ Optimizer = Annotated[
         show_default=False,
     ),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        help="channels_last or contiguous, for images and convolutions. Default: the job's own.",
+        show_default=False,
+    ),
+]
+CudnnBenchmark = Annotated[
+    bool, typer.Option("--cudnn-benchmark", help="Let cuDNN time its algorithms and take the fastest.")
+]
+Inference = Annotated[
+    bool, typer.Option("--inference", help="Forward only, without gradients: no backward, no update.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, in seconds and bytes.")]
 
 
@@ -129,7 +145,7 @@ def find_device(on: str, task: str) -> DeviceKind:
     raise Unavailable("PyTorch finds no CUDA GPU on this machine.", hint="Use --on cpu.")
 
 
-def make_strategy(**options: int | str | None) -> Strategy:
+def make_strategy(**options: int | str | bool | None) -> Strategy:
     """A strategy from the options of a command; None leaves the default."""
     return Strategy.read({name: value for name, value in options.items() if value is not None})
 

@@ -108,6 +108,8 @@ class Family:
 
     # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
+    # cuDNN runs it, which may use tf32 by default; matrix products may not.
+    is_cudnn_call: bool = False
     # torch.compile generates its own kernel for it.
     is_fusible: bool = False
     # One call runs all timesteps, and its workspace follows from a formula. Some devices run it as many ops.
@@ -144,6 +146,10 @@ class Family:
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         """The op's pieces of work if it computes in `dtype` on a device of so many cores."""
         raise NotImplementedError
+
+    def assumption(self, op: DescribedOp) -> str:
+        """What the op's price assumes although no probe showed it, as a caution; empty if nothing."""
+        return ""
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         """The workspace on a GPU that follows from how a library works, beside what is learned by kind."""

@@ -17,7 +17,7 @@ from windtunnel.families.features import BYTES, evenness, log2, number_format
 from windtunnel.families.matmul import Product, TileFeatures
 from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
-from windtunnel.families.tensors import plane
+from windtunnel.families.tensors import has_channels_last, plane
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,6 +149,7 @@ class ConvolutionFamily(Family):
         "transposed": 6,
     }
     uses_tensor_cores = True
+    is_cudnn_call = True
     repeats_workspaces = True
     fewest_flop_share = _WINOGRAD_SHARE
 
@@ -184,7 +185,7 @@ class ConvolutionFamily(Family):
             *(max(stride), max(dilation), groups, int(bool(transposed))),
             int(bias is not None and bias != [0]),
             *wanted,
-            int(_has_channels_last(source)),
+            int(has_channels_last(source) or _suggests_channels_last(weight)),
         )
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
@@ -216,8 +217,12 @@ class ConvolutionFamily(Family):
         }
 
 
-def _has_channels_last(tensor: Tensor) -> bool:
-    return tensor.dim() >= 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
+def _suggests_channels_last(weight: Tensor) -> bool:
+    """Whether cuDNN computes channels-last because of the weight, whatever the layout of the image."""
+    from torch import channels_last, channels_last_3d
+    from torch._prims_common import suggest_memory_format
+
+    return weight.dim() >= 4 and suggest_memory_format(weight) in (channels_last, channels_last_3d)
 
 
 def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: int) -> Piece:

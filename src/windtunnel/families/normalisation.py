@@ -1,4 +1,9 @@
-"""Batch, layer, group and RMS normalisation."""
+"""Batch, layer, group and RMS normalisation.
+
+Batch normalisation of a channels-last image is described as that of a table with one row for each position,
+because it lies in memory like one: `inner` is 1. Its kernels make one pass for the statistics and one over
+the elements, and are priced as these two. With running statistics only the second pass is left.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,23 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
+from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
-from windtunnel.families.features import both_directions, direction, evenness, log2, number_format
+from windtunnel.families.features import (
+    both_directions,
+    direction,
+    element_bytes,
+    evenness,
+    log2,
+    number_format,
+)
+from windtunnel.families.reduction import reduction_piece
+from windtunnel.families.streaming import streaming_piece
+from windtunnel.families.tensors import has_channels_last
+
+# Probes drew contiguous images, of which those with one position have at most so many examples.
+_MOST_PROBED_ROWS = 256
+_APPLIED = 0  # `groups` of a batch normalisation that applies running statistics and computes none
 
 
 class NormalisationFeatures(NamedTuple):
@@ -25,7 +44,10 @@ class NormalisationFeatures(NamedTuple):
 
 
 class NormalisationFamily(Family):
-    """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised."""
+    """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised.
+
+    `groups` is 0 for a batch normalisation that applies running statistics.
+    """
 
     name = "normalisation"
     prefixes = (
@@ -64,14 +86,21 @@ class NormalisationFamily(Family):
         if "layer_norm" in name or "rms_norm" in name:
             length = math.prod(args[2] if backward else args[1])
             return source.numel() // max(length, 1), length, 1, 1
-        groups = 1
+        outer, channels, inner = source.shape[0], source.shape[1], math.prod(source.shape[2:])
         if "group_norm" in name:
-            groups = args[8] if backward else args[6]
-        return source.shape[0], source.shape[1], math.prod(source.shape[2:]), groups
+            return outer, channels, inner, args[8] if backward else args[6]
+        groups = _APPLIED if _applies_statistics(call) else 1
+        if has_channels_last(source):
+            return outer * inner, channels, 1, groups
+        return outer, channels, inner, groups
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         outer, channels, inner, groups = op.shape
         over = "batch" if "batch_norm" in op.name else "group" if "group_norm" in op.name else "layer"
+        if over == "batch" and groups == _APPLIED:
+            return [_elementwise_piece(op, dtype)]
+        if over == "batch" and inner == 1 and outer > _MOST_PROBED_ROWS:
+            return [_statistics_piece(op, dtype), _elementwise_piece(op, dtype)]
         moved = op.read_bytes + op.written_bytes
         features = NormalisationFeatures(
             log_outer=log2(outer),
@@ -86,12 +115,55 @@ class NormalisationFamily(Family):
         kind = f"normalisation {over} {direction(op.name)}"
         return [Piece(kind, features, op.flop, moved, dtype)]
 
+    def assumption(self, op: DescribedOp) -> str:
+        if "batch_norm" not in op.name or len(op.shape) != len(self.sizes) or op.shape[3] == _APPLIED:
+            return ""
+        outer, _, inner, _ = op.shape
+        if inner > 1 or outer <= _MOST_PROBED_ROWS:
+            return ""
+        return "channels-last batch norm was not probed: priced as a sum and an elementwise pass"
+
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "batch_norm": lambda: _draw_batch_norm(sizes),
             "layer_norm": lambda: _draw_layer_norm(sizes),
             "group_norm": lambda: _draw_group_norm(sizes),
         }
+
+
+def _applies_statistics(call: OpCall) -> bool:
+    """Whether a forward batch normalisation uses running statistics, as in eval()."""
+    if call.is_backward or "batch_norm" not in call.name:
+        return False
+    return "no_training" in call.name or (len(call.args) > 5 and call.args[5] is False)
+
+
+def _statistics_piece(op: DescribedOp, dtype: str) -> Piece:
+    """The sums over all rows; backward reads the gradient as well as the input."""
+    outer, channels, _, _ = op.shape
+    tensors = 2 if "backward" in op.name else 1
+    elements, size = outer * channels, element_bytes(dtype)
+    sums = PlainOp(
+        *("aten.sum", "reduction", dtype, (1, outer * tensors, channels, 0)),
+        *(float(elements * tensors), elements * tensors * size, 2 * channels * element_bytes("fp32")),
+    )
+    return reduction_piece(sums, dtype)
+
+
+def _elementwise_piece(op: DescribedOp, dtype: str) -> Piece:
+    """The pass that writes the result; backward reads the gradient as well as the input.
+
+    Its kernels hold a channel's statistics in registers, so the pass counts as one over tensors that lie
+    alike, not as a broadcast.
+    """
+    outer, channels, inner, _ = op.shape
+    tensors = 2 if "backward" in op.name else 1
+    elements, size = outer * channels * inner, element_bytes(dtype)
+    applied = PlainOp(
+        *("aten.add", "streaming", dtype, (elements, 0, tensors)),
+        *(float(elements), elements * tensors * size, elements * size),
+    )
+    return streaming_piece("streaming", applied, dtype)
 
 
 def _draw_batch_norm(sizes: Sizes) -> ProbeCase | None:

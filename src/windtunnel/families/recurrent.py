@@ -70,6 +70,7 @@ class RecurrentFamily(Family):
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"recurrent": RecurrentFeatures._fields})
     draws: Mapping[str, int] = {"recurrent": 8}
     uses_tensor_cores = True
+    is_cudnn_call = True
     is_sequence = True
     launches_by_size = True
 

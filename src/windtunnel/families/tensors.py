@@ -45,6 +45,11 @@ def layout(call: OpCall) -> int:
     return int(len(alike) < len(call.inputs))
 
 
+def has_channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of an image or a volume are the fastest dimension in memory."""
+    return tensor.dim() >= 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
+
+
 def plane(sides: Sequence[int]) -> tuple[int, int]:
     """Height and width; a line has height 1, a volume counts as a stack of its planes."""
     return (1, sides[0]) if len(sides) == 1 else (math.prod(sides[:-1]), sides[-1])

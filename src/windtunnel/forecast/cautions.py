@@ -1,78 +1,109 @@
-"""What a forecast assumed or left out, in words."""
+"""What a forecast assumed or left out, in words. What touches the largest part of the step comes first."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine.machine import Machine
+from windtunnel.results import INFERENCE_OF_LOSS
+from windtunnel.trace import Trace
 
 _MIN_SHARE = 0.02  # ops outside of the probed sizes are named from this share of the step on
+_MIN_UNKNOWN_SHARE = 0.0005  # ops of no family from what is shown as 0.1 %
 
 
-def cautions_of(pricer: Pricer, timeline: Timeline, machine: Machine, profile: Profile) -> tuple[str, ...]:
+class _Caution(NamedTuple):
+    """A caution, and the share of the step that it is about: 1 for the whole step, 0 for none of its time."""
+
+    share: float
+    text: str
+
+
+class Cautions:
     """All cautions of a forecast."""
-    return (
-        *_about_probes(machine, profile),
-        *_about_ops(pricer, timeline.step_seconds),
-        *pricer.notes,
-        *_about_execution(pricer, timeline),
-        *_about_machine(pricer, machine),
-    )
 
+    def __init__(
+        self, pricer: Pricer, timeline: Timeline, machine: Machine, profile: Profile, trace: Trace
+    ) -> None:
+        self.pricer, self.timeline, self.machine = pricer, timeline, machine
+        self.profile, self.trace = profile, trace
+        parts, self.step_seconds = timeline.parts(), timeline.step_seconds
+        self.launching = parts.get("launch", 0.0) / (self.step_seconds or 1.0)
 
-def _about_probes(machine: Machine, profile: Profile) -> list[str]:
-    cautions = []
-    if not machine.profile:
-        cautions.append(
-            f"{machine.name} was not probed: its ops are priced by its specified rates and the efficiencies "
-            f"of {profile.model}, and the interval is wide"
-        )
-    if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
-        cautions.append("host speed is a guess; probe the real host: windtunnel machine probe --host")
-    return cautions
+    def texts(self) -> tuple[str, ...]:
+        """The most important first."""
+        found = [
+            *self._of_step(),
+            *self._of_probes(),
+            *self._of_ops(),
+            *self._of_strategy(),
+            *self._of_machine(),
+        ]
+        return tuple(caution.text for caution in sorted(found, key=lambda caution: -caution.share))
 
+    def _of_step(self) -> Iterator[_Caution]:
+        if not self.timeline.is_steady:
+            yield _Caution(1.0, "the step did not become steady: it still changes from one step to the next")
 
-def _about_ops(pricer: Pricer, step_seconds: float) -> list[str]:
-    unknown = [
-        f"{name} belongs to no known family and is priced by its bytes: "
-        f"{seconds / step_seconds:.1%} of the step"
-        for name, seconds in _largest_first(pricer.assumed)
-    ]
-    outside = [
-        f"{name} is larger or smaller than anything that was probed: {seconds / step_seconds:.1%} of the "
-        "step, bounded by the device's rates"
-        for name, seconds in _largest_first(pricer.outside)
-        if seconds > _MIN_SHARE * step_seconds
-    ]
-    return unknown + outside
+    def _of_probes(self) -> Iterator[_Caution]:
+        machine = self.machine
+        if not machine.profile:
+            yield _Caution(
+                1.0 - self.launching,
+                f"{machine.name} was not probed: priced by its stated rates and the efficiencies of "
+                f"{self.profile.model}",
+            )
+        if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
+            yield _Caution(
+                self.launching, "host speed is a guess: probe it with windtunnel machine probe --host"
+            )
 
+    def _of_ops(self) -> Iterator[_Caution]:
+        for name, seconds in self.pricer.assumed.items():
+            share = seconds / self.step_seconds
+            if share >= _MIN_UNKNOWN_SHARE:
+                yield _Caution(
+                    share, f"{name} belongs to no known family: priced by its bytes, {share:.1%} of the step"
+                )
+        for name, seconds in self.pricer.outside.items():
+            share = seconds / self.step_seconds
+            if share > _MIN_SHARE:
+                yield _Caution(
+                    share,
+                    f"{name} is larger or smaller than anything that was probed: {share:.1%} of the step",
+                )
+        for note in self.pricer.notes:
+            yield _Caution(_MIN_SHARE, note)
 
-def _largest_first(seconds_by_name: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(seconds_by_name.items(), key=lambda item: -item[1])
+    def _of_strategy(self) -> Iterator[_Caution]:
+        strategy = self.pricer.strategy
+        if strategy.execution == "compiled":
+            yield _Caution(
+                1.0,
+                "the forecast of torch.compile is a first model: its kernels and launch costs are assumed",
+            )
+        if strategy.cudnn_benchmark:
+            yield _Caution(_MIN_SHARE, "the gain of cuDNN's benchmark mode is not modelled")
+        if strategy.inference and self.machine.device.kind == "gpu":
+            yield _Caution(
+                self.launching,
+                "launching without gradients was not probed: priced as a training step's forward",
+            )
+        if strategy.inference and self.trace.infers_loss:
+            yield _Caution(_MIN_SHARE, INFERENCE_OF_LOSS)
 
-
-def _about_execution(pricer: Pricer, timeline: Timeline) -> list[str]:
-    cautions = []
-    if pricer.strategy.execution == "compiled":
-        cautions.append(
-            "the forecast of torch.compile is a first model: its fused kernels and the host's cost of "
-            "launching them are assumed, not learned"
-        )
-    if not timeline.is_steady:
-        cautions.append("the step did not become steady: it still changes from one step to the next")
-    return cautions
-
-
-def _about_machine(pricer: Pricer, machine: Machine) -> list[str]:
-    cautions, device = [], machine.device
-    count = machine.devices * machine.nodes
-    if count > 1:
-        cautions.append(f"one device of the {count} is used: this forecast is for one worker")
-    if device.kind == "cpu" and device.cores and pricer.threads > device.cores:
-        cautions.append(
-            f"{pricer.threads} threads share {device.cores} physical cores, which usually lengthens the step"
-        )
-    if device.memory_bytes is None:
-        cautions.append(f"{machine.name} states no memory size, so whether the step fits is not known")
-    return cautions
+    def _of_machine(self) -> Iterator[_Caution]:
+        machine, device = self.machine, self.machine.device
+        count = machine.devices * machine.nodes
+        if count > 1:
+            yield _Caution(1.0, f"one device of the {count} is used: this forecast is for one worker")
+        if device.kind == "cpu" and device.cores and self.pricer.threads > device.cores:
+            yield _Caution(
+                1.0, f"{self.pricer.threads} threads share {device.cores} cores, which usually takes longer"
+            )
+        if device.memory_bytes is None:
+            yield _Caution(0.0, f"{machine.name} states no memory size: whether the step fits is not known")

@@ -11,22 +11,26 @@ from windtunnel import units
 from windtunnel.errors import BadInput
 from windtunnel.forecast import memory
 from windtunnel.forecast.allocator import Rounding
-from windtunnel.forecast.cautions import cautions_of
+from windtunnel.forecast.cautions import Cautions
 from windtunnel.forecast.contributors import build_step, contributors_of
 from windtunnel.forecast.price import Price, Pricer, threads_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.forecast.uncertainty import interval_of, spreads_of
 from windtunnel.machine.machine import Machine
-from windtunnel.results import Result
+from windtunnel.results import Result, Row
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Result):
-    """A step that was computed, not run. `families` are the device's seconds by family of op."""
+    """A step that was computed, not run. `families` are the device's seconds by family of op.
 
+    `host`: on which host a GPU's step was forecast, in words.
+    """
+
+    host: str = ""
     flop: float = 0.0
     parameters: int = 0
     families: Mapping[str, float] = field(default_factory=dict)
@@ -34,11 +38,10 @@ class Forecast(Result):
     def headline(self) -> str:
         return f"forecast: {Result.headline(self)}"
 
-    def _own_lines(self) -> list[str]:
+    def _own_rows(self) -> list[Row]:
         rate = units.show(self.flop / self.step_seconds, "flop/s")
-        return [
-            f"  work     {units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"
-        ]
+        work = f"{units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"
+        return [("work", work), *([("host", self.host)] if self.host else [])]
 
 
 class ForecastStep(NamedTuple):
@@ -75,7 +78,9 @@ def forecast_step(
         host_seconds=_host_seconds(timeline, machine, prices),
         families=_seconds_by_family(trace, prices),
         examples=examples,
-        cautions=cautions_of(pricer, timeline, machine, profile),
+        inputs=trace.inputs,
+        cautions=Cautions(pricer, timeline, machine, profile, trace).texts(),
+        host=_host_of(machine),
         flop=trace.flop,
         parameters=trace.parameters,
     )
@@ -83,6 +88,11 @@ def forecast_step(
 
 
 def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
+    if strategy.cudnn_benchmark and machine.device.kind == "cpu":
+        raise BadInput(
+            f"cudnn_benchmark needs a GPU; {machine.name} computes on its CPU.",
+            hint="Leave --cudnn-benchmark out, or use --on a GPU machine.",
+        )
     if strategy.execution == "graph" and machine.device.kind == "cpu":
         raise BadInput(
             f"execution=graph needs a GPU; {machine.name} computes on its CPU.",
@@ -104,6 +114,8 @@ def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
     """The strategy as it will be run: the machine's defaults filled in, fields without effect left out."""
     fields = strategy.fields()
     fields.pop("batch", None)
+    if "tf32" not in machine.device.flop_rates and strategy.precision == "pytorch":
+        fields["precision"] = "fp32"
     if machine.device.kind == "cpu":
         fields["threads"] = threads_of(machine, strategy)
         fields.pop("data")
@@ -112,6 +124,15 @@ def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
     if not strategy.prefetch:
         fields.pop("prefetch")
     return dict(fields)
+
+
+def _host_of(machine: Machine) -> str:
+    """The host that a GPU's forecast assumes; a CPU is its own host."""
+    if machine.device.kind == "cpu":
+        return ""
+    factor = machine.host_factor
+    slower = "" if factor is None else f"; measured host factor {factor:.2f}"
+    return f"{machine.assumed_host or machine.host.model}{slower}"
 
 
 def _with_network_launch_costs(machine: Machine, profile: Profile) -> Machine:

@@ -11,11 +11,10 @@ from windtunnel.families import Piece, registry
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.transfer import Transfer
-from windtunnel.machine.machine import LaunchCosts, Machine, need
+from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
 
-_LOW_PRECISION = ("tf32", "fp16", "bf16")
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
 # Compiled code starts kernels without the dispatcher and without Python's modules: a guess at what is left.
@@ -94,7 +93,7 @@ class Pricer:
         whole = sum(price.device_seconds for price in prices) or 1.0
         for name, seconds in unknown.items():
             self._notes.add(
-                f"the sizes of {name} could not be read, so it was priced by its bytes: "
+                f"the sizes of {name} could not be read; priced by its bytes: "
                 f"{seconds / whole:.1%} of the device's time"
             )
 
@@ -120,6 +119,7 @@ class Pricer:
         pieces: list[Piece] = []
         owners: list[int] = []
         for number, op in enumerate(ops):
+            self._note_assumption(op)
             own = [] if op.family in families.NOT_ON_DEVICE else self._pieces(op)
             pieces += own
             owners += [number] * len(own)
@@ -139,11 +139,16 @@ class Pricer:
             for op, (duration, kernels, workspace) in zip(ops, totals, strict=True)
         ]
 
+    def _note_assumption(self, op: Op) -> None:
+        family = registry.get(op.family)
+        note = "" if family is None else family.assumption(op)
+        if note:
+            self._notes.add(note)
+
     def _note_unprobed(self, piece: Piece) -> None:
         if piece.kind not in self.profile.kinds and not registry.of_kind(piece.kind).fills_device:
             self._notes.add(
-                f"{piece.kind} was never probed for {self.machine.name}: "
-                "it is bounded by rates of the whole device, of which it uses a part"
+                f"{piece.kind} was never probed for {self.machine.name}: bounded by rates of the whole device"
             )
 
     def _library_workspace(self, op: Op, kernels: float) -> float:
@@ -180,16 +185,29 @@ class Pricer:
         cores = (self._probed or self.machine).device.cores or 1
         if family is None or not family.uses_tensor_cores:
             return families.pieces_of(op, cores)
-        tf32 = self.device.kind == "gpu" and op.dtype == "fp32" and self.strategy.precision == "tf32"
-        dtype = "tf32" if tf32 else op.dtype
-        if dtype in _LOW_PRECISION and dtype not in self.device.flop_rates:
-            self._notes.add(
-                f"{self.machine.name} states no {dtype} rate; {dtype} products are priced at its fp32 rate"
-            )
+        dtype = product_format(op, self.device, self.strategy)
+        if dtype != op.dtype and op.dtype in ("bf16", "fp16"):
+            self._notes.add(f"no fast {op.dtype} on {self.machine.name}: its products are priced as fp32")
         return families.pieces_of(op, cores, dtype)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)
+
+
+def product_format(op: Op, device: Device, strategy: Strategy) -> str:
+    """The number format in which the products of an op are computed.
+
+    A format that the device lacks is computed as fp32: PyTorch ignores tf32 there, and fp16 and bf16 numbers
+    are converted. A device whose rate in a format is below that of fp32 lacks it too, because PyTorch
+    accumulates in fp32.
+    """
+    family, dtype = registry.get(op.family), op.dtype
+    if dtype == "fp32" and device.kind == "gpu" and family is not None and family.uses_tensor_cores:
+        allowed = ("pytorch", "tf32", "bf16", "fp16") if family.is_cudnn_call else ("tf32",)
+        dtype = "tf32" if strategy.precision in allowed else dtype
+    rates = device.flop_rates
+    lacks = dtype in ("tf32", "bf16", "fp16") and rates.get(dtype, 0.0) < rates.get("fp32", 0.0)
+    return "fp32" if lacks else dtype
 
 
 def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:

@@ -110,7 +110,7 @@ class Transfer:
         if family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates:
             is_first = int(self.target.compute_capability or 0) == 7
             share = rules.first_tensor_share if is_first else rules.tensor_share
-            return share * self._throttle**0.5
+            return float(share * self._throttle**0.5)
         return rules.flop_share * self._throttle
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:

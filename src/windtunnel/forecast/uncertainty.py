@@ -9,8 +9,8 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine.machine import Machine
 
-# Spreads of a machine that was not probed and is priced by another machine's profile. GPU: four of five of 265
-# published steps on RTX 3090, RTX 2080 Ti, P100, K80 and Titan X are within this factor.
+# Spreads of a machine that was not probed and is priced by another machine's profile. GPU: four of five of
+# 265 published steps on RTX 3090, RTX 2080 Ti, P100, K80 and Titan X are within this factor.
 _BORROWED_SPREADS = {"gpu": 1.22, "cpu": 1.6}
 _BORROWED_HOST_SPREAD = 1.6
 _MIN_SPREAD = 0.01

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel import records, units
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName, nearest
-from windtunnel.job.workload import Model, Origin, Workload
+from windtunnel.job.workload import Model, Origin, Workload, forward_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -148,6 +148,7 @@ def _image_job(model: Callable[[], torch.nn.Module], settings: LibraryImageSetti
         model=build,
         batch=batch,
         loss=_image_loss,
+        forward=forward_inputs,
         optimizer=lambda params: _momentum(params, settings.rate),
         default_batch=32,
     )
@@ -205,6 +206,7 @@ def _transformers(name: str, settings: Mapping[str, object], where: str) -> Work
         model=lambda: builder.from_config(config).train(),
         batch=lambda n: _tokens(config, task, n, options.length),
         loss=loss,
+        forward=lambda model, batch: model(**_without_labels(batch, task)),
         optimizer=lambda params: torch.optim.AdamW(params, lr=options.rate),
         default_batch=8,
     )
@@ -264,6 +266,15 @@ def _tokens(config: Any, task: str, n: int, length: int) -> dict[str, torch.Tens
             "labels": torch.where(torch.rand(n, length) < _MASKED_SHARE, tokens, _IGNORED),
         }
     return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+def _without_labels(batch: dict[str, torch.Tensor], task: str) -> dict[str, torch.Tensor]:
+    """What inference gives to the network: without labels it computes no loss.
+
+    A decoder reads the labels, shifted by one; without them it gets its own input.
+    """
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    return {**inputs, "decoder_input_ids": batch["labels"]} if task == "translate" else inputs
 
 
 def _load(library: str) -> Any:

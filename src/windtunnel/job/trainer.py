@@ -1,17 +1,18 @@
-"""One training step of a job. The forecast traces this code, the measurement times it."""
+"""One step of a job, training or inference. The forecast traces this code, the measurement times it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from windtunnel.errors import BadJob
-from windtunnel.job.workload import Batch, Optimizers, Workload
+from windtunnel.job.workload import Batch, Forward, Optimizers, Workload
 from windtunnel.machine.machine import torch_device
 from windtunnel.strategy import Strategy
 
@@ -27,10 +28,18 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-class Trainer:
-    """A network on its device with its optimisers, ready to train.
+# Memory formats of strategies, for images (four dimensions) and volumes (five).
+_FORMATS = {
+    "contiguous": {4: torch.contiguous_format, 5: torch.contiguous_format},
+    "channels_last": {4: torch.channels_last, 5: torch.channels_last_3d},
+}
 
-    `device` is "cpu", "gpu" or PyTorch's "cuda"; the network must be there already.
+
+class Trainer:
+    """A network on its device with its optimisers, ready to train, or to infer.
+
+    `device` is "cpu", "gpu" or PyTorch's "cuda"; the network must be there already. Batches must have the
+    layout of the strategy; `arrange` gives it to them.
     """
 
     def __init__(self, workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str) -> None:
@@ -45,12 +54,24 @@ class Trainer:
         self.device = torch_device(device)
         self.batch = strategy.batch or workload.default_batch
         self.micro_batch = strategy.micro_batch(self.batch)
+        _arrange_weights(model, strategy)
+        if strategy.inference:
+            self.optimizer: Optimizers = None
+            self._forward = _forward_of(workload)
+            model.eval()
+            return
         self.optimizer = _make_optimizer(workload, model, strategy, self.device)
         if strategy.recompute == "blocks":
             _recompute_blocks(workload, model)
 
-    def step(self, batch: Batch) -> torch.Tensor:
-        """Clear gradients, run forward and backward for each micro-batch, then update the weights once."""
+    def step(self, batch: Batch) -> Any:
+        """Clear gradients, run forward and backward for each micro-batch, then update the weights once.
+
+        With inference, only run forward.
+        """
+        if self.strategy.inference:
+            with torch.no_grad(), self._precision():
+                return self._forward(self.model, batch)
         if self.workload.step is not None:
             with self._precision():
                 return self.workload.step(self.model, batch, self.optimizer)
@@ -132,6 +153,55 @@ class Trainer:
         if dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=dtype)
+
+
+def arrange(batch: Batch, strategy: Strategy) -> Batch:
+    """The batch with its images and volumes in the layout of the strategy; None leaves them as they are."""
+    if strategy.layout is None:
+        return batch
+    return pytree.tree_map_only(torch.Tensor, functools.partial(_in_layout, layout=strategy.layout), batch)
+
+
+def _in_layout(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    """As `.to(memory_format=...)` does, which also marks kernels of 1 x 1: cuDNN follows their strides."""
+    memory_format = _FORMATS[layout].get(tensor.dim())
+    return tensor if memory_format is None else tensor.to(memory_format=memory_format)
+
+
+def _arrange_weights(model: torch.nn.Module, strategy: Strategy) -> None:
+    """As `model.to(memory_format=...)` does, but also for networks that have both images and volumes."""
+    if strategy.layout is not None:
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.data = _in_layout(tensor.data, strategy.layout)
+
+
+def describe_inputs(examples: Batch, batch: int) -> str:
+    """The size of the images or the length of the sequences of a batch, in words; empty if it has neither.
+
+    Images and volumes have four and five dimensions. A sequence is a table of whole numbers, or of vectors,
+    with examples and timesteps as its first two dimensions in either order. The largest tensor counts.
+    """
+    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    for tensor in sorted(tensors, key=lambda t: -t.numel()):
+        sides, is_number = tuple(tensor.shape), tensor.is_floating_point()
+        if is_number and len(sides) in (4, 5):
+            word = "image" if len(sides) == 4 else "volume"
+            return f"{word} {' x '.join(map(str, sides[2:]))}"
+        if len(sides) == (3 if is_number else 2) and batch in sides[:2]:
+            return f"sequence length {sides[1] if sides[0] == batch else sides[0]}"
+    return ""
+
+
+def _forward_of(workload: Workload) -> Forward:
+    """What inference runs: the job's own forward, else its loss."""
+    forward = workload.forward or workload.loss
+    if forward is None:
+        raise BadJob(
+            f"{workload.name} has its own step() and no forward(), so its inference is not known.",
+            hint="Add forward=lambda model, batch: model(batch) to its Workload.",
+        )
+    return forward
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:

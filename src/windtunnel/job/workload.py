@@ -29,6 +29,12 @@ Optimizers = Any  # one optimiser, or any structure of several
 
 Loss = Callable[[Model, Batch], "torch.Tensor"]
 Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
+Forward = Callable[[Model, Batch], Any]
+
+
+def forward_inputs(model: Model, batch: Batch) -> Any:
+    """A `forward` for batches that begin with the network's input, such as (images, labels)."""
+    return model(batch[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,7 @@ class Workload:
     examples                 size of the data set; gives the time of an epoch
     default_batch            batch if the strategy sets none
     clip_norm                clip gradients to this norm before the update
+    forward(model, batch)    what inference runs; default: loss(model, batch)
 
     A job with several losses or optimisers defines `step(model, batch, optimizer)` instead of `loss`. It may
     also define `optimizers(model)` instead of `optimizer`; `step` receives its result as third argument.
@@ -65,6 +72,7 @@ class Workload:
     examples: int | None = None
     default_batch: int = 1
     clip_norm: float | None = None
+    forward: Forward | None = None
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
@@ -82,7 +90,7 @@ class Workload:
                 f"workload {self.name}: loss needs an optimizer.",
                 hint="For example optimizer=lambda params: torch.optim.AdamW(params)",
             )
-        for name in ("model", "batch", "loss", "optimizer", "optimizers", "step"):
+        for name in ("model", "batch", "loss", "optimizer", "optimizers", "step", "forward"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise BadRecord(

@@ -136,6 +136,7 @@ class Machine:
     peer_link     between the devices of a node
     network       between nodes
     launch_costs  host time to launch work; see `LaunchCosts`
+    assumed_host  the host that has these launch costs, in words; empty: that of the machine
     profile       what a probe measured on the device: a name in the catalogue, or a file
     host_factor   measured slowdown of this host; already applied to `launch_costs`
     sources       where each figure comes from, by its path ("device.memory_rate")
@@ -153,6 +154,7 @@ class Machine:
     network: Link | None = None
     storage: Storage | None = None
     launch_costs: LaunchCosts | None = None
+    assumed_host: str = ""
     profile: str = ""
     host_factor: float | None = None
     note: str = ""
@@ -237,6 +239,25 @@ class Machine:
         )
         return dataclasses.replace(slower, host=device, device=device)
 
+    def with_host(self, other: Machine) -> Machine:
+        """This GPU machine with the host of another machine; launch costs are scaled by its clock rate."""
+        if self.device == self.host:
+            raise BadInput(
+                f"{self.name} computes on its own CPU, which cannot have another host.",
+                hint=f"Use --on {other.name}.",
+            )
+        dropped = ("host", "launch_costs")
+        sources = {key: text for key, text in self.sources.items() if not key.startswith(dropped)}
+        sources |= {key: text for key, text in other.sources.items() if key.startswith("host")}
+        return dataclasses.replace(
+            self,
+            host=other.host,
+            launch_costs=launch_costs_for(other.host, self.device),
+            assumed_host=f"{other.host.model}, scaled by its clock rate from the reference host",
+            host_factor=None,
+            sources={**sources, "launch_costs": launch_costs_source(self.device)},
+        )
+
     def source_of(self, path: str) -> str:
         """The source of the figure at `path` ("device.memory_rate"), or of the table that it is in."""
         while path:
@@ -260,6 +281,7 @@ class Machine:
             link=None,
             peer_link=None,
             launch_costs=launch_costs_for(self.host, self.host, seconds),
+            assumed_host="",
             profile="",
             host_factor=None,
             sources=sources,
@@ -349,7 +371,7 @@ def _reference(kind: DeviceKind) -> dict[str, Any]:
 
 
 def _reference_costs(kind: DeviceKind) -> dict[str, Any]:
-    about = ("clock_rate", "interpreter_seconds", "source")
+    about = ("host", "clock_rate", "interpreter_seconds", "source")
     return {key: value for key, value in _reference(kind).items() if key not in about}
 
 
@@ -361,7 +383,15 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def _from_catalog(name: str) -> Machine:
-    return _build(records.load(CATALOG / "machines" / f"{name}.toml"), f"catalogue machine {name}")
+    """A machine of the catalogue. Its GPU is forecast on the reference host, as every other GPU there.
+
+    The host of such a machine is a typical one and does not belong to its GPU. Two GPUs could not be compared
+    if one had the faster host.
+    """
+    data = records.load(CATALOG / "machines" / f"{name}.toml")
+    if data.get("device", {}).get("kind") == "gpu":
+        data = {"launch_costs": "gpu", **data}
+    return _build(data, f"catalogue machine {name}")
 
 
 def _build(data: dict[str, Any], where: str) -> Machine:
@@ -384,6 +414,7 @@ def _build(data: dict[str, Any], where: str) -> Machine:
     if isinstance(data.get("launch_costs"), str):
         kind = device_kind(data["launch_costs"])
         data["launch_costs"], sources["launch_costs"] = _reference_costs(kind), _reference(kind)["source"]
+        data["assumed_host"] = f"{_reference(kind)['host']}: the reference host"
     if "device" not in data and "host" in data:
         data["device"] = data["host"]
         sources = with_host_as_device(sources)

@@ -29,7 +29,9 @@ def load() -> None:
 
 def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
     """The same job with its loss compiled, and so its backward. A job with its own step gets its model
-    compiled."""
+    compiled. What inference runs is compiled as a whole."""
+    if workload.forward is not None:
+        workload = dataclasses.replace(workload, forward=torch.compile(workload.forward))
     if workload.loss is not None:
         return dataclasses.replace(workload, loss=torch.compile(workload.loss))
     for part in (model, *model.children()):

@@ -45,7 +45,9 @@ class JobSubject:
         torch.manual_seed(self.order.seed)
         model = self.workload.model().to(torch_device(self.device))
         parameters = [p for p in model.parameters() if p.requires_grad]
-        step, sync = make_step(torch, self.workload, self.strategy, self.device, model)
+        batch = _make_batch(self.workload, self.strategy)
+        step, sync = make_step(torch, self.workload, self.strategy, self.device, model, batch)
+        facts = {"torch": torch.__version__, "inputs": _describe_inputs(self.workload, self.strategy, batch)}
         return Built(
             step=step,
             sync=sync,
@@ -57,7 +59,7 @@ class JobSubject:
             compiles=self.strategy.execution == "compiled",
             peak=functools.partial(_peak_memory, torch) if gpu else None,
             device_name=torch.cuda.get_device_name(0) if gpu else "",
-            facts={"torch": torch.__version__} | ({"cuda": torch.version.cuda} if gpu else {}),
+            facts=facts | ({"cuda": torch.version.cuda} if gpu else {}),
         )
 
     def after_first_step(self, emit: Emit) -> None:
@@ -91,9 +93,9 @@ class JobSubject:
 def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
     if device == "cpu":
         torch.set_num_threads(threads)
-    tf32 = strategy.precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if strategy.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = strategy.precision != "fp32"  # PyTorch's default is True
+    torch.backends.cudnn.benchmark = strategy.cudnn_benchmark
 
 
 def _load_libraries(torch: Any) -> None:
@@ -104,10 +106,23 @@ def _load_libraries(torch: Any) -> None:
     torch.optim.Adam([weight]).step()
 
 
+def _make_batch(workload: Workload, strategy: Strategy) -> Any:
+    """One batch in the layout of the strategy, on the CPU."""
+    from windtunnel.job.trainer import arrange
+
+    return arrange(workload.batch(strategy.batch or workload.default_batch), strategy)
+
+
+def _describe_inputs(workload: Workload, strategy: Strategy, batch: Any) -> str:
+    from windtunnel.job.trainer import describe_inputs
+
+    return describe_inputs(batch, strategy.batch or workload.default_batch)
+
+
 def make_step(
-    torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None
+    torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None, batch: Any = None
 ) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """A function that does one whole training step, and one that waits until the device has done all."""
+    """A function that does one whole step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
     from windtunnel.job.trainer import Trainer
@@ -118,7 +133,7 @@ def make_step(
     if strategy.execution == "compiled":
         workload = compilation.compile_job(torch, workload, model)
     trainer = Trainer(workload, model, strategy, place)
-    batch = workload.batch(strategy.batch or workload.default_batch)
+    batch = _make_batch(workload, strategy) if batch is None else batch
 
     def move(tree: Any, **options: bool) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)

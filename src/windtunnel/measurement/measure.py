@@ -27,7 +27,7 @@ from windtunnel.measurement.report import DISTURBED, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Protocol
 from windtunnel.measurement.store import Store
 from windtunnel.measurement.summary import Summary
-from windtunnel.results import Result
+from windtunnel.results import INFERENCE_OF_LOSS, Result, Row
 from windtunnel.strategy import Strategy
 
 _CORES_TO_SPARE = 4  # from so many cores on, the import of one child hardly disturbs another one's timing
@@ -54,10 +54,10 @@ class Measurement(Result):
     def headline(self) -> str:
         return f"measured: {Result.headline(self)}"
 
-    def _own_lines(self) -> list[str]:
+    def _own_rows(self) -> list[Row]:
         first = f"first step {self.first_seconds / self.step_seconds:,.1f} times a steady one"
         count = f"{self.samples:,} in {self.processes} fresh processes"
-        return [f"  samples  {count}, stopped by {self.stopped_by}; {first}"]
+        return [("samples", f"{count}, stopped by {self.stopped_by}; {first}")]
 
 
 def measure(
@@ -152,6 +152,8 @@ class _MeasuredJob:
         if self.device == "cpu":
             choices["threads"] = self.threads
             choices.pop("data")
+            if self.strategy.precision == "pytorch":  # the same on a CPU
+                choices["precision"] = "fp32"
         return choices
 
     def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
@@ -189,6 +191,7 @@ class _MeasuredJob:
             families=families,
             kernels=breakdown.middle(profiles, "kernels") if gpu else None,
             examples=self.workload.examples,
+            inputs=str(reports[0].ready.facts.get("inputs", "")),
             cautions=(*self._machine_cautions(reports, whole), *self._job_cautions(reports, resumed)),
             processes=len(reports),
             samples=whole.samples,
@@ -248,6 +251,8 @@ class _MeasuredJob:
                 "parts are from a profiler pass; on a CPU the cost of launching an op inside the framework "
                 "counts as compute"
             )
+        if self.strategy.inference and self.workload.forward is None:
+            cautions.append(INFERENCE_OF_LOSS)
         if self.strategy.execution == "compiled":
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return cautions
@@ -283,6 +288,11 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
     if machine.device.kind == "cpu" and strategy.execution == "graph":
         raise Unavailable(
             "execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager."
+        )
+    if machine.device.kind == "cpu" and strategy.cudnn_benchmark:
+        raise Unavailable(
+            "cudnn_benchmark needs a GPU, and this measurement is on a CPU.",
+            hint="Leave --cudnn-benchmark out.",
         )
     return str(machine.device.kind)
 

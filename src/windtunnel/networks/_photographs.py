@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images, weights
 from windtunnel.networks.definitions.checks import PhotographSettings, check_images
 from windtunnel.networks.definitions.resnet18 import SYNTHETIC_EXAMPLES
@@ -51,6 +51,7 @@ def build(
         model=lambda: weights.initialise(network(settings), settings.init, job),
         batch=batch,
         loss=_loss,
+        forward=forward_inputs,
         optimizer=optimizer,
         examples=SYNTHETIC_EXAMPLES,
         default_batch=default_batch,

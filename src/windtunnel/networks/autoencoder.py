@@ -69,6 +69,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings),
         batch=lambda n: torch.rand(n, settings.inputs),
         loss=_loss,
+        forward=lambda model, inputs: model(inputs),
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
         default_batch=settings.batch,

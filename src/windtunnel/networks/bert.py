@@ -162,6 +162,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: weights.initialise(Pretraining(settings), settings.init, "bert"),
         batch=batch,
         loss=_loss,
+        forward=lambda model, batch: model(batch),
         optimizer=lambda params: adamw(params, settings.rate),
         clip_norm=CLIP_NORM,
         default_batch=8,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
 from windtunnel.networks.rbm import RBM
@@ -88,6 +88,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings),
         batch=lambda n: images.random_labelled_images(settings, n),
         step=images.descend(images.classification_loss),
+        forward=forward_inputs,
         optimizers=lambda model: _tuner(settings, model),
         examples=settings.examples,
         default_batch=settings.batch,

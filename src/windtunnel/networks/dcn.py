@@ -14,7 +14,7 @@ from torch import nn
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
 
@@ -57,6 +57,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings),
         batch=lambda n: images.random_labelled_images(settings, n),
         loss=images.classification_loss,
+        forward=forward_inputs,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
         default_batch=settings.batch,

@@ -81,6 +81,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings),
         batch=lambda n: (images.random_images(settings, n),),
         loss=_loss,
+        forward=lambda model, batch: model(model.shrink(batch[0])),
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         examples=settings.examples,
         default_batch=settings.batch,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
 from windtunnel.networks.definitions.fcn5 import Settings as Settings
@@ -28,6 +28,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings.layers, settings.init),
         batch=batch,
         loss=_loss,
+        forward=forward_inputs,
         optimizer=lambda params: torch.optim.SGD(params, lr=settings.rate),
         examples=settings.examples,
         default_batch=64,

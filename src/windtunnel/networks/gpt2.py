@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images, _text, weights
 from windtunnel.networks._transformer import (
     INITIAL_SPREAD,
@@ -119,6 +119,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: weights.initialise(GPT2(settings), settings.init, "gpt2"),
         batch=batch,
         loss=_loss,
+        forward=forward_inputs,
         optimizer=lambda params: adamw(params, settings.rate),
         clip_norm=CLIP_NORM,
         default_batch=8,

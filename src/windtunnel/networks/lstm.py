@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images, _text, weights
 from windtunnel.networks.definitions.lstm import Settings as Settings
 
@@ -54,6 +54,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: weights.initialise(CharacterLSTM(settings), settings.init, "lstm"),
         batch=batch,
         loss=_loss,
+        forward=forward_inputs,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         clip_norm=settings.clip_norm,
         examples=settings.examples,

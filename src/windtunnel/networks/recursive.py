@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images, weights
 
 DATA = "arithmetic"
@@ -159,6 +159,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: weights.initialise(RecursiveNetwork(settings), settings.init, "recursive"),
         batch=batch,
         loss=_loss,
+        forward=forward_inputs,
         optimizer=lambda params: torch.optim.Adam(params, lr=settings.rate),
         default_batch=LESSON_BATCH,
     )

@@ -22,7 +22,7 @@ from windtunnel.fused.epochs import Epochs
 from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import Examples, Optimizer
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.learning import decision
 from windtunnel.networks import _images as images
 from windtunnel.networks import _text, weights
@@ -80,6 +80,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: _model(settings),
         batch=batch,
         loss=loss,
+        forward=forward_inputs,
         optimizer=lambda params: torch.optim.SGD(params, lr=settings.rate),
         clip_norm=settings.clip_norm,
         examples=settings.examples,

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from windtunnel.errors import BadRecord
 from windtunnel.job.lesson import Dataset, Lesson, Stage
-from windtunnel.job.workload import Workload
+from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images, _photographs, weights
 
 DATA = "images"
@@ -105,6 +105,7 @@ def build(settings: Settings) -> Workload:
         model=lambda: weights.initialise(UNet(settings), settings.init, "unet"),
         batch=batch,
         loss=_images.classification_loss,
+        forward=forward_inputs,
         optimizer=lambda params: _optimizer(settings, params),
         default_batch=1,
     )

@@ -47,7 +47,8 @@ class Trace:
 
     `nodes` counts the nodes that autograd visits, `backward_calls` and `update_calls` the calls of backward
     and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
-    batch).
+    batch). `inputs` says the size of the images or the length of the sequences in the batch, in words.
+    `infers_loss`: the step is inference of a job without forward(), and runs its loss() instead.
     """
 
     job: str
@@ -64,6 +65,8 @@ class Trace:
     backward_calls: int
     update_calls: int
     torch: str
+    inputs: str = ""
+    infers_loss: bool = False
 
     @property
     def flop(self) -> float:

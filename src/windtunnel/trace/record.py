@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.families.tensors import tensor_bytes
-from windtunnel.job.trainer import Trainer
+from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, lower
@@ -69,7 +69,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
     model = _fake_model(workload, fake)
     recorder = Recorder(target)
     with fake, lower.as_on(target):
-        examples = _fake_batch(workload, fake, batch)
+        examples = arrange(_fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(workload, model, strategy, "cpu")
         if target == "gpu":
             for optimizer in trainer.all_optimizers():
@@ -98,6 +98,8 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         backward_calls=recorder.backward_calls,
         update_calls=recorder.update_calls,
         torch=torch.__version__,
+        inputs=describe_inputs(examples, batch),
+        infers_loss=strategy.inference and workload.forward is None,
     )
 
 
@@ -118,6 +120,8 @@ def _prime(trainer: Trainer, examples: Any) -> None:
     An unusual optimiser gets it from a whole step. So does a job with its own step, which may keep the
     gradients of one step until the next.
     """
+    if trainer.strategy.inference:
+        return
     if trainer.workload.step is not None:
         trainer.step(examples)
         return

@@ -146,7 +146,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t in call.outputs
             if t.untyped_storage() not in self._names
         ]
-        is_view = name in families.ALLOCATING or (not allocated and not func._schema.is_mutable)
+        changes_shape_only = torch.Tag.inplace_view in func.tags  # such as t_() and as_strided_()
+        is_view = changes_shape_only or name in families.ALLOCATING
+        is_view = is_view or (not allocated and not func._schema.is_mutable)
         family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
         known = families.registry.get(family) or families.registry.of_kind("streaming")
         op = Op(

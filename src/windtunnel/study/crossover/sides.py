@@ -70,7 +70,9 @@ class Sides:
         step, device = self._traced(side, value), _framework_side(side).device
         machine = _machine(device)
         threads = step.threads if device == "cpu" else self.strategy.threads
-        strategy = dataclasses.replace(self.strategy, execution=step.execution, threads=threads)
+        strategy = dataclasses.replace(
+            self.strategy, execution=step.execution, threads=threads, precision="fp32"
+        )
         workload = Workload.named(self.job, **step.settings)
         return timing_of(predict(workload, machine, strategy), machine, step.epoch)
 

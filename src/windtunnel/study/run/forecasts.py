@@ -118,7 +118,8 @@ class Forecasts:
         step = frameworks.traced(task)
         assert step is not None
         options: dict[str, Any] = {"batch": task.batch, "execution": step.execution}
-        options |= {"data": task.data, "optimizer": task.optimizer}
+        # Frameworks compute strictly in fp32, so that all of them can be compared.
+        options |= {"data": task.data, "optimizer": task.optimizer, "precision": "fp32"}
         if step.threads is not None:
             options["threads"] = step.threads
         try:
