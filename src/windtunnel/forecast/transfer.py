@@ -56,8 +56,8 @@ class Rules:
 
 RULES = Rules()
 
-# Multiprocessors of Maxwell and of Pascal's consumer GPUs (compute capability 5.x and 6.1) keep 128 fp32 lanes
-# busy. Later ones have 64, or 128 of which kernels rarely use more than 64: the fp32 convolutions of an H200
+# Multiprocessors of Maxwell and of Pascal's consumer GPUs (compute capability 5.x and 6.1) keep 128 fp32
+# lanes busy. Later ones have 64, or 128 of which kernels rarely use more than 64: the fp32 convolutions of an H200
 # take as long for each multiprocessor and clock as those of a V100, a P100 or an A100.
 _WIDE, _NARROW = 128, 64
 # Watts for each multiprocessor of 64 lanes and GHz that full-rate fp32 arithmetic draws, by the generation's
