@@ -124,10 +124,10 @@ def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() 
         )[0]
         for last in (0, 1)
     }
-    assert by_layout[1].rearranged_bytes == 0
-    assert by_layout[0].rearranged_bytes == 2 * by_layout[0].bytes
+    assert by_layout[1].extra_bytes == 0
+    assert by_layout[0].extra_bytes == 2 * by_layout[0].bytes
     fp32 = pieces_of(PlainOp("aten.convolution", "convolution", "fp32", (*shape, 0), flop, 1.0, 1.0), 132)[0]
-    assert fp32.rearranged_bytes == 0
+    assert fp32.extra_bytes == 0
 
 
 def test_winograd_shortens_even_convolutions_of_three_by_three_before_hopper_only() -> None:

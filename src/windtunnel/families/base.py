@@ -72,9 +72,9 @@ class Piece(NamedTuple):
     """A piece of work of one kind: its features, its arithmetic, and the bytes it must move.
 
     `per_example_bytes`: the workspace a convolution's weight gradient needs if it is first computed for every
-    example by itself, in full precision. `rearranged_bytes`: what separate kernels read and write to bring
-    the tensors into the layout that the main kernel needs. `winograd_share`: the share of its time that
-    Winograd's algorithm needs, on devices whose libraries use it.
+    example by itself, in full precision. `extra_bytes`: what its kernels move beside that, in further passes
+    over the tensors or to transpose them; only for GPUs that were not probed. `winograd_share`: the share of
+    its time that Winograd's algorithm needs, on devices whose libraries use it.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Piece(NamedTuple):
     bytes: float
     dtype: str
     per_example_bytes: float = 0.0
-    rearranged_bytes: float = 0.0
+    extra_bytes: float = 0.0
     winograd_share: float = 1.0
 
 
@@ -122,8 +122,6 @@ class Family:
     fills_device: bool = True
     # The part of its arithmetic that the best algorithm needs.
     fewest_flop_share: float = 1.0
-    # By kind of work: the bytes that its kernels move, over the bytes of its tensors. Default: 1.
-    traffic: Mapping[str, float] = {}
     # Beginnings of the names of ops whose GPU kernels first copy an input that is not contiguous.
     needs_contiguous: tuple[str, ...] = ()
 

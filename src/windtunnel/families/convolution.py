@@ -257,7 +257,7 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
         bytes=moved,
         dtype=dtype,
         per_example_bytes=per_example,
-        rearranged_bytes=_rearranged_bytes(sizes, dtype, moved),
+        extra_bytes=_transposed_bytes(sizes, dtype, moved),
         winograd_share=_WINOGRAD_TIME if role != "weight" and _takes_winograd(sizes, dtype) else 1.0,
     )
 
@@ -270,7 +270,7 @@ def _takes_winograd(sizes: ConvolutionSizes, dtype: str) -> bool:
     return dtype == "fp32" and is_square and is_plain and is_even
 
 
-def _rearranged_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
+def _transposed_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
     """What cuDNN reads and writes to transpose tensors: its tensor cores' kernels need channels last."""
     is_depthwise = sizes.groups == sizes.channels and sizes.groups > 1
     return 0.0 if sizes.channels_last or is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved

@@ -27,6 +27,12 @@ from windtunnel.families.tensors import has_channels_last
 
 # Probes drew contiguous images, of which those with one position have at most so many examples.
 _MOST_PROBED_ROWS = 256
+# Further passes, as a share of the bytes of the tensors. Mean and variance take a pass of their own: forward
+# reads the input twice, backward the input and the gradient, less what the cache still holds. Layer norm: on
+# a V100, against elementwise ops of the same bytes.
+_EXTRA_PASSES = {"batch": (0.4, 0.45), "group": (0.4, 0.45), "layer": (0.7, 0.67)}
+# The same for the two passes of a channels-last batch norm: chosen on published steps of an RTX 3090.
+_EXTRA_CHANNELS_LAST = 0.6
 _APPLIED = 0  # `groups` of a batch normalisation that applies running statistics and computes none
 
 
@@ -67,16 +73,6 @@ class NormalisationFamily(Family):
     kinds: Mapping[str, tuple[str, ...]] = both_directions(
         {f"normalisation {over}": NormalisationFeatures._fields for over in ("batch", "layer", "group")}
     )
-    # Mean and variance take a pass of their own over the input: forward reads it twice, backward reads it and
-    # the gradient twice, less what the cache still holds. Layer norm: on a V100, against elementwise ops.
-    traffic: Mapping[str, float] = {
-        "normalisation batch forward": 1.4,
-        "normalisation batch backward": 1.45,
-        "normalisation group forward": 1.4,
-        "normalisation group backward": 1.45,
-        "normalisation layer forward": 1.7,
-        "normalisation layer backward": 1.67,
-    }
     draws: Mapping[str, int] = {"batch_norm": 8, "layer_norm": 5, "group_norm": 2}
     is_fusible = True
 
@@ -100,7 +96,8 @@ class NormalisationFamily(Family):
         if over == "batch" and groups == _APPLIED:
             return [_elementwise_piece(op, dtype)]
         if over == "batch" and inner == 1 and outer > _MOST_PROBED_ROWS:
-            return [_statistics_piece(op, dtype), _elementwise_piece(op, dtype)]
+            passes = (_statistics_piece(op, dtype), _elementwise_piece(op, dtype))
+            return [each._replace(extra_bytes=_EXTRA_CHANNELS_LAST * each.bytes) for each in passes]
         moved = op.read_bytes + op.written_bytes
         features = NormalisationFeatures(
             log_outer=log2(outer),
@@ -113,7 +110,8 @@ class NormalisationFamily(Family):
             even_inner=evenness(inner),
         )
         kind = f"normalisation {over} {direction(op.name)}"
-        return [Piece(kind, features, op.flop, moved, dtype)]
+        extra = moved * _EXTRA_PASSES[over]["backward" in op.name]
+        return [Piece(kind, features, op.flop, moved, dtype, extra_bytes=extra)]
 
     def assumption(self, op: DescribedOp) -> str:
         if "batch_norm" not in op.name or len(op.shape) != len(self.sizes) or op.shape[3] == _APPLIED:

@@ -26,6 +26,10 @@ class SoftmaxFeatures(NamedTuple):
     even_length: float
 
 
+# The largest element takes a pass of its own: on a V100, against elementwise ops of the same bytes.
+_EXTRA_PASS = 0.5
+
+
 class SoftmaxFamily(Family):
     """Softmax over one dimension."""
 
@@ -35,8 +39,6 @@ class SoftmaxFamily(Family):
     needs_contiguous = ("_softmax", "_log_softmax")
     sizes = ("outer", "length", "inner")
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"softmax": SoftmaxFeatures._fields})
-    # The largest element takes a first pass. Of a V100: softmax against elementwise ops of the same bytes.
-    traffic: Mapping[str, float] = {"softmax forward": 1.5, "softmax backward": 1.5}
     draws: Mapping[str, int] = {"softmax": 4}
     is_fusible = True
 
@@ -56,7 +58,8 @@ class SoftmaxFamily(Family):
             is_logarithm=float("log" in op.name),
             even_length=evenness(length),
         )
-        return [Piece(f"softmax {direction(op.name)}", features, op.flop, moved, dtype)]
+        kind = f"softmax {direction(op.name)}"
+        return [Piece(kind, features, op.flop, moved, dtype, extra_bytes=_EXTRA_PASS * moved)]
 
     def lower(self, library: Any) -> contextlib.AbstractContextManager[None]:
         _stand_in()  # the recorder's casts call it

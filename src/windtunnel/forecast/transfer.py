@@ -57,8 +57,8 @@ class Rules:
 RULES = Rules()
 
 # Multiprocessors of Maxwell and of Pascal's consumer GPUs (compute capability 5.x and 6.1) keep 128 fp32
-# lanes busy. Later ones have 64, or 128 of which kernels rarely use more than 64: the fp32 convolutions of an H200
-# take as long for each multiprocessor and clock as those of a V100, a P100 or an A100.
+# lanes busy. Later ones have 64, or 128 of which kernels rarely use more than 64: the fp32 convolutions of an
+# H200 take as long for each multiprocessor and clock as those of a V100, a P100 or an A100.
 _WIDE, _NARROW = 128, 64
 # Watts for each multiprocessor of 64 lanes and GHz that full-rate fp32 arithmetic draws, by the generation's
 # process. 12 nm: DeepBench's fp32 products on a T4 (70 W) run at 0.58 of the clock that the power of 250 W
@@ -101,8 +101,8 @@ class Transfer:
     def _arithmetic_seconds(self, pieces: Sequence[Piece], roofline: Roofline, saved: Numbers) -> Numbers:
         flop = np.array([piece.flop / roofline.flop_rate(piece) for piece in pieces]) * saved
         shares = np.array([self._flop_share(piece, roofline) for piece in pieces])
-        rearranged = np.array([piece.rearranged_bytes for piece in pieces]) / roofline.memory_rate
-        return np.asarray(flop / shares + rearranged / self.rules.copy_share)
+        extra = np.array([piece.extra_bytes for piece in pieces]) / roofline.memory_rate
+        return np.asarray(flop / shares + extra / self.rules.copy_share)
 
     def _flop_share(self, piece: Piece, roofline: Roofline) -> float:
         """What the best kernels reach of the target's stated rate. Tensor cores draw less power per flop."""
@@ -114,9 +114,7 @@ class Transfer:
         return rules.flop_share * self._throttle
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
-        moved = np.array(
-            [p.bytes * registry.of_kind(p.kind).traffic.get(p.kind, 1.0) + p.rearranged_bytes for p in pieces]
-        )
+        moved = np.array([piece.bytes + piece.extra_bytes for piece in pieces])
         seconds = moved / (roofline.memory_rate * self.rules.copy_share)
         return np.asarray(seconds * self._cached_share(moved, roofline.cache_bytes))
 
