@@ -155,7 +155,8 @@ def test_streaming_is_never_faster_than_resident_data_and_prefetch_is_never_slow
         name: fly("fcn5", "k80", wt.Strategy(batch=256, **options), **SMALL).step_seconds
         for name, options in strategies.items()
     }  # type: ignore[arg-type]
-    assert seconds["resident"] <= seconds["prefetched"] < seconds["streamed"]
+    rounded = 1 + 1e-9
+    assert seconds["resident"] <= seconds["prefetched"] * rounded < seconds["streamed"]
 
 
 def test_a_streamed_batch_is_a_copy_over_the_link() -> None:
