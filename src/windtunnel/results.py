@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from windtunnel import records, units
+from windtunnel.records import Plain
 
 _WIDTH = 110
 _NO_BREAK = "\0"
@@ -53,7 +53,7 @@ class Result:
 
     job: str
     machine: str
-    strategy: Mapping[str, Any]
+    strategy: Mapping[str, object]
     batch: int
     step_seconds: float
     low_seconds: float
@@ -75,9 +75,9 @@ class Result:
         """Seconds for one pass over the data, where the job says how many examples it has."""
         return None if self.examples is None else self.examples / self.examples_per_second
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         """Plain data in seconds and bytes, for JSON."""
-        data: dict[str, Any] = records.plain(self)
+        data: Plain = records.plain(self)
         return {**data, "examples_per_second": self.examples_per_second, "epoch_seconds": self.epoch_seconds}
 
     def __str__(self) -> str:

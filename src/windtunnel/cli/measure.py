@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from windtunnel.cli import levels, words
 from windtunnel.errors import DoesNotFit, Unavailable, WindtunnelError
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
+from windtunnel.records import Plain
 from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def measure(
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), Machine.find(on)
     forecast = _forecast(workload, machine, strategy)
-    events: list[dict[str, Any]] = []
+    events: list[Plain] = []
     with levels.show_stages(workload.name) as progress:
         options = MeasureOptions(fresh=fresh, progress=progress, timeline=events.append if timeline else None)
         measured = measure_step(
@@ -108,7 +109,7 @@ def _protocol(
     level: Protocol, processes: int | None, seconds: float | None, timeout: float | None
 ) -> Protocol:
     """The level's protocol with what the user sets."""
-    changes: dict[str, Any] = {}
+    changes: Plain = {}
     if processes is not None:
         most = max(processes, min(2 * processes, processes + 2))
         changes |= {"processes": processes, "most_processes": most}
@@ -172,7 +173,7 @@ def _show(measured: Measurement, beside: _Forecast, as_json: bool) -> None:
     )
 
 
-def _write_timeline(path: Path, beside: _Forecast, events: list[dict[str, Any]]) -> None:
+def _write_timeline(path: Path, beside: _Forecast, events: list[Plain]) -> None:
     from windtunnel import perfetto
 
     predicted = [perfetto.from_timeline(beside.timeline)] if beside.timeline else []

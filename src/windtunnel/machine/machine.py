@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from windtunnel import records, units
 from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, UnknownName, nearest
+from windtunnel.records import Plain
 from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watts
 
 CATALOG = Path(__file__).parent.parent / "catalog"
@@ -340,13 +341,13 @@ def with_host_as_device(sources: Mapping[str, str]) -> dict[str, str]:
     return {**sources, **copies}
 
 
-def _reference(kind: DeviceKind) -> dict[str, Any]:
+def _reference(kind: DeviceKind) -> Plain:
     """The reference host as the catalogue describes it."""
-    reference: dict[str, Any] = records.load(CATALOG / "launch_costs.toml")[kind]
+    reference: Plain = records.load(CATALOG / "launch_costs.toml")[kind]
     return reference
 
 
-def _reference_costs(kind: DeviceKind) -> dict[str, Any]:
+def _reference_costs(kind: DeviceKind) -> Plain:
     about = ("clock_rate", "interpreter_seconds", "source")
     return {key: value for key, value in _reference(kind).items() if key not in about}
 
@@ -362,7 +363,7 @@ def _from_catalog(name: str) -> Machine:
     return _build(records.load(CATALOG / "machines" / f"{name}.toml"), f"catalogue machine {name}")
 
 
-def _build(data: dict[str, Any], where: str) -> Machine:
+def _build(data: Plain, where: str) -> Machine:
     """Replace names of the catalogue by what they stand for, then read strictly."""
     data = dict(data)
     sources = dict(data.get("sources", {}))
@@ -394,7 +395,7 @@ def _build(data: dict[str, Any], where: str) -> Machine:
     )
 
 
-def _shared(kind: str, name: str, where: str) -> tuple[dict[str, Any], str]:
+def _shared(kind: str, name: str, where: str) -> tuple[Plain, str]:
     """A link or storage of the catalogue, which several machines name, and its source."""
     table = records.load(CATALOG / f"{kind}.toml")
     if name not in table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from windtunnel import records
@@ -88,7 +89,7 @@ class JobSubject:
         return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
 
 
-def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
+def set_up(torch: ModuleType, strategy: Strategy, threads: int, device: str) -> None:
     if device == "cpu":
         torch.set_num_threads(threads)
     tf32 = strategy.precision == "tf32"
@@ -96,7 +97,7 @@ def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
 
 
-def _load_libraries(torch: Any) -> None:
+def _load_libraries(torch: ModuleType) -> None:
     """Load the libraries that any step needs, so that their memory is not counted as the job's."""
     weight = torch.ones(64, 64, requires_grad=True)
     image = torch.nn.functional.conv2d(weight.view(1, 1, 64, 64), torch.ones(4, 1, 3, 3))
@@ -105,8 +106,8 @@ def _load_libraries(torch: Any) -> None:
 
 
 def make_step(
-    torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None
-) -> tuple[Callable[[], Any], Callable[[], None]]:
+    torch: ModuleType, workload: Workload, strategy: Strategy, device: str, model: Any = None
+) -> tuple[Callable[[], object], Callable[[], None]]:
     """A function that does one whole training step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
@@ -134,8 +135,8 @@ def make_step(
 
 
 def _prefetched(
-    torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
-) -> Callable[[], Any]:
+    torch: ModuleType, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
+) -> Callable[[], object]:
     """Copy the next batches from pinned memory on a stream of their own while this one is trained on."""
     from torch.utils import _pytree as pytree
 
@@ -160,7 +161,7 @@ def _prefetched(
     return run_step
 
 
-def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
+def _capture(torch: ModuleType, step: Callable[[], object]) -> Callable[[], object]:
     """The whole step as one CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -174,7 +175,7 @@ def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: graph.replay()
 
 
-def _peak_memory(torch: Any) -> dict[str, float]:
+def _peak_memory(torch: ModuleType) -> dict[str, float]:
     return {
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "reserved_bytes": torch.cuda.max_memory_reserved(),

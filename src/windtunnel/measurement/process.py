@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
-Emit = Callable[[dict[str, Any]], None]
+from windtunnel.records import Plain
+
+Emit = Callable[[Plain], None]
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError
@@ -18,6 +17,7 @@ from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
 from windtunnel.measurement.store import Settled, Store
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
+from windtunnel.records import Plain
 
 CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
 _PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
@@ -46,7 +46,7 @@ class MeasureOptions:
 
     fresh: bool = False
     progress: Callable[[MeasurementStage], None] = lambda stage: None
-    timeline: Callable[[dict[str, Any]], None] | None = None
+    timeline: Callable[[Plain], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class MeasurementPlan:
     lets one at a time build and time.
     """
 
-    task: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    task: Mapping[str, object]
+    facts: Mapping[str, object]
     protocol: Protocol
     child: Callable[[int, bool, Hear], ProcessReport]
     code: str = ""
@@ -100,7 +100,7 @@ class Processes:
         whole = self._together(stopped)
         return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
 
-    def finish(self, stopped: str, result: Mapping[str, Any] | None = None) -> None:
+    def finish(self, stopped: str, result: Plain | None = None) -> None:
         """Settle the measurement with all its processes, the disturbed ones too."""
         self.store.finish(Settled(cell=self.cell, summary=self._together(stopped), result=result))
 
@@ -208,14 +208,14 @@ class _Follower:
         reports: Sequence[ProcessReport],
         wanted: int,
         progress: Callable[[MeasurementStage], None],
-        timeline: Callable[[dict[str, Any]], None] | None,
+        timeline: Callable[[Plain], None] | None,
     ) -> None:
         self.reports, self.least = reports, wanted
         self.progress, self.timeline = progress, timeline
         self.samples = 0
         self._show("starting")
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Plain) -> None:
         kind = message["kind"]
         if kind == "samples":
             self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0

@@ -6,7 +6,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.steady import Protocol, is_precise
@@ -39,7 +38,7 @@ class Sampler:
 
     def __init__(
         self,
-        step: Callable[[], Any],
+        step: Callable[[], object],
         sync: Callable[[], None],
         least_seconds: float,
         emit: Emit,

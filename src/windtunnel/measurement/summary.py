@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy
 
 from windtunnel import records
 from windtunnel.measurement.report import ProcessReport, Ready
 from windtunnel.measurement.steady import Interval, interval
+from windtunnel.records import Plain
 
 # Spread between processes before any was seen: that of 233 quiet processes of a whole study was 0.144.
 _USUAL_SPREAD = 0.15
@@ -65,13 +65,15 @@ class Summary:
         chosen = statistics.fmean(self.loop_seconds[place] for place in self.chosen)
         return max(1.0, chosen / self.quiet_seconds)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         return {**records.plain(self), "firsts": list(self.firsts), "ready": self.ready.plain()}
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Summary:
+    def read(cls, data: Plain) -> Summary:
         """From the store. By hand and not by `records`, since a study has thousands."""
-        lists = {name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data}
+        lists: Plain = {
+            name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data
+        }
         return cls(**{**data, **lists, "ready": Ready.read(data.get("ready", {}))})
 
 

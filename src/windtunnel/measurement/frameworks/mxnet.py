@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from windtunnel.measurement.frameworks import base, readback
 from windtunnel.measurement.frameworks.base import Built, Problem, Tensor
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.records import Plain
 
 Network = Callable[[Tensor], Tensor]
-Parameters = Mapping[str, Any]  # a Gluon ParameterDict
+Parameters = Plain  # a Gluon ParameterDict
 
 
 def environment(task: Task) -> dict[str, str]:

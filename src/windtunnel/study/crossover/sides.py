@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from windtunnel.errors import BadInput, Unavailable, UnknownName, nearest
 from windtunnel.job.workload import Workload
@@ -46,7 +46,7 @@ class Sides:
     job: str
     over: str
     between: tuple[str, str]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     strategy: Strategy = field(default_factory=Strategy)
     protocol: Protocol = field(default_factory=lambda: Protocol(processes=2, most_processes=3, seconds=1.0))
     store: Store | None = None
