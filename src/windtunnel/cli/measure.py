@@ -36,6 +36,38 @@ Measure real training steps on this machine, in fresh processes, beside the fore
 """
 
 
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=1000,
+        help="Least number of fresh processes. Default: the level's own.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=1,
+        help="Seconds after which a process is stopped. Default: the level's own.",
+        show_default=False,
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start again instead of continuing an interrupted measurement.")
+]
+TimelineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--timeline",
+        help="Write the forecast and one measured step to this file; ui.perfetto.dev opens it.",
+        show_default=False,
+    ),
+]
+
+
 def measure(
     job: words.Job,
     on: words.OnThisMachine = "here",
@@ -50,27 +82,12 @@ def measure(
     optimizer: words.Optimizer = None,
     quick: levels.Quick = False,
     rigorous: levels.Rigorous = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes", min=1, max=1000, help="Least number of fresh processes. Default: the level's own."
-        ),
-    ] = None,
+    processes: Processes = None,
     seconds: levels.Seconds = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", min=1, help="Seconds after which a process is ended. Default: 600."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")
-    ] = False,
+    timeout: Timeout = None,
+    fresh: Fresh = False,
     store: levels.StoreFile = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--timeline", help="Write forecast and one measured step to this file, for ui.perfetto.dev."
-        ),
-    ] = None,
+    timeline: TimelineFile = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.measure import measure as measure_step
