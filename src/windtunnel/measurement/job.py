@@ -12,7 +12,7 @@ from windtunnel import records
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
-from windtunnel.measurement.frameworks.base import Built
+from windtunnel.measurement.frameworks.base import Built, torch_peak
 from windtunnel.measurement.order import JobOrder
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import Sampler
@@ -56,7 +56,7 @@ class JobSubject:
             versions={"torch": torch.__version__},
             threads=torch.get_num_threads,
             compiles=self.strategy.execution == "compiled",
-            peak=functools.partial(_peak_memory, torch) if gpu else None,
+            peak=functools.partial(torch_peak, torch) if gpu else None,
             device_name=torch.cuda.get_device_name(0) if gpu else "",
             facts={"torch": torch.__version__} | ({"cuda": torch.version.cuda} if gpu else {}),
         )
@@ -173,10 +173,3 @@ def _capture(torch: ModuleType, step: Callable[[], object]) -> Callable[[], obje
     with torch.cuda.graph(graph):
         step()
     return lambda: graph.replay()
-
-
-def _peak_memory(torch: ModuleType) -> dict[str, float]:
-    return {
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-    }
