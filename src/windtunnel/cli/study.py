@@ -14,6 +14,7 @@ from windtunnel import units
 from windtunnel.cli import levels, study_text, words
 from windtunnel.cli import study_options as options
 from windtunnel.errors import BadInput, nearest
+from windtunnel.machine.machine import device_kind
 
 if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
@@ -254,11 +255,7 @@ def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    devices = _split(text.replace("cuda", "gpu"))
-    for name in devices:
-        if name not in ("cpu", "gpu"):
-            raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
-    return devices
+    return tuple(device_kind(name) for name in _split(text))
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -286,7 +286,7 @@ def torch_device(kind: str) -> str:
 def device_kind(name: str) -> DeviceKind:
     """The kind of device that PyTorch or a user names: "gpu" for "cuda"."""
     if name not in ("cpu", "cuda", "gpu"):
-        raise BadInput(f"{name!r} is not a device.", hint="Use cpu or cuda.")
+        raise BadInput(f"{name!r} is not a kind of device.", hint="Write cpu or cuda.")
     return "cpu" if name == "cpu" else "gpu"
 
 

@@ -6,10 +6,9 @@ import functools
 import statistics
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from windtunnel import records
-from windtunnel.job.workload import Workload, place_of
+from windtunnel.job.workload import Batch, Model, Workload, place_of
 from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
 from windtunnel.measurement.frameworks.base import Built, torch_peak
@@ -106,7 +105,7 @@ def _load_libraries(torch: ModuleType) -> None:
 
 
 def make_step(
-    torch: ModuleType, workload: Workload, strategy: Strategy, device: str, model: Any = None
+    torch: ModuleType, workload: Workload, strategy: Strategy, device: str, model: Model = None
 ) -> tuple[Callable[[], object], Callable[[], None]]:
     """A function that does one whole training step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
@@ -121,7 +120,7 @@ def make_step(
     trainer = Trainer(workload, model, strategy, place)
     batch = workload.batch(strategy.batch or workload.default_batch)
 
-    def move(tree: Any, **options: bool) -> Any:
+    def move(tree: Batch, **options: bool) -> Batch:
         return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
 
     if place == "cpu" or strategy.data == "resident":
@@ -135,20 +134,20 @@ def make_step(
 
 
 def _prefetched(
-    torch: ModuleType, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
+    torch: ModuleType, step: Callable[[Batch], object], batch: Batch, move: Callable[..., Batch], depth: int
 ) -> Callable[[], object]:
     """Copy the next batches from pinned memory on a stream of their own while this one is trained on."""
     from torch.utils import _pytree as pytree
 
     pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
     stream = torch.cuda.Stream()
-    waiting: list[Any] = []
+    waiting: list[Batch] = []
 
     def fetch() -> None:
         with torch.cuda.stream(stream):
             waiting.append(move(pinned, non_blocking=True))
 
-    def run_step() -> Any:
+    def run_step() -> object:
         torch.cuda.current_stream().wait_stream(stream)
         ready = waiting.pop(0)
         for tensor in (leaf for leaf in pytree.tree_leaves(ready) if isinstance(leaf, torch.Tensor)):

@@ -185,8 +185,6 @@ def _place(study: Study, figure: str, case: str, task: Mapping[str, object]) -> 
     same = {
         name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")
     }
-    if same["device"] == "cuda":  # as older stores spell it
-        same["device"] = "gpu"
     return {
         "study": study.name,
         "figure": figure,

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy
 
+from windtunnel.machine.machine import torch_device
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks import definitions
 from windtunnel.networks.definitions import Array as Array
@@ -167,8 +168,8 @@ def library(name: str) -> ModuleType:
 
 
 def platform(device: str) -> str:
-    """How frameworks call a device."""
-    return "cuda" if device == "gpu" else device
+    """A device's name in frameworks, which is PyTorch's."""
+    return torch_device(device)
 
 
 def torch_peak(torch: ModuleType) -> dict[str, float]:
