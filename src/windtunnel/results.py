@@ -1,4 +1,4 @@
-"""What a forecast and a measurement have in common, so that the two can always be laid side by side."""
+"""The fields that a forecast and a measurement share, so that the two can be compared."""
 
 from __future__ import annotations
 

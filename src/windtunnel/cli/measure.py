@@ -147,7 +147,7 @@ class _Forecast:
 
 
 def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> _Forecast:
-    """What cannot be forecast may still be measured; what does not fit may not."""
+    """The forecast, or why there is none. A job that does not fit raises an error and is not measured."""
     from windtunnel.prediction import predict_with_timeline
 
     if machine.name != "here":

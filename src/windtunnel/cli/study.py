@@ -248,7 +248,7 @@ def export(
 def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
     if whole and not quick:
         raise BadInput(
-            "--whole goes with --quick.", hint="Without --quick the whole grid is measured anyhow."
+            "--whole is only for --quick.", hint="Without --quick the whole grid is always measured."
         )
     if rerun not in ("", "failed"):
         raise BadInput(f"--rerun cannot be {rerun!r}.", hint=nearest(rerun, ["failed"]))
@@ -281,7 +281,7 @@ def _forecast(known: Forecasts, chosen: list[Cell], seconds: float) -> None:
         missed = known.make(tasks, seconds=seconds, tell=tell)
     if missed:
         study_text.say(
-            f"{missed} cells have no forecast yet, after {units.show(seconds, 's')}; the next run goes on."
+            f"{missed} cells have no forecast yet, after {units.show(seconds, 's')}; the next run continues."
         )
 
 
@@ -292,7 +292,7 @@ def _opened(path: Path | None) -> contextlib.closing[Store]:
 
 
 def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[StudyRow]:
-    """With what other machines measured; a forecast is no longer needed for a line that one of them has."""
+    """Add the rows of other machines. Drop the forecast of a line that one of them measured."""
     from windtunnel.study import export as exporting
 
     joined = list(rows)

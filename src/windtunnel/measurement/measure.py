@@ -30,7 +30,7 @@ from windtunnel.records import Plain
 from windtunnel.results import Result
 from windtunnel.strategy import Strategy
 
-_CORES_TO_SPARE = 4  # from so many cores on, the import of one child hardly disturbs another one's timing
+_CORES_TO_SPARE = 4  # with this many cores, the import of one child hardly disturbs the timing of another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ class MeasurementStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """`fresh` begins anew where an interrupted measurement could go on. `progress` is called at every stage.
+    """`fresh` starts again instead of continuing an interrupted measurement. `progress` hears of every
+    stage.
 
     `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
     """
@@ -54,7 +55,7 @@ class MeasurementPlan:
     """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
 
     The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
-    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
+    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it starts again.
     With `starts_together` the wanted processes start at once: they import side by side, and a lock among them
     lets one at a time build and time.
     """
@@ -83,12 +84,12 @@ class Processes:
         self.resumed = len(self.reports)
 
     def run(self) -> Summary:
-        """Run what is missing; give all processes together, by those that were quiet."""
+        """Run the missing processes, then summarise all by the quiet ones."""
         try:
             stopped = self._run()
         except KeyboardInterrupt:
             done = len(self.store.reports(self.cell))
-            again = "goes on from there; --fresh begins anew" if done else "begins anew"
+            again = "continues from there; --fresh starts again" if done else "starts again"
             raise Interrupted(
                 f"{done} of {self.protocol.processes} processes are measured and stored in "
                 f"{self.store.path}.",

@@ -202,7 +202,7 @@ def _own_seconds(events: Iterable[Event]) -> Iterator[tuple[Event, float]]:
 
 
 def _covered(events: Sequence[Event]) -> float:
-    """Seconds in which at least one of the events goes on."""
+    """Seconds in which at least one of the events is running."""
     total, now = 0.0, 0.0
     for event in sorted(events, key=lambda e: e.start):
         total += max(0.0, event.end - max(event.start, now))

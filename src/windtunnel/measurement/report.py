@@ -56,10 +56,10 @@ def _is_reading(data: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What a process says it computes with, read back from its framework. `place` counts the tasks of a
+    """Threads, versions and device of a process, read back from its framework. `place` counts the tasks of a
     process.
 
-    `facts` holds what only some frameworks report; in plain data they stand beside the other keys.
+    `facts` holds what only some frameworks report; in plain data they are beside the other keys.
     """
 
     threads: int | None = None
@@ -165,7 +165,7 @@ class ProcessReport:
         return None if self.reference_loop is None else self.reference_loop.seconds
 
     def plain(self, *, samples: bool = True) -> Plain:
-        """Plain data for the store or another machine; without `samples` where these are stored apart."""
+        """Plain data for the store or another machine; without `samples` if these are stored separately."""
         data: Plain = records.plain(self) | {"ready": self.ready.plain()}
         return data if samples else {key: value for key, value in data.items() if key != "samples"}
 

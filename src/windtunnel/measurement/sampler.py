@@ -102,7 +102,7 @@ class Sampler:
             reference_loop()
         self.readings.append((len(self.seconds), statistics.median(reference_loop() for _ in range(_LOOPS))))
         if self.one < _WINDOW_SECONDS:
-            self._time(1)  # refills the caches, which would slow the next sample else
+            self._time(1)  # refill the caches, or the next sample would be slower
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where

@@ -27,7 +27,7 @@ from windtunnel.records import Plain
 
 WAITING, DONE = "waiting", "done"
 _OF_STUDY, _SINGLE = "study", "single"
-_LATEST = 200  # so many cells show how fast this machine's reference loop is
+_LATEST = 200  # this many cells show how fast this machine's reference loop is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkComparison:
-    """`apart` is the largest relative difference of a loss; `difference` says what is not the same."""
+    """`apart` is the largest relative difference of a loss; `difference` says what differs."""
 
     task: Task
     apart: float

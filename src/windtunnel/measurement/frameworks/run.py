@@ -67,7 +67,7 @@ def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0
 
 
 def kind_of(task: Task) -> tuple[str, int, str]:
-    """What tasks that share a process must agree in."""
+    """Tasks that share a process must have the same framework, threads and device."""
     return task.framework, task.threads, task.device
 
 

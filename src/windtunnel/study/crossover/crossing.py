@@ -114,7 +114,7 @@ class Crossover:
         return f"{faster} is faster {whole}: {least}, {most}. They do not cross.{doubt}"
 
     def _compared_points(self) -> list[Point]:
-        """Measured points where there are any, else forecasts."""
+        """The measured points if there are any, otherwise the forecasts."""
         measured = [p for p in self.points if p.origin == "measured"]
         return measured if any(p.sign(self.between) is not None for p in measured) else list(self.points)
 

@@ -214,7 +214,7 @@ class _Pieces:
         return time.monotonic() - self.alone_since > self.wait_seconds
 
     def _collect(self) -> Iterator[Outcome]:
-        """What is done by now; after a second at most, so that new nodes and lost ones are seen."""
+        """The finished pieces. Waits at most a second, so that new and lost nodes are noticed."""
         if not self.running:
             time.sleep(0.2)
             return

@@ -47,7 +47,7 @@ print(json.dumps(versions))
 
 
 class Here:
-    """This machine. Another `engine` than the local one may have other devices.
+    """This machine. An `engine` that is not local may have other devices.
 
     Cells whose processes are `shared` do not count as those that had a process of their own.
     """
