@@ -173,7 +173,7 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
     sampler.warm_up(0.4 * seconds)
     groups = steady_groups(sampler, device, 0.6 * seconds)
     low, middle, high = statistics.quantiles(groups, n=4)
-    told = {
+    figures = {
         "step_seconds": middle,
         "low_seconds": low,
         "high_seconds": high,
@@ -190,8 +190,8 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
         }
-        return told | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
-    return told | {"pace_after": interpreter_pace()}
+        return figures | {name: peak - before for name, peak in peaks.items()} | {"before_bytes": before}
+    return figures | {"pace_after": interpreter_pace()}
 
 
 def steady_groups(sampler: Sampler, device: str, most: float) -> list[float]:

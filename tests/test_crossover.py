@@ -186,11 +186,13 @@ def test_one_wrong_measurement_is_repeated_and_makes_no_crossing() -> None:
 
 
 def test_a_value_that_fails_is_named_and_the_search_goes_on_beside_it() -> None:
+    usual = [point.value for point in Stand(cpu, gpu, bias=2.0).find().points if point.origin == "measured"]
+    broken = min(usual, key=lambda value: abs(value - TRUTH))  # else the search would not come there
     stand = Stand(cpu, gpu, bias=2.0)
     plain = stand.measure
 
     def fails(side: str, value: int, again: int) -> StepTiming:
-        if side == "cuda" and (500 <= value <= 560 or value > 3000):
+        if side == "cuda" and abs(value / broken - 1) < 0.02:
             raise MeasurementFailed("A process was ended by SIGSEGV.", state="crashed")
         return plain(side, value, again)
 
@@ -198,9 +200,9 @@ def test_a_value_that_fails_is_named_and_the_search_goes_on_beside_it() -> None:
     answer = stand.find()
     assert answer.at == pytest.approx(TRUTH, rel=0.15)
     failed = [point for point in answer.points if point.errors]
-    assert all("cuda" not in point.timings for point in failed)
-    assert not failed or any("SIGSEGV" in caution for caution in answer.cautions)
-    assert "failed" in str(answer) or not failed
+    assert failed and all("cuda" not in point.timings for point in failed)
+    assert any("SIGSEGV" in caution for caution in answer.cautions)
+    assert "failed" in str(answer)
 
 
 def test_a_value_that_does_not_fit_in_memory_by_forecast_is_left_out() -> None:

@@ -71,7 +71,7 @@ def imports_of(path: Path) -> set[tuple[str, bool]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for inner in ast.walk(node)
     }
-    found = set()
+    modules = set()
     for node in ast.walk(tree):
         if id(node) in typing:
             continue
@@ -80,8 +80,8 @@ def imports_of(path: Path) -> set[tuple[str, bool]]:
                 name if is_module(name) else node.module
                 for name in (f"{node.module}.{alias.name}" for alias in node.names)
             ]
-            found |= {(name, id(node) not in late) for name in names}
-    return found
+            modules |= {(name, id(node) not in late) for name in names}
+    return modules
 
 
 def module_name(path: Path) -> str:

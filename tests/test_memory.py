@@ -221,16 +221,20 @@ def test_a_forecast_traces_its_job_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert memory.parts["workspace"] > 64 * MIB, "the memory includes the learned workspaces"
 
 
-def test_five_thousand_ops_are_replayed_in_less_than_150_ms() -> None:
-    count = 5000
-    ops = [op("forward", (i,), (i - 7,) if i % 3 and i >= 7 else ()) for i in range(count)]
-    steps = make(*ops, allocations={i: (0.1 + i % 97 / 7, "activations") for i in range(count)})
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        account(steps, H200, wt.Strategy())
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.15, "about 20 ms on a quiet machine"
+def test_eight_times_the_ops_are_replayed_in_far_less_than_64_times_the_time() -> None:
+    """The work grows with the number of ops, not with its square: 8 times, against 64."""
+
+    def seconds(count: int) -> float:
+        ops = [op("forward", (i,), (i - 7,) if i % 3 and i >= 7 else ()) for i in range(count)]
+        steps = make(*ops, allocations={i: (0.1 + i % 97 / 7, "activations") for i in range(count)})
+        times = []
+        for _ in range(5):
+            start = time.process_time()
+            account(steps, H200, wt.Strategy())
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert seconds(8000) < 24 * seconds(1000)
 
 
 # The allocator alone.

@@ -227,7 +227,7 @@ def test_a_machine_is_found_by_name_with_counts_or_in_a_file(tmp_path: Path) -> 
 def test_a_gpu_is_called_cuda_for_pytorch_only() -> None:
     assert [torch_device(kind) for kind in ("cpu", "gpu", "cuda")] == ["cpu", "cuda", "cuda"]
     assert [device_kind(name) for name in ("cpu", "gpu", "cuda")] == ["cpu", "gpu", "gpu"]
-    with pytest.raises(BadInput, match="'tpu' is not a device"):
+    with pytest.raises(BadInput, match="'tpu' is not a kind of device"):
         torch_device("tpu")
 
 

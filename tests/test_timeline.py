@@ -241,11 +241,11 @@ def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
 
 
 def test_a_gpu_step_shows_threads_streams_and_the_copy_engine_apart() -> None:
-    told = profiler.last_step(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
-    lanes = {e["lane"] for e in told["events"]}
+    shown = profiler.last_step(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
+    lanes = {e["lane"] for e in shown["events"]}
     assert lanes == {"host", "host 2", "device", "copy engine"}
-    assert {e["op"] for e in told["events"] if e["lane"] == "copy engine"} == {"aten::copy_"}
-    assert not any(e["name"] == "cudaLaunchKernel" for e in told["events"])
+    assert {e["op"] for e in shown["events"] if e["lane"] == "copy engine"} == {"aten::copy_"}
+    assert not any(e["name"] == "cudaLaunchKernel" for e in shown["events"])
 
 
 def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(
@@ -262,11 +262,11 @@ def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(
         )
     )
     monkeypatch.setattr(profiler, "MOST_EVENTS", 2)
-    told = profiler.last_step(profiler.Watched(events, 2, 4.0))
-    assert [(e["name"], e["start"]) for e in told["events"]] == [
+    shown = profiler.last_step(profiler.Watched(events, 2, 4.0))
+    assert [(e["name"], e["start"]) for e in shown["events"]] == [
         ("windtunnel step", 0.0),
         ("aten::b", 0.5),
-    ] and told["left_out"] == 1
+    ] and shown["left_out"] == 1
 
 
 def test_time_inside_an_op_is_its_own_and_not_that_of_the_ops_below() -> None:

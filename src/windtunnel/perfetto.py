@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from windtunnel import records
 from windtunnel.errors import BadInput
 from windtunnel.forecast.schedule import Lane
 from windtunnel.forecast.timeline import Timeline
+from windtunnel.records import Plain
 
 # Order of the lanes from top to bottom; a second thread or stream ("host 2") follows the first.
 LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
@@ -59,7 +60,7 @@ def _step_events(timeline: Timeline, numbers: Sequence[int], first: int, origin:
     return [*events, steady]
 
 
-def from_events(events: Iterable[Mapping[str, Any]], name: str = "measured", left_out: int = 0) -> TraceFile:
+def from_events(events: Iterable[Plain], name: str = "measured", left_out: int = 0) -> TraceFile:
     """A profiler's events as one process; `left_out` is the number of events above the profiler's limit."""
     lanes: dict[str, list[Event]] = {}
     for event in events:

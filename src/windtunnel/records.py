@@ -22,6 +22,7 @@ from windtunnel import units
 from windtunnel.errors import BadInput, BadRecord, nearest
 
 R = TypeVar("R")
+Plain = dict[str, Any]  # a table of JSON or TOML: scalars, lists and tables by name
 # Keys of files and settings that had another name in earlier versions.
 RENAMED = {
     "unit": "device",
@@ -104,7 +105,7 @@ def digest(data: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Plain:
     """Read plain data from a TOML or JSON file, which may be compressed."""
     text = read_text(path)
     try:
@@ -220,7 +221,7 @@ def _convert_tuple(value: object, inner: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(item, inner, f"{where}[{i}]") for i, item in enumerate(value))
 
 
-def _convert_mapping(value: object, inner: Any, where: str) -> dict[str, Any]:
+def _convert_mapping(value: object, inner: Any, where: str) -> Plain:
     if not isinstance(value, Mapping):
         raise BadRecord(f"{where} must be a table, not {value!r}.")
     return {str(key): convert(item, inner, f"{where}.{key}") for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""What a forecast and a measurement have in common, so that the two can always be laid side by side."""
+"""The fields that a forecast and a measurement share, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shutil
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from windtunnel import records, units
+from windtunnel.records import Plain
 from windtunnel.strategy import PRECISIONS
 
 _MIN_WIDTH, _MAX_WIDTH = 40, 110
@@ -62,7 +62,7 @@ class Result:
 
     job: str
     machine: str
-    strategy: Mapping[str, Any]
+    strategy: Mapping[str, object]
     batch: int
     step_seconds: float
     low_seconds: float
@@ -85,9 +85,9 @@ class Result:
         """Seconds for one pass over the data, where the job says how many examples it has."""
         return None if self.examples is None else self.examples / self.examples_per_second
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         """Plain data in seconds and bytes, for JSON."""
-        data: dict[str, Any] = records.plain(self)
+        data: Plain = records.plain(self)
         return {**data, "examples_per_second": self.examples_per_second, "epoch_seconds": self.epoch_seconds}
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Result:
         return rows + ([("", _shares(memory.parts, memory.peak_bytes, "B"))] if memory.parts else [])
 
 
-def _in_words(strategy: Mapping[str, Any]) -> str:
+def _in_words(strategy: Mapping[str, object]) -> str:
     """The strategy as a headline says it."""
     return ", ".join(
         _field_in_words(name, value)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records
 from windtunnel.agreement import ShareRange, Tolerance
@@ -38,7 +38,7 @@ class TruthCase:
     """
 
     job: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     batch: int
     precision: str = "fp32"
     optimizer: str | None = None

@@ -93,10 +93,10 @@ class Judgement:
         return _without_none(
             section=self.section,
             name=self.name,
-            found=records.plain(self.errors),
+            errors=records.plain(self.errors),
             roofline=records.plain(self.baseline),
-            asked=records.plain(self.tolerance),
-            over=list(self.broken),
+            tolerance=records.plain(self.tolerance),
+            broken=list(self.broken),
         )
 
 
@@ -124,8 +124,8 @@ class Share:
             name=self.name,
             count=self.count,
             rows=self.rows,
-            asked=records.plain(self.tolerance),
-            over=list(self.broken),
+            tolerance=records.plain(self.tolerance),
+            broken=list(self.broken),
         )
 
 
@@ -245,7 +245,7 @@ def _forecast(row: TruthRow, machine: Machine) -> Pair:
 
 
 def judge(table: TruthTable, machine: str, pairs: Sequence[Pair]) -> Validation:
-    """Eager rows against the tolerances, then by kind and precision; rows with another execution apart."""
+    """Judge eager rows by the tolerances, by kind and by precision, and other executions separately."""
     limits = table.tolerances
     eager = [pair for pair in pairs if pair.row.case.execution == "eager"]
     others = [pair for pair in pairs if pair.row.case.execution != "eager"]

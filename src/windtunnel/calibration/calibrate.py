@@ -19,7 +19,7 @@ from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficient
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.machine import here, profiles
-from windtunnel.machine.machine import Device, LaunchCosts, Machine
+from windtunnel.machine.machine import Device, LaunchCosts, Machine, torch_device
 from windtunnel.measurement import environment
 from windtunnel.prediction import trace
 from windtunnel.strategy import Strategy
@@ -116,14 +116,14 @@ def measure_launch_costs(machine: Machine, count: int) -> LaunchCosts:
     """The launch costs of this host, by microbenchmarks; on a CPU, with their little arithmetic."""
     assert machine.launch_costs is not None
     kind = machine.device.kind
-    timed = host.run_microbenchmarks("cuda" if kind == "gpu" else "cpu", count)
+    timed = host.run_microbenchmarks(torch_device(kind), count)
     return launch_costs.fit(timed, _microbenchmark_traces(kind, count), machine.launch_costs)
 
 
 def host_factor(kind: str, base: LaunchCosts) -> float:
     """How many times as slow as these costs this host is now; takes about ten seconds."""
     timed = host.run_microbenchmarks(
-        "cuda" if kind == "gpu" else "cpu", HOST_MICROBENCHMARKS, 0.16, rounds=4, choose=statistics.median
+        torch_device(kind), HOST_MICROBENCHMARKS, 0.16, rounds=4, choose=statistics.median
     )
     return launch_costs.factor(timed, _microbenchmark_traces(kind, HOST_MICROBENCHMARKS), base)
 

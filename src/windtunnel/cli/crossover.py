@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from windtunnel import records, units
-from windtunnel.cli import words
+from windtunnel.cli import levels, words
 from windtunnel.errors import BadInput
 
 HELP = """
@@ -26,40 +26,49 @@ Without a GPU on this machine, the side `cuda` is forecast on an h200, and the a
 """
 
 
+Over = Annotated[str, typer.Option("--over", help="The setting to sweep and its range: n_rec=10..5000.")]
+Between = Annotated[
+    str,
+    typer.Option(
+        "--between",
+        help="Two of: cpu, cuda, a machine's name, framework:variant (torch:loop, jax:scan@cuda).",
+    ),
+]
+NoMeasure = Annotated[bool, typer.Option("--no-measure", help="Use forecasts only.")]
+Budget = Annotated[
+    float, typer.Option("--budget", min=1, help="Seconds after which no further value is measured.")
+]
+Processes = Annotated[
+    int, typer.Option("--processes", min=1, max=100, help="Fresh processes for each value.")
+]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        help="Draw the result to FILE.svg, .png or .html (needs the extra plots).",
+        show_default=False,
+    ),
+]
+
+
 def crossover(
     job: words.Job,
-    over: Annotated[str, typer.Option("--over", help="The setting to sweep and its range: n_rec=10..5000.")],
-    between: Annotated[
-        str,
-        typer.Option(
-            "--between",
-            help="Two of: cpu, cuda, a machine's name, framework:variant (torch:loop, jax:scan@cuda).",
-        ),
-    ] = "cpu,cuda",
+    over: Over,
+    between: Between = "cpu,cuda",
     batch: words.Batch = None,
     precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
     data: words.Data = "resident",
-    no_measure: Annotated[bool, typer.Option("--no-measure", help="By forecast alone.")] = False,
-    budget: Annotated[
-        float, typer.Option("--budget", min=1, help="Seconds after which no further value is measured.")
-    ] = 600.0,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=100, help="Fresh processes for each value.")
-    ] = 2,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.01, max=3600, help="Longest steady timing in each process.")
-    ] = 1.0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it to FILE.svg, .png or .html (extra plots).")
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            "--store", help="The store of measurements. Default: WINDTUNNEL_STORE, or a per-user file."
-        ),
-    ] = None,
+    no_measure: NoMeasure = False,
+    budget: Budget = 600.0,
+    processes: Processes = 2,
+    seconds: Seconds = 1.0,
+    plot: Plot = None,
+    store: levels.StoreFile = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.steady import Protocol
@@ -95,7 +104,7 @@ def crossover(
 
 
 def _refuse_plot(path: Path) -> None:
-    """Refuse before long work a chart that cannot be drawn."""
+    """Refuse a chart that cannot be drawn, before long work starts."""
     from windtunnel.reports import charts
 
     if path.suffix not in charts.SUFFIXES:

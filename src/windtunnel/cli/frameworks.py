@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from windtunnel.cli import words
 from windtunnel.errors import MeasurementFailed, WindtunnelError
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.agreement import FrameworkComparison
@@ -114,7 +115,7 @@ def check_frameworks(
         raise typer.Exit(1)
 
 
-def _row(name: str) -> dict[str, Any]:
+def _row(name: str) -> Plain:
     from windtunnel.measurement.frameworks import catalogue, installation
 
     framework, python = catalogue.named(name), catalogue.python_for(name)
@@ -140,7 +141,7 @@ def _row(name: str) -> dict[str, Any]:
     }
 
 
-def _gone_row(name: str) -> dict[str, Any]:
+def _gone_row(name: str) -> Plain:
     from windtunnel.measurement.frameworks import catalogue
 
     framework = catalogue.named(name)
@@ -153,7 +154,7 @@ def _gone_row(name: str) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], gone: list[dict[str, Any]]) -> str:
+def _table(rows: list[Plain], gone: list[Plain]) -> str:
     lines = [f"{'name':<18}{'where':<22}{'version':<34}{'devices':<11}jobs and variants"]
     for row in rows:
         variants = "  ".join(f"{job}: {' '.join(variants)}" for job, variants in row["variants"].items())

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from windtunnel.measurement.steady import Level
 
 _WIDTH = 78
-Quick = Annotated[bool, typer.Option("--quick", help="Two short processes: a first look.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Two short processes, for a first look.")]
 Rigorous = Annotated[bool, typer.Option("--rigorous", help="Five processes or more, each timed for longer.")]
-
-
 Seconds = Annotated[
     float | None,
     typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from windtunnel.cli import levels, words
 from windtunnel.errors import DoesNotFit, Unavailable, WindtunnelError
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
+from windtunnel.records import Plain
 from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -35,6 +36,38 @@ Measure real steps on this machine, in fresh processes, beside the forecast.
 """
 
 
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=1000,
+        help="Least number of fresh processes. Default: the level's own.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=1,
+        help="Seconds after which a process is stopped. Default: the level's own.",
+        show_default=False,
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start again instead of continuing an interrupted measurement.")
+]
+TimelineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--timeline",
+        help="Write the forecast and one measured step to this file; ui.perfetto.dev opens it.",
+        show_default=False,
+    ),
+]
+
+
 def measure(
     job: words.Job,
     on: words.OnThisMachine = "here",
@@ -52,27 +85,12 @@ def measure(
     inference: words.Inference = False,
     quick: levels.Quick = False,
     rigorous: levels.Rigorous = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes", min=1, max=1000, help="Least number of fresh processes. Default: the level's own."
-        ),
-    ] = None,
+    processes: Processes = None,
     seconds: levels.Seconds = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", min=1, help="Seconds after which a process is ended. Default: 600."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew even where an interrupted measurement could go on.")
-    ] = False,
+    timeout: Timeout = None,
+    fresh: Fresh = False,
     store: levels.StoreFile = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--timeline", help="Write forecast and one measured step to this file, for ui.perfetto.dev."
-        ),
-    ] = None,
+    timeline: TimelineFile = None,
     as_json: words.Json = False,
 ) -> None:
     from windtunnel.measurement.measure import measure as measure_step
@@ -99,7 +117,7 @@ def measure(
         words.refuse_unwritable(timeline, "--timeline")
     workload, machine = words.find_job(job), Machine.find(on)
     forecast = _forecast(workload, machine, strategy)
-    events: list[dict[str, Any]] = []
+    events: list[Plain] = []
     with levels.show_stages(workload.name) as progress:
         options = MeasureOptions(fresh=fresh, progress=progress, timeline=events.append if timeline else None)
         measured = measure_step(
@@ -114,7 +132,7 @@ def _protocol(
     level: Protocol, processes: int | None, seconds: float | None, timeout: float | None
 ) -> Protocol:
     """The level's protocol with what the user sets."""
-    changes: dict[str, Any] = {}
+    changes: Plain = {}
     if processes is not None:
         most = max(processes, min(2 * processes, processes + 2))
         changes |= {"processes": processes, "most_processes": most}
@@ -135,7 +153,7 @@ class _Forecast:
 
 
 def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> _Forecast:
-    """What cannot be forecast may still be measured; what does not fit may not."""
+    """The forecast, or why there is none. A job that does not fit raises an error and is not measured."""
     from windtunnel.prediction import predict_with_timeline
 
     if machine.name != "here":
@@ -178,7 +196,7 @@ def _show(measured: Measurement, beside: _Forecast, as_json: bool) -> None:
     )
 
 
-def _write_timeline(path: Path, beside: _Forecast, events: list[dict[str, Any]]) -> None:
+def _write_timeline(path: Path, beside: _Forecast, events: list[Plain]) -> None:
     from windtunnel import perfetto
 
     predicted = [perfetto.from_timeline(beside.timeline)] if beside.timeline else []

@@ -16,6 +16,7 @@ from windtunnel import networks, records, units
 from windtunnel.cli import words
 from windtunnel.learning.text import wrapped as _wrapped
 from windtunnel.machine.machine import torch_device
+from windtunnel.records import Plain
 
 app = typer.Typer(
     help="Built-in networks: what they are for, what they cost, and training them on real data.",
@@ -101,7 +102,7 @@ def show_network(job: words.NetworkName, as_json: words.Json = False) -> None:
     settings = records.read(network.settings, _settings(job), f"job {network.name}")
     recorded = trace(workload, Strategy(), "cpu")
     memory = account(recorded, Machine.named("i7-3820"), Strategy())
-    facts: dict[str, Any] = {
+    facts: Plain = {
         **records.plain(network),
         "guide": WHEN[network.name],
         "settings": {f.name: records.plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)},
@@ -177,7 +178,7 @@ def _list(entries: list[networks.NetworkEntry]) -> str:
     return "\n".join(lines)
 
 
-def _text(facts: dict[str, Any]) -> str:
+def _text(facts: Plain) -> str:
     settings = " ".join(f"{key}={_word(value)}" for key, value in facts["settings"].items())
     flop, memory = units.show(facts["flop"], "flop"), units.show(facts["peak_bytes"], "B")
     lines = [
@@ -195,7 +196,7 @@ def _text(facts: dict[str, Any]) -> str:
     return "\n".join([*lines, "  layers", *_layer_lines(facts["layers"])])
 
 
-def _layer_lines(layers: list[dict[str, Any]]) -> list[str]:
+def _layer_lines(layers: list[Plain]) -> list[str]:
     """One line for each layer. Its bar shows the logarithm of its number of output values for one example."""
     from windtunnel.learning.pictures import bar
 

@@ -12,7 +12,9 @@ import typer
 
 from windtunnel import units
 from windtunnel.cli import levels, study_text, words
+from windtunnel.cli import study_options as options
 from windtunnel.errors import BadInput, nearest
+from windtunnel.machine.machine import device_kind
 
 if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
-    from windtunnel.study.run.runner import Tally
+    from windtunnel.study.run.runner import Order, Tally
+    from windtunnel.study.run.surroundings import Surroundings
     from windtunnel.study.study import Study
 
 app = typer.Typer(
@@ -38,7 +41,7 @@ _FAILED_EXIT = 2
 
 @app.command("list")
 def list_studies(as_json: words.Json = False) -> None:
-    """The studies of the catalogue."""
+    """List the studies of the catalogue."""
     from windtunnel.study import study as studies
 
     catalogue = [studies.find(name) for name in studies.names()]
@@ -57,7 +60,7 @@ def show(
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    """What a study sweeps, for which cases, and what its authors printed."""
+    """Show what a study sweeps, for which cases, and what its authors printed."""
     from windtunnel import records
     from windtunnel.study import study as studies
 
@@ -73,50 +76,22 @@ def show(
 @app.command()
 def run(
     study: Name,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The corners of each grid, two short processes for each cell.")
-    ] = False,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="With --quick: every cell of each grid, not only its corners.")
-    ] = False,
+    quick: options.Quick = False,
+    whole: options.Whole = False,
     rigorous: levels.Rigorous = False,
-    only: Annotated[
-        str, typer.Option("--only", help="Figures, with commas between: figure-02,figure-05.")
-    ] = "",
-    frameworks: Annotated[
-        str,
-        typer.Option(
-            "--frameworks", help="Frameworks or their variants, with commas between: torch,jax:scan."
-        ),
-    ] = "",
-    on: Annotated[str, typer.Option("--on", help="Only the cells of one device: cpu or cuda.")] = "",
-    rerun: Annotated[str, typer.Option("--rerun", help="failed: measure failed cells again.")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells with forecast time and memory; measure nothing.")
-    ] = False,
+    only: options.Only = "",
+    frameworks: options.Frameworks = "",
+    on: options.OnDevice = "",
+    rerun: options.Rerun = "",
+    dry_run: options.DryRun = False,
     seconds: levels.Seconds = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            help="local, local:ahead=4,share=10 (processes started ahead for a GPU, cells in one process), "
-            "ray://HOST:PORT or slurm.",
-        ),
-    ] = "local",
+    engine: options.Engine = "local",
     store: levels.StoreFile = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Run even where a process on another host seems to run it.")
-    ] = False,
-    forecast: Annotated[
-        bool,
-        typer.Option(
-            "--forecast/--no-forecast",
-            help="Forecast cells first, to show the time left and to stand in for a missing GPU.",
-        ),
-    ] = True,
+    take_over: options.TakeOver = False,
+    forecast: options.WithForecast = True,
     as_json: words.Json = False,
 ) -> None:
-    """Measure a study's cells here. The same command again goes on where it was."""
+    """Measure the cells of a study here. The same command again continues an interrupted run."""
     from windtunnel.study import study as studies
     from windtunnel.study.run import runner
     from windtunnel.study.run.cells import Choice
@@ -125,8 +100,8 @@ def run(
     from windtunnel.study.run.surroundings import Here
 
     whole_study, worker = studies.find(study), _engine(engine)
-    local = isinstance(worker, Local)
-    around = Here("local" if local else engine, shared=isinstance(worker, Local) and worker.share > 1)
+    is_local = isinstance(worker, Local)
+    around = Here("local" if is_local else engine, shared=isinstance(worker, Local) and worker.share > 1)
     _refuse_wrong_words(quick, whole, rerun)
     order = runner.Order(
         level=levels.level_of(quick, rigorous),
@@ -136,12 +111,7 @@ def run(
         rerun=bool(rerun),
         take_over=take_over,
     )
-    cells = runner.choose(whole_study, order, around)
-    if not cells:
-        raise BadInput(
-            f"Nothing of {whole_study.name} is left to run.",
-            hint="The figures of --only may have plots and published figures alone.",
-        )
+    cells = _cells(whole_study, order, around)
     with _opened(store) as opened:
         known = Forecasts(opened, around.has_gpu)
         if forecast:
@@ -160,6 +130,19 @@ def run(
         _show_tally(whole_study, tally, opened.path, as_json)
 
 
+def _cells(study: Study, order: Order, around: Surroundings) -> list[Cell]:
+    """The cells of an order; an error where there are none."""
+    from windtunnel.study.run import runner
+
+    cells = runner.choose(study, order, around)
+    if not cells:
+        raise BadInput(
+            f"Nothing of {study.name} is left to run.",
+            hint="The figures of --only may have only plots and published figures.",
+        )
+    return cells
+
+
 def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
     """Show how the cells of a run stand; exit with an error where some failed."""
     words.show(
@@ -173,7 +156,7 @@ def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
 
 @app.command()
 def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = False) -> None:
-    """How far a study is, figure by figure, and what failed."""
+    """Show how far a study is, figure by figure, and what failed."""
     from windtunnel.study import study as studies
 
     whole = studies.find(study)
@@ -190,29 +173,14 @@ def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = Fa
 @app.command()
 def report(
     study: Name,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The HTML file to write. Default: STUDY.html.")
-    ] = None,
+    out: options.PageFile = None,
     store: levels.StoreFile = None,
-    level: Annotated[
-        str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")
-    ] = None,
-    also: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with", help="Rows of another machine, which study export wrote there as JSON; may be repeated."
-        ),
-    ] = None,
-    with_forecasts: Annotated[
-        bool,
-        typer.Option(
-            "--with-forecasts",
-            help="Judge claims with forecasts in place of devices that are not here.",
-        ),
-    ] = False,
+    level: options.OnlyLevel = None,
+    also: options.OtherRows = None,
+    with_forecasts: options.WithForecasts = False,
     as_json: words.Json = False,
 ) -> None:
-    """Published beside measured, the claims judged: as text here and as one HTML file."""
+    """Compare published with measured times and judge the claims: as text here, and as one HTML file."""
     from windtunnel import records
     from windtunnel.reports import study as pages
     from windtunnel.study import study as studies
@@ -240,7 +208,7 @@ def compare(
     second: Annotated[Path, typer.Argument(metavar="STORE", help="Another store of it.", show_default=False)],
     as_json: words.Json = False,
 ) -> None:
-    """Two runs of a study, cell by cell: faster, slower, the same, or can't tell."""
+    """Compare two runs of a study, cell by cell: faster, slower, the same, or can't tell."""
     from windtunnel.study import study as studies
     from windtunnel.study.results import by_interval
     from windtunnel.study.statistics import compare as comparing
@@ -267,7 +235,7 @@ def export(
         int, typer.Option("--samples", min=0, help="At most so many raw samples of each process.")
     ] = 200,
 ) -> None:
-    """All rows of a study as a table: measured, forecast and published."""
+    """Write all rows of a study as a table: measured, forecast and published."""
     from windtunnel.study import export as exporting
     from windtunnel.study import study as studies
 
@@ -280,18 +248,14 @@ def export(
 def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
     if whole and not quick:
         raise BadInput(
-            "--whole goes with --quick.", hint="Without --quick the whole grid is measured anyhow."
+            "--whole is only for --quick.", hint="Without --quick the whole grid is always measured."
         )
     if rerun not in ("", "failed"):
         raise BadInput(f"--rerun cannot be {rerun!r}.", hint=nearest(rerun, ["failed"]))
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    devices = _split(text.replace("cuda", "gpu"))
-    for name in devices:
-        if name not in ("cpu", "gpu"):
-            raise BadInput(f"--on cannot be {name!r}.", hint="Write cpu or cuda.")
-    return devices
+    return tuple(device_kind(name) for name in _split(text))
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -317,7 +281,7 @@ def _forecast(known: Forecasts, chosen: list[Cell], seconds: float) -> None:
         missed = known.make(tasks, seconds=seconds, tell=tell)
     if missed:
         study_text.say(
-            f"{missed} cells have no forecast yet, after {units.show(seconds, 's')}; the next run goes on."
+            f"{missed} cells have no forecast yet, after {units.show(seconds, 's')}; the next run continues."
         )
 
 
@@ -328,7 +292,7 @@ def _opened(path: Path | None) -> contextlib.closing[Store]:
 
 
 def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[StudyRow]:
-    """With what other machines measured; a forecast is no longer needed for a line that one of them has."""
+    """Add the rows of other machines. Drop the forecast of a line that one of them measured."""
     from windtunnel.study import export as exporting
 
     joined = list(rows)

@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windtunnel import records, units
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.task import Task
@@ -313,7 +314,7 @@ def _task(task: Task) -> str:
     return f"{task.device.upper()} x{task.threads} batch {task.batch} {task.data} {task.optimizer} {settings}"
 
 
-def _forecast(forecast: Mapping[str, Any] | None, obstacle: tuple[str, str] | None) -> str:
+def _forecast(forecast: Plain | None, obstacle: tuple[str, str] | None) -> str:
     if forecast and "step_seconds" in forecast:
         on = " on h200" if obstacle and obstacle[0] == "no gpu here" else ""
         step, memory = units.show(forecast["step_seconds"], "s"), units.show(forecast["peak_bytes"], "B")

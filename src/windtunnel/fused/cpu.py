@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.fused.settings import CACHED_UNITS, Array, Examples, Optimizer, RecurrentNetwork, Weights
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.fused.layout import KernelSpec
@@ -60,7 +61,7 @@ class CompiledEngine:
         self.network, self.optimizer = network, optimizer or Optimizer()
         self.n_steps, self.batch = n_steps, batch
         self.spec = spec_of(network, self.optimizer)
-        self._functions: dict[str, Any] = {}  # ctypes functions
+        self._functions: Plain = {}  # ctypes functions
         self._argument_names, self._hyperparameter_names = layout.ARGUMENTS, layout.HYPERPARAMETERS
         self._table = np.zeros(len(layout.ARGUMENTS), np.int64)
         self._buffers: dict[str, Array] = {}

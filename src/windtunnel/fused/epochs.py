@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from windtunnel.fused.module import FusedRNN
 from windtunnel.fused.settings import WEIGHT_NAMES, Array, Examples, Optimizer, Weights
 from windtunnel.fused.torch_engine import TorchEngine
 from windtunnel.fused.train import TrainingRun, engine_for
+from windtunnel.records import Plain
 
 
 class _Runner(Protocol):
@@ -69,11 +70,11 @@ class Epochs:
                 getattr(model, name).copy_(value)
         return torch.from_numpy(np.ascontiguousarray(losses))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Plain:
         state = {name: value.detach().cpu().clone() for name, value in self._runner.state().items()}
         return {"steps": self._runner.updates_done(), **state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Plain) -> None:
         own = self._runner.state()
         for name, value in own.items():
             if name not in state or state[name].shape != value.shape:

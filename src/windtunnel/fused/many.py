@@ -17,7 +17,7 @@ from windtunnel.fused.train import Diverged, TrainedNetwork, TrainingRun, train_
 def train_many(runs: Iterable[TrainingRun], *, workers: int | None = None) -> list[TrainedNetwork | Diverged]:
     """Trains all runs, at most `workers` at a time (default: the number of cores), and keeps their order.
 
-    The result of a run that diverges is its error; the other runs go on.
+    The result of a run that diverges is its error; the other runs continue.
     """
     listed = list(runs)
     if workers is not None and workers < 1:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from windtunnel.fused.settings import WEIGHT_NAMES, Array, Examples, Optimizer, RecurrentNetwork, Weights
+from windtunnel.records import Plain
 
 
 def effective_weights(network: RecurrentNetwork, weights: Weights) -> dict[str, Array]:
@@ -123,8 +123,8 @@ class ReferenceOptimizer:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer, self.updates = optimizer, 0
-        self.first: dict[str, Any] = dict.fromkeys(WEIGHT_NAMES, 0.0)  # numbers at first, then arrays
-        self.second: dict[str, Any] = dict.fromkeys(WEIGHT_NAMES, 0.0)
+        self.first: Plain = dict.fromkeys(WEIGHT_NAMES, 0.0)  # numbers at first, then arrays
+        self.second: Plain = dict.fromkeys(WEIGHT_NAMES, 0.0)
 
     def step(self, weights: Weights, gradients: Weights) -> Weights:
         o, named = self.optimizer, gradients.as_dict()

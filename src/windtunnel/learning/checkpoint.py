@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from windtunnel.errors import BadInput, StoreError, Unavailable
-from windtunnel.records import write_whole
+from windtunnel.records import Plain, write_whole
 
 NAME = "checkpoint.safetensors"
 _KEY = "windtunnel"
@@ -28,7 +28,7 @@ def require() -> None:
     _safetensors("torch")
 
 
-def save(path: Path, trees: Mapping[str, Any], note: Mapping[str, Any]) -> None:
+def save(path: Path, trees: Plain, note: Plain) -> None:
     """Writes states (trees of tensors and plain values, by name) and a note of plain data.
 
     If the disk is full the old file stays as it was.
@@ -40,7 +40,7 @@ def save(path: Path, trees: Mapping[str, Any], note: Mapping[str, Any]) -> None:
     _write(path, body)
 
 
-def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def load(path: Path) -> tuple[Plain, Plain]:
     """The states and the note that `save` wrote."""
     safe_open = _safetensors("").safe_open
     try:
@@ -48,7 +48,7 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             header = json.loads((file.metadata() or {})[_KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  the file is no mapping
         trees = {name: _insert_tensors(tree, tensors) for name, tree in header["trees"].items()}
-        note: dict[str, Any] = header["note"]
+        note: Plain = header["note"]
     except OSError as error:
         raise StoreError(
             f"{path} cannot be read: {error}.",

@@ -83,7 +83,7 @@ def _node_layer(name: str, batch: int, width: int, parameters: int) -> Layer:
     )
 
 
-def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[], Any]:
+def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[], object]:
     """Runs the layers: the loss if the workload has one, else the whole step."""
     loss = workload.loss
     if loss:
@@ -91,7 +91,7 @@ def _forward(workload: Workload, model: nn.Module, examples: Any) -> Callable[[]
     return lambda: Trainer(workload, model, Strategy(), "cpu").step(examples)
 
 
-def _output_shapes(model: nn.Module, step: Callable[[], Any]) -> dict[nn.Module, tuple[int, ...]]:
+def _output_shapes(model: nn.Module, step: Callable[[], object]) -> dict[nn.Module, tuple[int, ...]]:
     """The modules that the step calls, in the order of their first call, and the shapes of their outputs."""
     shapes: dict[nn.Module, tuple[int, ...]] = {}
 

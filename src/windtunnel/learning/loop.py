@@ -19,6 +19,7 @@ from windtunnel.learning import checkpoint
 from windtunnel.learning.goal import Goal
 from windtunnel.learning.options import TrainingIdentity, TrainingOptions
 from windtunnel.learning.result import EpochRow, TrainingResult, write_curve
+from windtunnel.records import Plain
 
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, text
 
@@ -235,7 +236,7 @@ class TrainingLoop:
         return f"epoch {row.epoch + 1}" + (f", {self.lesson.metric} {value:.4g}" if value is not None else "")
 
 
-def _check_identity(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _check_identity(path: Path, there: Plain, here: Plain) -> None:
     """Refuses the checkpoint of another network, data set, seed or other settings."""
     hint = "Use another --folder, or start again with --fresh, which overwrites it."
     for key in ("network", "data", "seed"):

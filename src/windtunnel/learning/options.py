@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from windtunnel import records
 from windtunnel.learning.goal import Goal
+from windtunnel.records import Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ class TrainingIdentity:
     """What a checkpoint belongs to: a network with its settings and its data set."""
 
     network: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     data: str
 
-    def plain(self, seed: int) -> dict[str, Any]:
+    def plain(self, seed: int) -> Plain:
         return {**records.plain(self), "seed": seed}
 
     def folder(self, seed: int) -> Path:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from windtunnel import records, units
 from windtunnel.learning import pictures
 from windtunnel.learning.goal import Better, Goal
 from windtunnel.learning.text import wrapped
+from windtunnel.records import Plain
 
 _NOT_PLAIN = ("title", "goal", "folder", "files", "model")
 
@@ -66,7 +66,7 @@ class TrainingResult:
         """The mean training loss of each epoch."""
         return [(row.epoch, row.loss) for row in self.rows if row.loss is not None]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         """As data for JSON."""
         fields = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_PLAIN]
         values = records.plain({name: getattr(self, name) for name in fields})

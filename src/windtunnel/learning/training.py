@@ -52,7 +52,7 @@ def train(
 
 
 def prepare(
-    name: str, settings: Mapping[str, Any], source: str | None = None
+    name: str, settings: Mapping[str, object], source: str | None = None
 ) -> tuple[Lesson, TrainingIdentity]:
     """The lesson of a built-in network on its own data set or on the user's data, and its identity."""
     network = networks.named(name)
@@ -115,7 +115,7 @@ def use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _picture_size(chosen: Any, settings: Mapping[str, Any], source: str) -> int | None:
+def _picture_size(chosen: Any, settings: Mapping[str, object], source: str) -> int | None:
     """The size that the user set. Default: that of the data set; 32 pixels or more for photographs."""
     size = getattr(chosen, "size", None)
     if not isinstance(size, int):  # the size of a language model is a word

@@ -10,11 +10,11 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from windtunnel import records
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Device, DeviceKind, LaunchCosts, Machine, Storage
+from windtunnel.records import Plain
 
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
@@ -74,7 +74,7 @@ def _host_probe_path(machine: Machine) -> Path:
     return machines.home() / f"host-{machine.device.kind}.json"
 
 
-def _load_device_probe(machine: Machine) -> dict[str, Any]:
+def _load_device_probe(machine: Machine) -> Plain:
     """What the last probe of this device wrote; empty without a probe, or if it was of another device."""
     path = _device_probe_path(machine)
     data = records.load(path) if path.is_file() else {}

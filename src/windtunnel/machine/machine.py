@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from windtunnel import records, units
 from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, UnknownName, nearest
+from windtunnel.records import Plain
 from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watts
 
 CATALOG = Path(__file__).parent.parent / "catalog"
@@ -309,7 +310,7 @@ def torch_device(kind: str) -> str:
 def device_kind(name: str) -> DeviceKind:
     """The kind of device that PyTorch or a user names: "gpu" for "cuda"."""
     if name not in ("cpu", "cuda", "gpu"):
-        raise BadInput(f"{name!r} is not a device.", hint="Use cpu or cuda.")
+        raise BadInput(f"{name!r} is not a kind of device.", hint="Write cpu or cuda.")
     return "cpu" if name == "cpu" else "gpu"
 
 
@@ -364,13 +365,13 @@ def with_host_as_device(sources: Mapping[str, str]) -> dict[str, str]:
     return {**sources, **copies}
 
 
-def _reference(kind: DeviceKind) -> dict[str, Any]:
+def _reference(kind: DeviceKind) -> Plain:
     """The reference host as the catalogue describes it."""
-    reference: dict[str, Any] = records.load(CATALOG / "launch_costs.toml")[kind]
+    reference: Plain = records.load(CATALOG / "launch_costs.toml")[kind]
     return reference
 
 
-def _reference_costs(kind: DeviceKind) -> dict[str, Any]:
+def _reference_costs(kind: DeviceKind) -> Plain:
     about = ("host", "clock_rate", "interpreter_seconds", "source")
     return {key: value for key, value in _reference(kind).items() if key not in about}
 
@@ -394,7 +395,7 @@ def _from_catalog(name: str) -> Machine:
     return _build(data, f"catalogue machine {name}")
 
 
-def _build(data: dict[str, Any], where: str) -> Machine:
+def _build(data: Plain, where: str) -> Machine:
     """Replace names of the catalogue by what they stand for, then read strictly."""
     data = dict(data)
     sources = dict(data.get("sources", {}))
@@ -427,7 +428,7 @@ def _build(data: dict[str, Any], where: str) -> Machine:
     )
 
 
-def _shared(kind: str, name: str, where: str) -> tuple[dict[str, Any], str]:
+def _shared(kind: str, name: str, where: str) -> tuple[Plain, str]:
     """A link or storage of the catalogue, which several machines name, and its source."""
     table = records.load(CATALOG / f"{kind}.toml")
     if name not in table:

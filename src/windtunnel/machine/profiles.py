@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import BadRecord
@@ -40,7 +39,7 @@ def _load(path: Path, changed: int) -> Profile:
     return profile_format.read(records.load(path), str(path))
 
 
-def save(path: Path, profile: Profile, machine_facts: Mapping[str, Any]) -> None:
+def save(path: Path, profile: Profile, machine_facts: Mapping[str, object]) -> None:
     """Write a profile, and beside it the facts of the machine that its description takes from there.
 
     A path that ends with .gz is compressed. The file is never half written.

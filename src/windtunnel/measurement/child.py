@@ -27,6 +27,7 @@ from windtunnel.measurement.order import ChildOrder
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import Sampler, sample_seconds
 from windtunnel.measurement.steady import Protocol as Steps
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.job.workload import Workload
@@ -199,14 +200,14 @@ class _Child:
 def _per_step(steps: int, emit: Emit) -> Emit:
     """Where one call does many steps, report its samples as those of one step."""
 
-    def emit_steps(message: dict[str, Any]) -> None:
+    def emit_steps(message: Plain) -> None:
         seconds = [second / steps for second in message["seconds"]]
         emit({**message, "steps": message["steps"] * steps, "seconds": seconds})
 
     return emit if steps == 1 else emit_steps
 
 
-def _facts(built: Built) -> dict[str, Any]:
+def _facts(built: Built) -> Plain:
     return {
         "threads": built.threads(),
         "cpus": readback.cpus(),

@@ -13,17 +13,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from windtunnel.errors import BadRecord, MeasurementFailed
 from windtunnel.measurement import environment, report
 from windtunnel.measurement.report import ProcessReport
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.measurement.order import ChildOrder
 
 _LIVING = set[int]()
-Message = dict[str, Any]
+Message = Plain
 Hear = Callable[[Message], None]
 
 

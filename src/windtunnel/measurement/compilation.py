@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+from types import ModuleType
 from typing import Any
 
 from windtunnel.job.workload import Workload
@@ -27,7 +28,7 @@ def load() -> None:
     import torch._inductor.compile_fx  # noqa: F401
 
 
-def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
+def compile_job(torch: ModuleType, workload: Workload, model: Any) -> Workload:
     """The same job with its loss compiled, and so its backward. A job with its own step gets its model
     compiled. What inference runs is compiled as a whole."""
     if workload.forward is not None:
@@ -39,7 +40,7 @@ def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
     return workload
 
 
-def forget_peak(torch: Any, device: str) -> None:
+def forget_peak(torch: ModuleType, device: str) -> None:
     """Compiling takes memory that no later step does."""
     gc.collect()
     if device != "cpu":
@@ -49,7 +50,7 @@ def forget_peak(torch: Any, device: str) -> None:
         file.write("5")
 
 
-def count_graphs(torch: Any) -> dict[str, int]:
+def count_graphs(torch: ModuleType) -> dict[str, int]:
     """Into how many graphs the step was cut, and how often the compiler gave up tracing it."""
     counters = getattr(getattr(getattr(torch, "_dynamo", None), "utils", None), "counters", {})
     return {

@@ -6,10 +6,10 @@ import os
 import platform
 import time
 from importlib import metadata
-from typing import Any
 
 import windtunnel
 from windtunnel.machine import here
+from windtunnel.records import Plain
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -31,7 +31,7 @@ def for_child(threads: int) -> dict[str, str]:
     return child
 
 
-def describe() -> dict[str, Any]:
+def describe() -> Plain:
     """Facts of this machine that two results must share to be compared."""
     return {
         "system": platform.system(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from windtunnel import records
-from windtunnel.job.workload import Workload, place_of
+from windtunnel.job.workload import Batch, Model, Workload, place_of
 from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
-from windtunnel.measurement.frameworks.base import Built
+from windtunnel.measurement.frameworks.base import Built, torch_peak
 from windtunnel.measurement.order import JobOrder
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import Sampler
@@ -57,7 +57,7 @@ class JobSubject:
             versions={"torch": torch.__version__},
             threads=torch.get_num_threads,
             compiles=self.strategy.execution == "compiled",
-            peak=functools.partial(_peak_memory, torch) if gpu else None,
+            peak=functools.partial(torch_peak, torch) if gpu else None,
             device_name=torch.cuda.get_device_name(0) if gpu else "",
             facts=facts | ({"cuda": torch.version.cuda} if gpu else {}),
         )
@@ -90,7 +90,7 @@ class JobSubject:
         return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
 
 
-def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
+def set_up(torch: ModuleType, strategy: Strategy, threads: int, device: str) -> None:
     if device == "cpu":
         torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("high" if strategy.precision == "tf32" else "highest")
@@ -98,7 +98,7 @@ def set_up(torch: Any, strategy: Strategy, threads: int, device: str) -> None:
     torch.backends.cudnn.benchmark = strategy.cudnn_benchmark
 
 
-def _load_libraries(torch: Any) -> None:
+def _load_libraries(torch: ModuleType) -> None:
     """Load the libraries that any step needs, so that their memory is not counted as the job's."""
     weight = torch.ones(64, 64, requires_grad=True)
     image = torch.nn.functional.conv2d(weight.view(1, 1, 64, 64), torch.ones(4, 1, 3, 3))
@@ -106,22 +106,27 @@ def _load_libraries(torch: Any) -> None:
     torch.optim.Adam([weight]).step()
 
 
-def _make_batch(workload: Workload, strategy: Strategy) -> Any:
+def _make_batch(workload: Workload, strategy: Strategy) -> Batch:
     """One batch in the layout of the strategy, on the CPU."""
     from windtunnel.job.trainer import arrange
 
     return arrange(workload.batch(strategy.batch or workload.default_batch), strategy)
 
 
-def _describe_inputs(workload: Workload, strategy: Strategy, batch: Any) -> str:
+def _describe_inputs(workload: Workload, strategy: Strategy, batch: Batch) -> str:
     from windtunnel.job.trainer import describe_inputs
 
     return describe_inputs(batch, strategy.batch or workload.default_batch)
 
 
 def make_step(
-    torch: Any, workload: Workload, strategy: Strategy, device: str, model: Any = None, batch: Any = None
-) -> tuple[Callable[[], Any], Callable[[], None]]:
+    torch: ModuleType,
+    workload: Workload,
+    strategy: Strategy,
+    device: str,
+    model: Model = None,
+    batch: Batch = None,
+) -> tuple[Callable[[], object], Callable[[], None]]:
     """A function that does one whole step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
@@ -135,7 +140,7 @@ def make_step(
     trainer = Trainer(workload, model, strategy, place)
     batch = _make_batch(workload, strategy) if batch is None else batch
 
-    def move(tree: Any, **options: bool) -> Any:
+    def move(tree: Batch, **options: bool) -> Batch:
         return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
 
     if place == "cpu" or strategy.data == "resident":
@@ -149,20 +154,20 @@ def make_step(
 
 
 def _prefetched(
-    torch: Any, step: Callable[[Any], Any], batch: Any, move: Callable[..., Any], depth: int
-) -> Callable[[], Any]:
+    torch: ModuleType, step: Callable[[Batch], object], batch: Batch, move: Callable[..., Batch], depth: int
+) -> Callable[[], object]:
     """Copy the next batches from pinned memory on a stream of their own while this one is trained on."""
     from torch.utils import _pytree as pytree
 
     pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
     stream = torch.cuda.Stream()
-    waiting: list[Any] = []
+    waiting: list[Batch] = []
 
     def fetch() -> None:
         with torch.cuda.stream(stream):
             waiting.append(move(pinned, non_blocking=True))
 
-    def run_step() -> Any:
+    def run_step() -> object:
         torch.cuda.current_stream().wait_stream(stream)
         ready = waiting.pop(0)
         for tensor in (leaf for leaf in pytree.tree_leaves(ready) if isinstance(leaf, torch.Tensor)):
@@ -175,7 +180,7 @@ def _prefetched(
     return run_step
 
 
-def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
+def _capture(torch: ModuleType, step: Callable[[], object]) -> Callable[[], object]:
     """The whole step as one CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -187,10 +192,3 @@ def _capture(torch: Any, step: Callable[[], Any]) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         step()
     return lambda: graph.replay()
-
-
-def _peak_memory(torch: Any) -> dict[str, float]:
-    return {
-        "peak_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-    }

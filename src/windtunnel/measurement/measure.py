@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import StoreError, Unavailable
@@ -27,10 +26,11 @@ from windtunnel.measurement.report import DISTURBED, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Protocol
 from windtunnel.measurement.store import Store
 from windtunnel.measurement.summary import Summary
+from windtunnel.records import Plain
 from windtunnel.results import INFERENCE_OF_LOSS, Result, Row
 from windtunnel.strategy import Strategy
 
-_CORES_TO_SPARE = 4  # from so many cores on, the import of one child hardly disturbs another one's timing
+_CORES_TO_SPARE = 4  # with this many cores, the import of one child hardly disturbs the timing of another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Measurement(Result):
     stopped_by: str = ""
     disturbed: bool = False
     measured_at: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Plain = field(default_factory=dict)
 
     def headline(self) -> str:
         return f"measured: {Result.headline(self)}"
@@ -143,7 +143,7 @@ class _MeasuredJob:
             starts_together=self.starts_together,
         )
 
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> Plain:
         """The strategy as results show it: without what cannot matter here."""
         choices = self.strategy.fields()
         choices.pop("batch", None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from windtunnel import records
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
+from windtunnel.records import Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +19,11 @@ class JobOrder:
     With `timeline` the child also sends the events of one profiled step.
     """
 
-    strategy: Mapping[str, Any]
+    strategy: Mapping[str, object]
     device: str
     threads: int
     job: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     timeline: bool = False
 
@@ -56,10 +56,10 @@ class ChildOrder:
     lock: str = ""
     locks_first: bool = False
 
-    def plain(self) -> dict[str, Any]:
-        data: dict[str, Any] = records.plain(self)
+    def plain(self) -> Plain:
+        data: Plain = records.plain(self)
         return data
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> ChildOrder:
+    def read(cls, data: Plain) -> ChildOrder:
         return records.read(cls, data, "order")

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
-Emit = Callable[[dict[str, Any]], None]
+from windtunnel.records import Plain
+
+Emit = Callable[[Plain], None]
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -23,7 +24,7 @@ def emit_on(descriptor: int) -> Emit:
 
 
 def die_with_parent() -> None:
-    """End with the parent, as nobody reads the result then; and be the first to go when memory runs out."""
+    """End when the parent ends. When memory runs out, be the first process that the system kills."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

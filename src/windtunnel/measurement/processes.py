@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError
@@ -18,6 +17,7 @@ from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
 from windtunnel.measurement.store import Settled, Store
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
+from windtunnel.records import Plain
 
 CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
 _PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
@@ -39,14 +39,15 @@ class MeasurementStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """`fresh` begins anew where an interrupted measurement could go on. `progress` is called at every stage.
+    """`fresh` starts again instead of continuing an interrupted measurement. `progress` hears of every
+    stage.
 
     `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
     """
 
     fresh: bool = False
     progress: Callable[[MeasurementStage], None] = lambda stage: None
-    timeline: Callable[[dict[str, Any]], None] | None = None
+    timeline: Callable[[Plain], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,13 @@ class MeasurementPlan:
     """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
 
     The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
-    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it begins anew.
+    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it starts again.
     With `starts_together` the wanted processes start at once: they import side by side, and a lock among them
     lets one at a time build and time.
     """
 
-    task: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    task: Mapping[str, object]
+    facts: Mapping[str, object]
     protocol: Protocol
     child: Callable[[int, bool, Hear], ProcessReport]
     code: str = ""
@@ -83,12 +84,12 @@ class Processes:
         self.resumed = len(self.reports)
 
     def run(self) -> Summary:
-        """Run what is missing; give all processes together, by those that were quiet."""
+        """Run the missing processes, then summarise all by the quiet ones."""
         try:
             stopped = self._run()
         except KeyboardInterrupt:
             done = len(self.store.reports(self.cell))
-            again = "goes on from there; --fresh begins anew" if done else "begins anew"
+            again = "continues from there; --fresh starts again" if done else "starts again"
             raise Interrupted(
                 f"{done} of {self.protocol.processes} processes are measured and stored in "
                 f"{self.store.path}.",
@@ -100,7 +101,7 @@ class Processes:
         whole = self._together(stopped)
         return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
 
-    def finish(self, stopped: str, result: Mapping[str, Any] | None = None) -> None:
+    def finish(self, stopped: str, result: Plain | None = None) -> None:
         """Settle the measurement with all its processes, the disturbed ones too."""
         self.store.finish(Settled(cell=self.cell, summary=self._together(stopped), result=result))
 
@@ -208,14 +209,14 @@ class _Follower:
         reports: Sequence[ProcessReport],
         wanted: int,
         progress: Callable[[MeasurementStage], None],
-        timeline: Callable[[dict[str, Any]], None] | None,
+        timeline: Callable[[Plain], None] | None,
     ) -> None:
         self.reports, self.least = reports, wanted
         self.progress, self.timeline = progress, timeline
         self.samples = 0
         self._show("starting")
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Plain) -> None:
         kind = message["kind"]
         if kind == "samples":
             self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0

@@ -10,10 +10,12 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from windtunnel.measurement.families import COMPILED, HOST, family_of_kernel, family_of_op
 from windtunnel.measurement.report import Profiled
+from windtunnel.records import Plain
 
 MOST_EVENTS = 20_000
 _STEP = "windtunnel step"
@@ -53,7 +55,9 @@ class Watched(NamedTuple):
     wall: float
 
 
-def watch(torch: Any, step: Callable[[], Any], sync: Callable[[], None], device: str, steps: int) -> Watched:
+def watch(
+    torch: ModuleType, step: Callable[[], object], sync: Callable[[], None], device: str, steps: int
+) -> Watched:
     """Run steps under the profiler."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -138,7 +142,7 @@ def sum_up(watched: Watched, device: str) -> Profiled:
     )
 
 
-def last_step(watched: Watched) -> dict[str, Any]:
+def last_step(watched: Watched) -> Plain:
     """The last step as plain data: all that began on any lane since the host began it, and how much is left
     out."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)
@@ -198,7 +202,7 @@ def _own_seconds(events: Iterable[Event]) -> Iterator[tuple[Event, float]]:
 
 
 def _covered(events: Sequence[Event]) -> float:
-    """Seconds in which at least one of the events goes on."""
+    """Seconds in which at least one of the events is running."""
     total, now = 0.0, 0.0
     for event in sorted(events, key=lambda e: e.start):
         total += max(0.0, event.end - max(event.start, now))

@@ -11,6 +11,7 @@ from typing import Any
 
 from windtunnel import records
 from windtunnel.errors import BadRecord
+from windtunnel.records import Plain
 
 STEADY, FIRST, DISTURBED = "steady", "first", "disturbed"  # DISTURBED: steady samples that do not count
 
@@ -55,10 +56,10 @@ def _is_reading(data: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What a process says it computes with, read back from its framework. `place` counts the tasks of a
+    """Threads, versions and device of a process, read back from its framework. `place` counts the tasks of a
     process.
 
-    `facts` holds what only some frameworks report; in plain data they stand beside the other keys.
+    `facts` holds what only some frameworks report; in plain data they are beside the other keys.
     """
 
     threads: int | None = None
@@ -68,14 +69,14 @@ class Ready:
     dtype: str = ""
     device_name: str = ""
     place: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         own = {name: getattr(self, name) for name in _READY}
         return {**records.plain(own), **self.facts}
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Ready:
+    def read(cls, data: Plain) -> Ready:
         """By hand and not by `records`, since a study has thousands."""
         own = {key: value for key, value in data.items() if key in _READY}
         others = {key: value for key, value in data.items() if key not in (*_READY, "kind", "pid")}
@@ -163,9 +164,9 @@ class ProcessReport:
     def loop_seconds(self) -> float | None:
         return None if self.reference_loop is None else self.reference_loop.seconds
 
-    def plain(self, *, samples: bool = True) -> dict[str, Any]:
-        """Plain data for the store or another machine; without `samples` where these are stored apart."""
-        data: dict[str, Any] = records.plain(self) | {"ready": self.ready.plain()}
+    def plain(self, *, samples: bool = True) -> Plain:
+        """Plain data for the store or another machine; without `samples` if these are stored separately."""
+        data: Plain = records.plain(self) | {"ready": self.ready.plain()}
         return data if samples else {key: value for key, value in data.items() if key != "samples"}
 
     @classmethod
@@ -199,13 +200,13 @@ def _read_samples(data: object) -> dict[str, Samples]:
     return samples_by_phase
 
 
-def assemble(messages: Sequence[Mapping[str, Any]]) -> ProcessReport:
+def assemble(messages: Sequence[Plain]) -> ProcessReport:
     """One report from the messages of a process; each kind is a field, and the last of a kind counts."""
     return ProcessReport.read(dict(_fields(messages)))
 
 
-def _fields(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    samples: dict[str, dict[str, Any]] = {}
+def _fields(messages: Sequence[Plain]) -> Iterator[tuple[str, Any]]:
+    samples: dict[str, Plain] = {}
     for message in messages:
         kind, body = message["kind"], {key: value for key, value in message.items() if key != "kind"}
         if kind == "samples":

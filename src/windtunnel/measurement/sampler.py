@@ -6,7 +6,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.steady import Protocol, is_precise
@@ -39,7 +38,7 @@ class Sampler:
 
     def __init__(
         self,
-        step: Callable[[], Any],
+        step: Callable[[], object],
         sync: Callable[[], None],
         least_seconds: float,
         emit: Emit,
@@ -103,7 +102,7 @@ class Sampler:
             reference_loop()
         self.readings.append((len(self.seconds), statistics.median(reference_loop() for _ in range(_LOOPS))))
         if self.one < _WINDOW_SECONDS:
-            self._time(1)  # refills the caches, which would slow the next sample else
+            self._time(1)  # refill the caches, or the next sample would be slower
 
     def linearity(self) -> float:
         """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where

@@ -23,10 +23,11 @@ from windtunnel.measurement.database import Database
 from windtunnel.measurement.report import STEADY, ProcessReport, Samples
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.tables import SCHEMA
+from windtunnel.records import Plain
 
 WAITING, DONE = "waiting", "done"
 _OF_STUDY, _SINGLE = "study", "single"
-_LATEST = 200  # so many cells show how fast this machine's reference loop is
+_LATEST = 200  # this many cells show how fast this machine's reference loop is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,14 @@ class StoredCell:
     id: int
     key: str
     text: str
-    task: Mapping[str, Any]
+    task: Plain
     level: str
     state: str
     error: str = ""
     finished: str = ""
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Plain = field(default_factory=dict)
     summary: Summary | None = None
-    result: Mapping[str, Any] | None = None
+    result: Plain | None = None
 
     @property
     def loop_kind(self) -> tuple[Any, ...]:
@@ -81,7 +82,7 @@ class Settled:
     state: str = DONE
     error: str = ""
     summary: Summary | None = None
-    result: Mapping[str, Any] | None = None
+    result: Plain | None = None
 
 
 def default_path() -> Path:
@@ -118,7 +119,9 @@ class Store(Database):
 
     # Single measurements
 
-    def begin(self, key: str, task: Mapping[str, Any], facts: Mapping[str, Any], level: str = "") -> int:
+    def begin(
+        self, key: str, task: Mapping[str, object], facts: Mapping[str, object], level: str = ""
+    ) -> int:
         """A new measurement, which this process is at."""
         with self._writing() as db:
             environment = migration.environment_of(db, dump(facts))
@@ -250,7 +253,7 @@ class Store(Database):
             rows = self._db.execute(query, (study,)).fetchall()
         return {(figure, level, state): count for figure, level, state, count in rows}
 
-    def forecasts(self, program: str) -> dict[tuple[str, str], dict[str, Any]]:
+    def forecasts(self, program: str) -> dict[tuple[str, str], Plain]:
         """What this version of the program forecast before: by task and machine."""
         with self._clear_errors("read"):
             rows = self._db.execute(
@@ -258,7 +261,7 @@ class Store(Database):
             ).fetchall()
         return {(task, machine): json.loads(text) for task, machine, text in rows}
 
-    def add_forecasts(self, program: str, forecasts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+    def add_forecasts(self, program: str, forecasts: Mapping[tuple[str, str], Plain]) -> None:
         rows = [(task, machine, program, json.dumps(each)) for (task, machine), each in forecasts.items()]
         with self._writing() as db:
             db.executemany("INSERT OR REPLACE INTO forecast VALUES (?, ?, ?, ?)", rows)

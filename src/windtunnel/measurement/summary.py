@@ -1,30 +1,29 @@
-"""What the processes of one measurement say together, and how far processes differ from one another."""
+"""Combine the processes of one measurement, and estimate how much processes differ from one another."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy
 
 from windtunnel import records
 from windtunnel.measurement.report import ProcessReport, Ready
 from windtunnel.measurement.steady import Interval, interval
+from windtunnel.records import Plain
 
 # Spread between processes before any was seen: that of 233 quiet processes of a whole study was 0.144.
 _USUAL_SPREAD = 0.15
-_USUAL_WEIGHT = 20  # it counts as much as so many processes: a choice
+_USUAL_WEIGHT = 20  # it counts as much as this many processes: a choice
 _ENOUGH = 20
 _QUIET = 1.15
-# A measurement with fewer quiet processes than this gets further ones, so many at most.
+# A measurement with fewer quiet processes than the first number gets further ones, at most the second.
 ENOUGH_QUIET, MOST_FURTHER = 2, 2
-# How much of what slows the reference loop slows a step too, in logarithms: measured by 31 disturbed
-# processes of 40 cells of which others were quiet (docs/design.md). In 90 of 100 it is no further from it
-# than the second figure.
+# A step slows down by the reference loop's slowdown to the power of SHARE: measured on 31 disturbed
+# processes of 40 cells whose other processes were quiet. 90 of 100 lie within _SHARE_REACH of that power.
 SHARE, _SHARE_REACH = 0.7, 0.45
 
 
@@ -58,20 +57,21 @@ class Summary:
 
     @property
     def slowdown(self) -> float:
-        """How many times as slow as on the quiet machine the loop ran in the chosen processes; 1 where not
-        known."""
+        """How much slower than on the quiet machine the loop ran in the chosen processes; 1 if not known."""
         if self.quiet_seconds is None or not self.chosen:
             return 1.0
         chosen = statistics.fmean(self.loop_seconds[place] for place in self.chosen)
         return max(1.0, chosen / self.quiet_seconds)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         return {**records.plain(self), "firsts": list(self.firsts), "ready": self.ready.plain()}
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Summary:
+    def read(cls, data: Plain) -> Summary:
         """From the store. By hand and not by `records`, since a study has thousands."""
-        lists = {name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data}
+        lists: Plain = {
+            name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data
+        }
         return cls(**{**data, **lists, "ready": Ready.read(data.get("ready", {}))})
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from windtunnel.measurement.report import DISTURBED, STEADY, ProcessReport, ReferenceLoop, Samples
 
 _ALIKE = 1.1  # a window whose loop is this much slower than the quietest is still quiet
-_LEAST_SAMPLES, _LEAST_SHARE = 3, 0.2  # so many samples count at least, if less quiet ones
+_LEAST_SAMPLES, _LEAST_SHARE = 3, 0.2  # keep at least this many samples, less quiet ones if there are too few
 
 
 @dataclass(frozen=True, slots=True)

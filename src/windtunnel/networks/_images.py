@@ -119,6 +119,26 @@ def descend(loss: Loss) -> Callable[[Model, Batch, torch.optim.Optimizer], Tenso
     return step
 
 
+class _AdamSchedule(_Schedule, Protocol):
+    @property
+    def rate(self) -> float: ...
+
+
+def adam_stage(settings: _AdamSchedule, columns: tuple[Tensor, ...], loss: Loss) -> Stage:
+    """The usual stage: one loss, and Adam at the network's rate."""
+    return stage(
+        settings,
+        columns,
+        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
+        descend(loss),
+    )
+
+
+def labelled(data: Dataset) -> tuple[Tensor, Tensor]:
+    """The training images and their labels."""
+    return data.train["images"], data.train["labels"]
+
+
 def classification_loss(model: Model, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Cross-entropy between the network's scores and the labels."""
     inputs, labels = batch

@@ -67,15 +67,7 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train with cross-entropy and Adam; test the accuracy on held-out images."""
     settings = images.fitted(settings, data, "dcn")
-    learn = images.stage(
-        settings,
-        (
-            data.train["images"],
-            data.train["labels"],
-        ),
-        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        images.descend(images.classification_loss),
-    )
+    learn = images.adam_stage(settings, images.labelled(data), images.classification_loss)
     return Lesson(
         model=lambda: _model(settings),
         stages=(learn,),

@@ -92,12 +92,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     """Train with squared error and Adam; compare with simple enlarging on held-out images."""
     settings = images.fitted(settings, data, "deconv")
     train, held_out = data.train["images"], data.held_out["images"]
-    learn = images.stage(
-        settings,
-        (train,),
-        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        images.descend(_loss),
-    )
+    learn = images.adam_stage(settings, (train,), _loss)
     return Lesson(
         model=lambda: _model(settings),
         stages=(learn,),

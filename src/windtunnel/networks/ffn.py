@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel.job.lesson import Dataset, Lesson, Stage
+from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload, forward_inputs
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
@@ -41,14 +41,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     images.fitted(settings, data, "ffn")
     shown = data.train["images"]
     fitted = dataclasses.replace(settings, inputs=shown[0].numel(), classes=data.facts["classes"])
-    learn = Stage(
-        name="learn",
-        epochs=settings.epochs,
-        steps=images.steps_of(len(shown), settings.batch),
-        batches=images.shuffled(settings.batch, shown, data.train["labels"]),
-        optimizers=lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        step=images.descend(_loss),
-    )
+    learn = images.adam_stage(settings, images.labelled(data), _loss)
     return Lesson(
         model=lambda: _model(fitted),
         stages=(learn,),

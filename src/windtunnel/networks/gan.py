@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.networks import _images as images
 from windtunnel.networks import weights
+from windtunnel.records import Plain
 
 DATA = "digits"
 
@@ -133,7 +133,7 @@ def _model(settings: Settings) -> nn.Module:
     return weights.initialise(GAN(settings), settings.init, "gan")
 
 
-def _optimizers(settings: Settings, model: GAN) -> dict[str, Any]:
+def _optimizers(settings: Settings, model: GAN) -> Plain:
     """Adam without momentum (beta1 = 0): the other network's update changes the gradient at every step."""
     parts = {"generator": model.generator, "discriminator": model.discriminator}
     return {
@@ -142,7 +142,7 @@ def _optimizers(settings: Settings, model: GAN) -> dict[str, Any]:
     }
 
 
-def _step(model: GAN, batch: tuple[Tensor], optimizers: dict[str, Any]) -> Tensor:
+def _step(model: GAN, batch: tuple[Tensor], optimizers: Plain) -> Tensor:
     """Update the discriminator, then the generator; return the generator's loss."""
     (real,) = batch
     generated = model(torch.randn(len(real), model.noise, device=real.device))

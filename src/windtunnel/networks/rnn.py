@@ -92,7 +92,7 @@ def teach(settings: Settings, data: Dataset) -> Lesson:
     """Choose the stronger of two noisy inputs. The error counts in the decision period after the stimulus."""
     if "coherences" not in data.train:
         raise BadRecord(
-            f"job rnn: learns perceptual decisions, which the data set {data.name} has not.",
+            f"job rnn: learns perceptual decisions, but the data set {data.name} has none.",
             hint="Use --data decision.",
         )
     n_steps = data.facts["n_steps"]

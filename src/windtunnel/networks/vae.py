@@ -127,15 +127,7 @@ def build(settings: Settings) -> Workload:
 def teach(settings: Settings, data: Dataset) -> Lesson:
     """Maximise the bound; test it on held-out images; draw ten images of every class."""
     settings = images.fitted(settings, data, "vae")
-    learn = images.stage(
-        settings,
-        (
-            data.train["images"],
-            data.train["labels"],
-        ),
-        lambda model: torch.optim.Adam(model.parameters(), lr=settings.rate),
-        images.descend(_loss),
-    )
+    learn = images.adam_stage(settings, images.labelled(data), _loss)
     return Lesson(
         model=lambda: _model(settings),
         stages=(learn,),

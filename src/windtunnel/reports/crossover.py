@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
+from windtunnel.records import Plain
 from windtunnel.reports.charts import Chart
 from windtunnel.reports.palette import COLOURS, INK
 from windtunnel.study.crossover.crossing import Crossover
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # names the language; it is never fetched
 _TITLE_WIDTH = 64
-Encoding = dict[str, Any]
+Encoding = Plain
 
 
 def chart(crossover: Crossover) -> Chart:
@@ -99,7 +99,7 @@ def _side_names(crossover: Crossover) -> list[str]:
     return [f"{side} ({crossover.origins[side].split(',')[0]})" for side in crossover.between]
 
 
-def _points(crossover: Crossover) -> list[dict[str, Any]]:
+def _points(crossover: Crossover) -> list[Plain]:
     """The timings of each side. A forecast that replaces a measurement is drawn as a forecast."""
     names = dict(zip(crossover.between, _side_names(crossover), strict=True))
     points = {}

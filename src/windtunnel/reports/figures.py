@@ -119,7 +119,7 @@ def _chart_grid(heading: str, words: str, drawn: Sequence[Markup]) -> Markup:
 
 
 def _panels(sheet: Sheet) -> list[tuple[str, list[FigureLine]]]:
-    """One panel where there are enough colours, else panels of published and of current lines."""
+    """One panel if there are enough colours; otherwise one of published and one of current lines."""
     if len(sheet.shown) <= MOST_LINES:
         return [("Published and here", sheet.shown)]
     return [

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from windtunnel import units
 from windtunnel.errors import BadRecord
@@ -64,9 +64,9 @@ class Claim:
     source: str
     kind: Kind
     counted: str
-    select: Mapping[str, Any] = field(default_factory=dict)
-    first: Mapping[str, Any] = field(default_factory=dict)
-    second: Mapping[str, Any] = field(default_factory=dict)
+    select: Mapping[str, object] = field(default_factory=dict)
+    first: Mapping[str, object] = field(default_factory=dict)
+    second: Mapping[str, object] = field(default_factory=dict)
     pairs: tuple[tuple[str, ...], ...] = ()
     over: str = ""
     free: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any
 import windtunnel
 from windtunnel.measurement import summary
 from windtunnel.measurement.store import DONE, Store, StoredCell
+from windtunnel.records import Plain
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.cells import points
 from windtunnel.study.run.forecasts import ABSENT_GPU
@@ -133,12 +134,12 @@ def _kind(cell: StoredCell) -> tuple[str, str]:
 
 
 def _row(
-    place: Mapping[str, Any],
+    place: Plain,
     cell: StoredCell,
     groups: Sequence[tuple[float, ...]],
     spreads: Mapping[tuple[str, str], float],
 ) -> StudyRow:
-    fields: dict[str, Any] = {"state": cell.state, "error": cell.error, "measured_at": cell.finished}
+    fields: Plain = {"state": cell.state, "error": cell.error, "measured_at": cell.finished}
     environment = {**cell.environment, "level": cell.level}
     device_name = str(cell.environment.get("cpu", "")) if cell.task["device"] == "cpu" else ""
     if cell.summary:
@@ -180,12 +181,10 @@ def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[StudyRow
     return rows
 
 
-def _place(study: Study, figure: str, case: str, task: Mapping[str, Any]) -> dict[str, Any]:
+def _place(study: Study, figure: str, case: str, task: Mapping[str, object]) -> Plain:
     same = {
         name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")
     }
-    if same["device"] == "cuda":  # as older stores spell it
-        same["device"] = "gpu"
     return {
         "study": study.name,
         "figure": figure,
@@ -217,7 +216,7 @@ def _printed(study: Study, figure: Figure, printed: Published) -> Iterable[Study
             device_name=printed.device_name,
             origin="published",
             state=DONE if there else "not available",
-            step_seconds=value / (printed.scale or figure.published_scale) * of_task["batch"]
+            step_seconds=float(value) / (printed.scale or figure.published_scale) * of_task["batch"]
             if there
             else None,
             source=printed.source or figure.source,

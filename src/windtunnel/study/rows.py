@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from windtunnel.records import Plain
 
 Origin = Literal["measured", "forecast", "published"]
 Ruling = Literal["holds", "does not hold", "can't tell"]
@@ -27,7 +29,7 @@ class StudyRow:
     case: str
     label: str
     job: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     device: str = "cpu"
     device_name: str = ""
     threads: int | None = None
@@ -45,7 +47,7 @@ class StudyRow:
     groups: tuple[tuple[float, ...], ...] = ()
     source: str = ""
     measured_at: str = ""
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Plain = field(default_factory=dict)
 
     @property
     def example_seconds(self) -> float | None:

@@ -45,7 +45,7 @@ class StudyCase:
     threads: int | str = 1
     batch: int | None = None
     quick: bool = True
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +58,15 @@ class Published:
     case: str
     label: str
     device_name: str
-    rows: Mapping[str, tuple[Any, ...]]
-    table: tuple[tuple[Any, ...], ...]
-    columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[object, ...]]
+    table: tuple[tuple[float | str, ...], ...]
+    columns: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     device: Literal["cpu", "gpu"] = "gpu"
     data: str = "resident"
     optimizer: str = "sgd"
     threads: int | None = None
     batch: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     scale: float | None = None
     source: str = ""
     note: str = ""
@@ -90,7 +90,7 @@ class PlotLine:
     figure: str
     case: str
     label: str = ""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +117,10 @@ class Figure:
     source: str
     note: str = ""
     job: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     batch: int = 1
-    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    quick: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    grid: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    quick: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     longer: float | None = None
     published_unit: str = "seconds for an example"
     published_scale: float = 1.0

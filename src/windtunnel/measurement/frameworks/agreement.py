@@ -10,13 +10,14 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records
 from windtunnel.measurement.frameworks import base, catalogue, run
 from windtunnel.measurement.frameworks import numpy as by_hand
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks import definitions
+from windtunnel.records import Plain
 
 STEPS = 10
 # Of a loss. Float32 sums in another order differ by 1e-6, a missing clip or bias by more than 1e-3.
@@ -25,7 +26,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkComparison:
-    """`apart` is the largest relative difference of a loss; `difference` says what is not the same."""
+    """`apart` is the largest relative difference of a loss; `difference` says what differs."""
 
     task: Task
     apart: float
@@ -37,7 +38,7 @@ class FrameworkComparison:
     def agrees(self) -> bool:
         return not self.difference
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Plain:
         return {**records.plain(self), "agrees": self.agrees}
 
 
@@ -80,7 +81,7 @@ def check(
     return [compare(task, trace) for task, trace in zip(rows, run.traces(rows, STEPS), strict=True)]
 
 
-def compare(task: Task, trace: dict[str, Any]) -> FrameworkComparison:
+def compare(task: Task, trace: Plain) -> FrameworkComparison:
     pairs = list(zip(trace["losses"], expected(task), strict=True))
     apart = max(abs(a - b) / abs(b) if a == a else float("inf") for a, b in pairs)
     parameters, dtype = trace["ready"]["parameters"], trace["ready"]["dtype"]

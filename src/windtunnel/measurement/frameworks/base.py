@@ -15,12 +15,14 @@ because MXNet runs with a NumPy of 2022.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy
 
+from windtunnel.machine.machine import torch_device
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks import definitions
 from windtunnel.networks.definitions import Array as Array
@@ -30,6 +32,11 @@ MOMENTUM = 0.9
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 KEPT_BYTES = definitions.KEPT_BYTES
+Tensor = Any  # an array in the framework's own form; most frameworks have no types
+Tensors = dict[str, Tensor]
+Step = Callable[[], Tensor]  # one step; its result is the loss
+Batch = Any  # inputs and targets, or what stands for them
+Device = Any  # a jax.Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +88,20 @@ class Built:
     None where it reports none. `built_seconds` is the time of compiling before the first call.
     """
 
-    step: Callable[[], Any]
-    number: Callable[[Any], float]
+    step: Step
+    number: Callable[[Tensor], float]
     parameters: int
     dtype: str
     versions: Mapping[str, str]
     sync: Callable[[], None] = lambda: None
     threads: Callable[[], int | None] = lambda: None
-    first: Callable[[], Any] | None = None
+    first: Step | None = None
     settle: Callable[[], int] | None = None
     compiles: bool = False
     built_seconds: float = 0.0
     peak: Callable[[], dict[str, float]] | None = None
     device_name: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,7 @@ class TracedStep:
     `epoch` is set where the framework runs whole epochs in one call: its steps launch nothing from the host.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     execution: Literal["eager", "compiled", "graph"] = "eager"
     threads: int | None = None
     epoch: EpochShape | None = None
@@ -146,26 +153,26 @@ def problem_of(task: Task) -> Problem:
 class Feed:
     """The batches in turn, again and again."""
 
-    def __init__(self, batches: list[Any]) -> None:
+    def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches, self.next = batches, 0
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Batch:
         batch = self.batches[self.next]
         self.next = (self.next + 1) % len(self.batches)
         return batch
 
 
-def library(name: str) -> Any:
+def library(name: str) -> ModuleType:
     """A framework's module. Most have no types, and each is imported only when it is needed."""
     return importlib.import_module(name)
 
 
 def platform(device: str) -> str:
-    """How frameworks call a device."""
-    return "cuda" if device == "gpu" else device
+    """A device's name in frameworks, which is PyTorch's."""
+    return torch_device(device)
 
 
-def torch_peak(torch: Any) -> dict[str, float]:
+def torch_peak(torch: ModuleType) -> dict[str, float]:
     """Peak memory on a GPU, as PyTorch's allocator counts it."""
     return {
         "peak_bytes": torch.cuda.max_memory_allocated(),
@@ -173,6 +180,6 @@ def torch_peak(torch: Any) -> dict[str, float]:
     }
 
 
-def jax_peak(device: Any) -> dict[str, float]:
+def jax_peak(device: Device) -> dict[str, float]:
     """Peak memory of a device, as XLA's allocator counts it."""
     return {"peak_bytes": float((device.memory_stats() or {}).get("peak_bytes_in_use", 0))}

@@ -15,6 +15,7 @@ from windtunnel import records
 from windtunnel.errors import UnknownName, nearest
 from windtunnel.machine import machine as machines
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.base import TracedStep
@@ -125,7 +126,7 @@ def python_for(name: str) -> Path | None:
     return interpreter(environment_of(framework)) if stamp_of(framework) else None
 
 
-def stamp_of(framework: Framework) -> dict[str, Any]:
+def stamp_of(framework: Framework) -> Plain:
     """The record of building the environment; empty where it, or a library that it borrows, is missing."""
     path = environment_of(framework) / STAMP
     if not framework.environment or not path.is_file() or not interpreter(path.parent).exists():

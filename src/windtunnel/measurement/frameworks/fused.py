@@ -5,24 +5,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy
 
 from windtunnel.measurement.frameworks import base
-from windtunnel.measurement.frameworks.base import Built, EpochShape, Problem, TracedStep
+from windtunnel.measurement.frameworks.base import Built, EpochShape, Problem, Step, Tensor, TracedStep
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks.definitions.rnn import Settings
+
+if TYPE_CHECKING:
+    from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
     """One network's training: `order` has the rows of examples in each batch."""
 
-    network: Any
-    weights: Any
-    examples: Any
-    optimizer: Any
+    network: RecurrentNetwork
+    weights: Weights
+    examples: Examples
+    optimizer: Optimizer
     order: base.Array
 
 
@@ -66,7 +69,7 @@ def _epoch(problem: Problem, task: Task) -> Built:
         network=network,
         weights=settings.Weights(**problem.weights),
         examples=examples.checked(network),
-        optimizer=_optimizer(settings, problem),
+        optimizer=_optimizer(problem),
         order=numpy.arange(problem.batches * task.batch).reshape(problem.batches, task.batch),
     )
     return _on_gpu(problem, task, epoch) if task.device == "gpu" else _on_cpu(problem, task, epoch)
@@ -117,7 +120,7 @@ def _on_gpu(problem: Problem, task: Task, epoch: Epoch) -> Built:
     )
 
 
-def _gpu_calls(problem: Problem, task: Task, epoch: Epoch) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _gpu_calls(problem: Problem, task: Task, epoch: Epoch) -> tuple[Step, Step]:
     """An epoch and a single step.
 
     A narrow network runs in the kernel that trains many, a wide one as a CUDA graph.
@@ -137,7 +140,7 @@ def _gpu_calls(problem: Problem, task: Task, epoch: Epoch) -> tuple[Callable[[],
     kernel = cuda.BlockTrainer([run])
     whole = kernel.upload([epoch.order])
 
-    def first() -> Any:
+    def first() -> Tensor:
         return kernel.run(*kernel.upload([feed()[None]]))[0, -1]
 
     return (lambda: kernel.run(*whole)[0, -1]), first
@@ -149,8 +152,10 @@ def _by_example(batches: base.Array) -> base.Array:
     return numpy.ascontiguousarray(batches.transpose(0, 2, 1, 3).reshape(count * batch, timesteps, width))
 
 
-def _optimizer(settings: Any, problem: Problem) -> Any:
-    return settings.Optimizer(
+def _optimizer(problem: Problem) -> Optimizer:
+    from windtunnel.fused.settings import Optimizer
+
+    return Optimizer(
         name="adam" if problem.optimizer == "adam" else "sgd",
         rate=problem.rate,
         momentum=base.MOMENTUM if problem.optimizer == "momentum" else 0.0,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from windtunnel.measurement.frameworks import base, readback
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, Problem, Tensor, Tensors
 from windtunnel.measurement.frameworks.task import Task
 
-Forward = Callable[[Any, Any], Any]
+Forward = Callable[[Tensors, Tensor], Tensor]
+State = Tensors  # trees of moments by name, and the number of steps
 _POOL = "tf_XLAEigen"  # XLA's name for the threads of its CPU pool
 
 
@@ -37,9 +38,9 @@ def build(problem: Problem, task: Task) -> Built:
     )
     forward = JOBS[task.job][task.variant](jax, problem)
     learn = jax.jit(learning(jax, problem, forward), donate_argnums=(0, 1))
-    loss: Any = None
+    loss: Tensor = None
 
-    def step() -> Any:
+    def step() -> Tensor:
         nonlocal weights, state, loss
         weights, state, loss = learn(weights, state, *feed())
         return loss
@@ -68,14 +69,16 @@ def _narrow(array: base.Array) -> base.Array:
     return array.astype("int32") if array.dtype.kind == "i" else array
 
 
-def learning(jax: Any, problem: Problem, forward: Forward) -> Callable[..., Any]:
+def learning(jax: ModuleType, problem: Problem, forward: Forward) -> Callable[..., Tensor]:
     """One step as a function of weights, optimiser state and batch."""
     update = _update(jax, problem)
 
-    def loss_of(weights: Any, inputs: Any, targets: Any) -> Any:
+    def loss_of(weights: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
         return _loss(jax, problem, forward(weights, inputs), targets)
 
-    def learn(weights: Any, state: Any, inputs: Any, targets: Any) -> Any:
+    def learn(
+        weights: Tensors, state: State, inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensors, State, Tensor]:
         loss, gradients = jax.value_and_grad(loss_of)(weights, inputs, targets)
         if problem.clip_norm is not None:
             norm = jax.numpy.sqrt(sum(jax.numpy.vdot(g, g) for g in gradients.values()))
@@ -87,18 +90,18 @@ def learning(jax: Any, problem: Problem, forward: Forward) -> Callable[..., Any]
     return learn
 
 
-def _loss(jax: Any, problem: Problem, outputs: Any, targets: Any) -> Any:
+def _loss(jax: ModuleType, problem: Problem, outputs: Tensor, targets: Tensor) -> Tensor:
     if not problem.has_classes:
         return jax.numpy.mean((outputs - targets) ** 2)
     chosen = jax.numpy.take_along_axis(jax.nn.log_softmax(outputs), targets[..., None], axis=-1)
     return -jax.numpy.mean(chosen)
 
 
-def _recurrent(jax: Any, problem: Problem) -> Forward:
+def _recurrent(jax: ModuleType, problem: Problem) -> Forward:
     activation = jax.nn.relu if problem.activation == "relu" else jax.nn.sigmoid
 
-    def forward(w: Any, inputs: Any) -> Any:
-        def advance(state: Any, step_input: Any) -> Any:
+    def forward(w: Tensors, inputs: Tensor) -> Tensor:
+        def advance(state: Tensor, step_input: Tensor) -> Tensor:
             state = activation(step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"])
             return state, state @ w["w_out"] + w["b_out"]
 
@@ -108,11 +111,11 @@ def _recurrent(jax: Any, problem: Problem) -> Forward:
     return forward
 
 
-def _stack(jax: Any, problem: Problem) -> Forward:
+def _stack(jax: ModuleType, problem: Problem) -> Forward:
     activation = jax.nn.relu if problem.activation == "relu" else jax.nn.sigmoid
     layers = problem.layers()
 
-    def forward(w: Any, inputs: Any) -> Any:
+    def forward(w: Tensors, inputs: Tensor) -> Tensor:
         for matrix, bias in layers[:-1]:
             inputs = activation(inputs @ w[matrix] + w[bias])
         return inputs @ w[layers[-1][0]] + w[layers[-1][1]]
@@ -120,11 +123,11 @@ def _stack(jax: Any, problem: Problem) -> Forward:
     return forward
 
 
-def _lstm(jax: Any, problem: Problem) -> Forward:
+def _lstm(jax: ModuleType, problem: Problem) -> Forward:
     count = sum(name.startswith("w_state") for name in problem.weights)
 
-    def layer(w: Any, i: int, sequence: Any) -> Any:
-        def advance(state: Any, driven: Any) -> Any:
+    def layer(w: Tensors, i: int, sequence: Tensor) -> Tensor:
+        def advance(state: Tensor, driven: Tensor) -> Tensor:
             hidden, cell = state
             gates = driven + hidden @ w[f"w_state{i}"] + w[f"b_state{i}"]
             write, keep, value, read = jax.numpy.split(gates, 4, axis=-1)
@@ -136,7 +139,7 @@ def _lstm(jax: Any, problem: Problem) -> Forward:
         zeros = jax.numpy.zeros((sequence.shape[1], w[f"w_state{i}"].shape[0]), sequence.dtype)
         return jax.lax.scan(advance, (zeros, zeros), driven)[1]
 
-    def forward(w: Any, text: Any) -> Any:
+    def forward(w: Tensors, text: Tensor) -> Tensor:
         sequence = w["characters"][text.T]
         for i in range(count):
             sequence = layer(w, i, sequence)
@@ -145,7 +148,7 @@ def _lstm(jax: Any, problem: Problem) -> Forward:
     return forward
 
 
-def _optimizer_state(jax: Any, problem: Problem, weights: Any) -> Any:
+def _optimizer_state(jax: ModuleType, problem: Problem, weights: Tensors) -> State:
     if problem.optimizer == "sgd":
         return {}
     zeros = jax.tree.map(jax.numpy.zeros_like, weights)
@@ -158,24 +161,24 @@ def _optimizer_state(jax: Any, problem: Problem, weights: Any) -> Any:
     }
 
 
-def _update(jax: Any, problem: Problem) -> Callable[..., Any]:
+def _update(jax: ModuleType, problem: Problem) -> Callable[..., Tensor]:
     every, rate = jax.tree.map, problem.rate
 
-    def sgd(weights: Any, state: Any, gradients: Any) -> Any:
+    def sgd(weights: Tensors, state: State, gradients: Tensors) -> tuple[Tensors, State]:
         return every(lambda w, g: w - rate * g, weights, gradients), state
 
-    def momentum(weights: Any, state: Any, gradients: Any) -> Any:
+    def momentum(weights: Tensors, state: State, gradients: Tensors) -> tuple[Tensors, State]:
         first = every(lambda m, g: base.MOMENTUM * m + g, state["first"], gradients)
         return every(lambda w, m: w - rate * m, weights, first), {"first": first}
 
-    def adam(weights: Any, state: Any, gradients: Any) -> Any:
+    def adam(weights: Tensors, state: State, gradients: Tensors) -> tuple[Tensors, State]:
         small, large = base.BETAS
         steps = state["steps"] + 1
         first = every(lambda m, g: small * m + (1 - small) * g, state["first"], gradients)
         second = every(lambda v, g: large * v + (1 - large) * g * g, state["second"], gradients)
         one, two = 1 - small**steps, 1 - large**steps
 
-        def move(w: Any, m: Any, v: Any) -> Any:
+        def move(w: Tensor, m: Tensor, v: Tensor) -> Tensor:
             return w - rate * (m / one) / (jax.numpy.sqrt(v / two) + base.EPSILON)
 
         return every(move, weights, first, second), {"first": first, "second": second, "steps": steps}
@@ -183,7 +186,7 @@ def _update(jax: Any, problem: Problem) -> Callable[..., Any]:
     return {"sgd": sgd, "momentum": momentum, "adam": adam}[problem.optimizer]
 
 
-JOBS: dict[str, dict[str, Callable[[Any, Problem], Forward]]] = {
+JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], Forward]]] = {
     "rnn": {"scan": _recurrent},
     "fcn5": {"jit": _stack},
     "ffn": {"jit": _stack},

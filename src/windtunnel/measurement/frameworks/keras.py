@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, TypedDict
 
 import numpy
 
 from windtunnel.measurement.frameworks import base
 from windtunnel.measurement.frameworks import jax as jax_file
 from windtunnel.measurement.frameworks import tensorflow as tensorflow_file
-from windtunnel.measurement.frameworks.base import Array, Built, Problem
+from windtunnel.measurement.frameworks.base import Array, Built, Problem, Step, Tensor
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks.definitions.resnet18 import ResidualBlock, blocks
 
 _FEW = 10
 _EPOCH_SECONDS = 2.0
+Network = Any  # a keras.Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A Keras model and its batches, in the layout that Keras expects: the batch first, channels last."""
 
-    model: Any
+    model: Network
     inputs: Array
     targets: Array
+
+
+class Calls(TypedDict, total=False):
+    """The fields of `Built` by which a model steps."""
+
+    step: Step
+    first: Step
+    settle: Callable[[], int]
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -67,18 +77,18 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _trained(keras: Any, task: Task, built: Model) -> dict[str, Any]:
+def _trained(keras: ModuleType, task: Task, built: Model) -> Calls:
     feed = base.Feed([_placed(keras, task, pair) for pair in zip(built.inputs, built.targets, strict=True)])
     return {"step": lambda: built.model.train_on_batch(*feed())}
 
 
-def _fitted(keras: Any, task: Task, built: Model, most: int) -> dict[str, Any]:
+def _fitted(keras: ModuleType, task: Task, built: Model, most: int) -> Calls:
     """One call of `step` is an epoch, because `fit` has a cost per call; `first` is an epoch of one step."""
     parts = (built.inputs, built.targets)
     feed = base.Feed([_placed(keras, task, pair) for pair in zip(*parts, strict=True)])
-    epoch: list[Any] = []
+    epoch: list[Tensor] = []
 
-    def fit(x: Any, y: Any) -> Any:
+    def fit(x: Tensor, y: Tensor) -> Tensor:
         history = built.model.fit(x, y, batch_size=task.batch, epochs=1, shuffle=False, verbose=0).history
         return history["loss"][0]
 
@@ -86,7 +96,7 @@ def _fitted(keras: Any, task: Task, built: Model, most: int) -> dict[str, Any]:
         order = numpy.arange(steps) % len(built.inputs)
         epoch[:] = _placed(keras, task, [numpy.concatenate(list(part[order])) for part in parts])
 
-    def seconds(call: Any) -> float:
+    def seconds(call: Step) -> float:
         begin = time.perf_counter()
         call()
         return time.perf_counter() - begin
@@ -104,11 +114,11 @@ def _fitted(keras: Any, task: Task, built: Model, most: int) -> dict[str, Any]:
     return {"step": lambda: fit(*epoch), "first": lambda: fit(*feed()), "settle": settle}
 
 
-def _placed(keras: Any, task: Task, parts: Any) -> list[Any]:
+def _placed(keras: ModuleType, task: Task, parts: Iterable[Array]) -> list[Tensor]:
     return [keras.ops.convert_to_tensor(part) if task.data == "resident" else part for part in parts]
 
 
-def _recurrent(keras: Any, problem: Problem) -> Model:
+def _recurrent(keras: ModuleType, problem: Problem) -> Model:
     layers, w = keras.layers, problem.weights
     model = keras.Sequential(
         [
@@ -124,7 +134,7 @@ def _recurrent(keras: Any, problem: Problem) -> Model:
     return Model(model=model, inputs=inputs, targets=targets)
 
 
-def _stack(keras: Any, problem: Problem) -> Model:
+def _stack(keras: ModuleType, problem: Problem) -> Model:
     layers, w, names = keras.layers, problem.weights, problem.layers()
     hidden = [layers.Dense(len(w[bias]), activation=problem.activation) for _, bias in names[:-1]]
     model = keras.Sequential(
@@ -134,7 +144,7 @@ def _stack(keras: Any, problem: Problem) -> Model:
     return Model(model=model, inputs=problem.inputs, targets=problem.targets.astype("int32"))
 
 
-def _resnet18(keras: Any, problem: Problem) -> Model:
+def _resnet18(keras: ModuleType, problem: Problem) -> Model:
     """As in PyTorch, but the running variance of batch normalisation is biased; no training step reads it."""
     layers, w = keras.layers, problem.weights
     images = numpy.ascontiguousarray(numpy.moveaxis(problem.inputs, 2, -1))
@@ -149,7 +159,7 @@ def _resnet18(keras: Any, problem: Problem) -> Model:
     return Model(model=model, inputs=images, targets=problem.targets.astype("int32"))
 
 
-def _residual(keras: Any, w: Any, block: ResidualBlock, images: Any) -> Any:
+def _residual(keras: ModuleType, w: Mapping[str, Array], block: ResidualBlock, images: Tensor) -> Tensor:
     layers = keras.layers
     body = layers.ReLU()(_convolved(keras, w, f"{block.name}.first", images, block.stride))
     body = _convolved(keras, w, f"{block.name}.second", body, 1)
@@ -158,7 +168,7 @@ def _residual(keras: Any, w: Any, block: ResidualBlock, images: Any) -> Any:
     return layers.ReLU()(layers.Add()([body, images]))
 
 
-def _convolved(keras: Any, w: Any, name: str, images: Any, stride: int) -> Any:
+def _convolved(keras: ModuleType, w: Mapping[str, Array], name: str, images: Tensor, stride: int) -> Tensor:
     """A convolution and its batch normalisation, with the padding, momentum and epsilon of PyTorch."""
     kernel, scale, shift = (w[f"{name}.{part}"] for part in ("kernel", "scale", "shift"))
     padding = len(kernel) // 2
@@ -173,7 +183,7 @@ def _convolved(keras: Any, w: Any, name: str, images: Any, stride: int) -> Any:
     return outputs
 
 
-def _optimizer(keras: Any, problem: Problem) -> Any:
+def _optimizer(keras: ModuleType, problem: Problem) -> object:
     options = {"learning_rate": problem.rate, "global_clipnorm": problem.clip_norm}
     if problem.optimizer == "adam":
         small, large = base.BETAS
@@ -185,20 +195,23 @@ def _backend(task: Task) -> str:
     return task.framework.partition("-")[2]
 
 
-def _sync(library: Any, task: Task) -> Any:
+def _sync(library: ModuleType, task: Task) -> Callable[[], None]:
     """Losses arrive as numbers on the host, so only PyTorch on a GPU may still be running its last update."""
     return library.cuda.synchronize if _backend(task) == "torch" and task.device == "gpu" else (lambda: None)
 
 
-def _threads(library: Any, task: Task) -> Any:
+def _threads(library: ModuleType, task: Task) -> Callable[[], int | None]:
+    report: Callable[[], int | None]
     if _backend(task) == "torch":
-        return library.get_num_threads
-    if _backend(task) == "jax":
-        return jax_file.threads
-    return library.config.threading.get_intra_op_parallelism_threads
+        report = library.get_num_threads
+    elif _backend(task) == "jax":
+        report = jax_file.threads
+    else:
+        report = library.config.threading.get_intra_op_parallelism_threads
+    return report
 
 
-def _peak(library: Any, task: Task) -> Any:
+def _peak(library: ModuleType, task: Task) -> Callable[[], dict[str, float]] | None:
     if task.device == "cpu":
         return None
     if _backend(task) == "torch":
@@ -206,14 +219,14 @@ def _peak(library: Any, task: Task) -> Any:
     return functools.partial(base.jax_peak, library.devices()[0])
 
 
-def _device_name(library: Any, task: Task) -> str:
+def _device_name(library: ModuleType, task: Task) -> str:
     if task.device == "cpu":
         return ""
     on_torch = _backend(task) == "torch"
     return str(library.cuda.get_device_name(0) if on_torch else library.devices()[0].device_kind)
 
 
-JOBS: dict[str, dict[str, Callable[[Any, Problem], Model]]] = {
+JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], Model]]] = {
     "rnn": {"fit": _recurrent, "train": _recurrent},
     "fcn5": {"fit": _stack, "train": _stack},
     "ffn": {"fit": _stack, "train": _stack},

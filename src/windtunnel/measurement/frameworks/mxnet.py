@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from windtunnel.measurement.frameworks import base, readback
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, Problem, Tensor
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.records import Plain
+
+Network = Callable[[Tensor], Tensor]
+Parameters = Plain  # a Gluon ParameterDict
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -29,7 +33,7 @@ def build(problem: Problem, task: Task) -> Built:
     )
     trained = list(parameters.values())
 
-    def step() -> Any:
+    def step() -> Tensor:
         inputs, targets = feed()
         if task.data == "streamed":
             inputs, targets = mx.nd.array(inputs), mx.nd.array(targets)
@@ -57,14 +61,14 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _loop(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
+def _loop(mx: ModuleType, problem: Problem) -> tuple[Network, Parameters]:
     parameters = mx.gluon.ParameterDict()
     for name, value in problem.weights.items():
         parameters.get(name, shape=value.shape, init=mx.init.Constant(mx.nd.array(value)))
     parameters.initialize()
     activation = mx.nd.relu if problem.activation == "relu" else mx.nd.sigmoid
 
-    def network(inputs: Any) -> Any:
+    def network(inputs: Tensor) -> Tensor:
         w = {name: parameters[name].data() for name in problem.weights}
         state = mx.nd.zeros((inputs.shape[1], w["w_rec"].shape[0]))
         outputs = []
@@ -76,7 +80,7 @@ def _loop(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
     return network, parameters
 
 
-def _stack(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
+def _stack(mx: ModuleType, problem: Problem) -> tuple[Network, Parameters]:
     layers = problem.layers()
     network = mx.gluon.nn.HybridSequential()
     for matrix, _ in layers:
@@ -94,7 +98,7 @@ def _stack(mx: Any, problem: Problem) -> tuple[Callable[[Any], Any], Any]:
     return network, network.collect_params()
 
 
-def _optimizer(problem: Problem) -> tuple[str, dict[str, Any]]:
+def _optimizer(problem: Problem) -> tuple[str, dict[str, float]]:
     if problem.optimizer == "adam":
         small, large = base.BETAS
         return "adam", {
@@ -109,7 +113,7 @@ def _optimizer(problem: Problem) -> tuple[str, dict[str, Any]]:
     }
 
 
-JOBS: dict[str, dict[str, Callable[[Any, Problem], tuple[Callable[[Any], Any], Any]]]] = {
+JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], tuple[Network, Parameters]]]] = {
     "rnn": {"loop": _loop},
     "fcn5": {"module": _stack},
     "ffn": {"module": _stack},

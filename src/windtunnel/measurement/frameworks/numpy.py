@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy
 
@@ -12,6 +11,7 @@ from windtunnel.measurement.frameworks.base import Array, Built, Problem
 from windtunnel.measurement.frameworks.task import Task
 
 Gradients = dict[str, Array]
+Learn = Callable[[Problem, dict[str, Array], Array, Array], tuple[numpy.floating, Gradients]]
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -24,7 +24,7 @@ def build(problem: Problem, task: Task) -> Built:
     update = _optimizer(problem, weights)
     feed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
 
-    def step() -> Any:
+    def step() -> numpy.floating:
         inputs, targets = feed()
         loss, gradients = learn(problem, weights, inputs, targets)
         if problem.clip_norm is not None:
@@ -42,8 +42,9 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def global_norm(gradients: Gradients) -> Any:
-    return numpy.sqrt(sum(numpy.vdot(g, g) for g in gradients.values()))
+def global_norm(gradients: Gradients) -> numpy.floating:
+    norm: numpy.floating = numpy.sqrt(sum(numpy.vdot(g, g) for g in gradients.values()))
+    return norm
 
 
 def clip(gradients: Gradients, most: float) -> None:
@@ -55,7 +56,7 @@ def clip(gradients: Gradients, most: float) -> None:
 
 def _learn_recurrent(
     problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
-) -> tuple[Any, Gradients]:
+) -> tuple[numpy.floating, Gradients]:
     """Backpropagation through time.
 
     `states[t]` is the state before timestep t, `states[t + 1]` the one after.
@@ -87,7 +88,7 @@ def _learn_recurrent(
 
 def _learn_stack(
     problem: Problem, w: dict[str, Array], inputs: Array, targets: Array
-) -> tuple[Any, Gradients]:
+) -> tuple[numpy.floating, Gradients]:
     activation, slope = _ACTIVATIONS[problem.activation]
     layers = problem.layers()
     activations = [inputs]
@@ -149,16 +150,16 @@ def _common_dtype(weights: dict[str, Array]) -> str:
     return ",".join(sorted({str(w.dtype) for w in weights.values()}))
 
 
-def _sigmoid(x: Array) -> Any:
+def _sigmoid(x: Array) -> Array:
     return 1 / (1 + numpy.exp(-x))
 
 
-_ACTIVATIONS: dict[str, tuple[Callable[[Array], Any], Callable[[Array], Any]]] = {
+_ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "relu": (lambda x: numpy.maximum(x, 0), lambda y: y > 0),
     "sigmoid": (_sigmoid, lambda y: y * (1 - y)),
 }
 
-JOBS: dict[str, dict[str, Callable[[Problem, dict[str, Array], Array, Array], tuple[Any, Gradients]]]] = {
+JOBS: dict[str, dict[str, Learn]] = {
     "rnn": {"hand": _learn_recurrent},
     "fcn5": {"hand": _learn_stack},
     "ffn": {"hand": _learn_stack},

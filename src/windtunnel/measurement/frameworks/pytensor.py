@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from windtunnel.measurement.frameworks import base, readback
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, Problem, Step, Tensor, Tensors
 from windtunnel.measurement.frameworks.task import Task
 
-Weights = dict[str, Any]
-Forward = Callable[[Problem, Weights, Any], Any]
-Updates = list[tuple[Any, Any]]
+Forward = Callable[[Problem, Tensors, Tensor], Tensor]
+Updates = list[tuple[Tensor, Tensor]]  # a shared variable and its next value
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -37,7 +35,7 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _resident(problem: Problem, weights: Weights, forward: Forward) -> Callable[[], Any]:
+def _resident(problem: Problem, weights: Tensors, forward: Forward) -> Step:
     """All batches are in shared variables. The step takes the index of one, as Theano's users wrote it."""
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     inputs, targets = pytensor.shared(problem.inputs), pytensor.shared(_targets(problem))
@@ -48,7 +46,7 @@ def _resident(problem: Problem, weights: Weights, forward: Forward) -> Callable[
     return lambda: learn(feed())
 
 
-def _streamed(problem: Problem, weights: Weights, forward: Forward) -> Callable[[], Any]:
+def _streamed(problem: Problem, weights: Tensors, forward: Forward) -> Step:
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     parts = (problem.inputs, _targets(problem))
     inputs, targets = (pt.tensor(dtype=str(part.dtype), shape=(None,) * (part.ndim - 1)) for part in parts)
@@ -58,11 +56,11 @@ def _streamed(problem: Problem, weights: Weights, forward: Forward) -> Callable[
     return lambda: learn(*feed())
 
 
-def _targets(problem: Problem) -> Any:
+def _targets(problem: Problem) -> base.Array:
     return problem.targets.astype("int64") if problem.has_classes else problem.targets
 
 
-def _learn(problem: Problem, weights: Weights, loss: Any) -> Updates:
+def _learn(problem: Problem, weights: Tensors, loss: Tensor) -> Updates:
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     gradients = pytensor.grad(loss, list(weights.values()))
     if problem.clip_norm is not None:
@@ -72,11 +70,11 @@ def _learn(problem: Problem, weights: Weights, loss: Any) -> Updates:
     return _updates(problem, weights, gradients)
 
 
-def _recurrent(problem: Problem, w: Weights, inputs: Any) -> Any:
+def _recurrent(problem: Problem, w: Tensors, inputs: Tensor) -> Tensor:
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     activation = pt.sigmoid if problem.activation == "sigmoid" else _relu
 
-    def advance(step_input: Any, state: Any) -> Any:
+    def advance(step_input: Tensor, state: Tensor) -> Tensor:
         return activation(pt.dot(step_input, w["w_in"]) + pt.dot(state, w["w_rec"]) + w["b_rec"])
 
     start = pt.zeros((inputs.shape[1], w["w_rec"].shape[0]), dtype="float32")
@@ -84,7 +82,7 @@ def _recurrent(problem: Problem, w: Weights, inputs: Any) -> Any:
     return pt.dot(states, w["w_out"]) + w["b_out"]
 
 
-def _stack(problem: Problem, w: Weights, inputs: Any) -> Any:
+def _stack(problem: Problem, w: Tensors, inputs: Tensor) -> Tensor:
     pt = base.library("pytensor.tensor")
     layers = problem.layers()
     for matrix, bias in layers[:-1]:
@@ -93,19 +91,19 @@ def _stack(problem: Problem, w: Weights, inputs: Any) -> Any:
     return pt.dot(inputs, w[layers[-1][0]]) + w[layers[-1][1]]
 
 
-def _loss(problem: Problem, outputs: Any, targets: Any) -> Any:
+def _loss(problem: Problem, outputs: Tensor, targets: Tensor) -> Tensor:
     pt = base.library("pytensor.tensor")
     if not problem.has_classes:
         return ((outputs - targets) ** 2).mean()
     return -pt.special.log_softmax(outputs, axis=1)[pt.arange(targets.shape[0]), targets].mean()
 
 
-def _relu(x: Any) -> Any:
+def _relu(x: Tensor) -> Tensor:
     pt = base.library("pytensor.tensor")
     return pt.maximum(x, pt.constant(0, dtype="float32"))
 
 
-def _updates(problem: Problem, weights: Weights, gradients: list[Any]) -> Updates:
+def _updates(problem: Problem, weights: Tensors, gradients: list[Tensor]) -> Updates:
     pairs = list(zip(weights.values(), gradients, strict=True))
     rate = _number(problem.rate)
     if problem.optimizer == "sgd":
@@ -120,7 +118,7 @@ def _updates(problem: Problem, weights: Weights, gradients: list[Any]) -> Update
     return updates
 
 
-def _adam(rate: Any, pairs: Updates) -> Updates:
+def _adam(rate: Tensor, pairs: Updates) -> Updates:
     pytensor, pt = base.library("pytensor"), base.library("pytensor.tensor")
     steps, one = pytensor.shared(_number(0.0).data), _number(1.0)
     small, large = (_number(beta) for beta in base.BETAS)
@@ -136,11 +134,11 @@ def _adam(rate: Any, pairs: Updates) -> Updates:
     return updates
 
 
-def _number(value: float) -> Any:
+def _number(value: float) -> Tensor:
     return base.library("pytensor.tensor").constant(value, dtype="float32")
 
 
-def _zeros(weight: Any) -> Any:
+def _zeros(weight: Tensor) -> Tensor:
     return base.library("pytensor").shared(weight.get_value() * 0)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windtunnel.errors import BadInput, MeasurementFailed
 from windtunnel.measurement import children, environment
@@ -17,6 +17,7 @@ from windtunnel.measurement.frameworks.catalogue import Framework
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol
+from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.measurement.order import ChildOrder
@@ -57,7 +58,7 @@ def losses(task: Task, steps: int) -> list[float]:
     return [float(loss) for loss in traces([task], steps)[0]["losses"]]
 
 
-def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0) -> list[dict[str, Any]]:
+def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0) -> list[Plain]:
     """The losses of the first steps of several tasks of one framework, and what each is `ready` with."""
     _require_one_kind(tasks)
     ending = children.converse(*_prepare(tasks, Protocol(timeout_seconds=timeout_seconds), steps))
@@ -66,7 +67,7 @@ def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0
 
 
 def kind_of(task: Task) -> tuple[str, int, str]:
-    """What tasks that share a process must agree in."""
+    """Tasks that share a process must have the same framework, threads and device."""
     return task.framework, task.threads, task.device
 
 

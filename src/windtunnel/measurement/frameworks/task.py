@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel.errors import BadRecord
 
@@ -20,7 +20,7 @@ class Task:
     framework: str
     variant: str
     job: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     batch: int = 1
     device: Literal["cpu", "gpu"] = "cpu"
     threads: int = 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from windtunnel.measurement.frameworks import base
-from windtunnel.measurement.frameworks.base import Built, Problem
+from windtunnel.measurement.frameworks.base import Built, Problem, Tensor, Tensors
 from windtunnel.measurement.frameworks.task import Task
+
+Forward = Callable[[Tensor], Tensor]
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -18,7 +20,7 @@ def environment(task: Task) -> dict[str, str]:
     }
 
 
-def set_threads(tf: Any, task: Task) -> None:
+def set_threads(tf: ModuleType, task: Task) -> None:
     """The task's threads inside an op, one op after the other.
 
     TensorFlow accepts both before its first op only.
@@ -37,7 +39,7 @@ def build(problem: Problem, task: Task) -> Built:
         [(tf.constant(x), tf.constant(y)) for x, y in batches] if task.data == "resident" else batches
     )
 
-    def step() -> Any:
+    def step() -> Tensor:
         inputs, targets = feed()
         # A NumPy array would become a constant of the graph, which would be traced again for every batch.
         return learn(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
@@ -53,12 +55,12 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _learn(tf: Any, problem: Problem, task: Task, w: dict[str, Any]) -> Callable[[Any, Any], Any]:
+def _learn(tf: ModuleType, problem: Problem, task: Task, w: Tensors) -> Callable[[Tensor, Tensor], Tensor]:
     names = list(w)
     forward = JOBS[task.job][task.variant](tf, problem, w)
     update = _update(tf, problem, w)
 
-    def learn(inputs: Any, targets: Any) -> Any:
+    def learn(inputs: Tensor, targets: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
             outputs = forward(inputs)
             if problem.has_classes:
@@ -74,15 +76,15 @@ def _learn(tf: Any, problem: Problem, task: Task, w: dict[str, Any]) -> Callable
     return learn
 
 
-def _advance(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any, Any], Any]:
+def _advance(tf: ModuleType, problem: Problem, w: Tensors) -> Callable[[Tensor, Tensor], Tensor]:
     activation = tf.nn.relu if problem.activation == "relu" else tf.nn.sigmoid
     return lambda state, step_input: activation(step_input @ w["w_in"] + state @ w["w_rec"] + w["b_rec"])
 
 
-def _unrolled(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]:
+def _unrolled(tf: ModuleType, problem: Problem, w: Tensors) -> Forward:
     advance = _advance(tf, problem, w)
 
-    def forward(inputs: Any) -> Any:
+    def forward(inputs: Tensor) -> Tensor:
         state = tf.zeros((inputs.shape[1], w["w_rec"].shape[0]))
         outputs = []
         for step_input in tf.unstack(inputs):
@@ -93,21 +95,21 @@ def _unrolled(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], A
     return forward
 
 
-def _scan(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]:
+def _scan(tf: ModuleType, problem: Problem, w: Tensors) -> Forward:
     advance = _advance(tf, problem, w)
 
-    def forward(inputs: Any) -> Any:
+    def forward(inputs: Tensor) -> Tensor:
         states = tf.scan(advance, inputs, tf.zeros((inputs.shape[1], w["w_rec"].shape[0])))
         return tf.einsum("tbh,ho->tbo", states, w["w_out"]) + w["b_out"]
 
     return forward
 
 
-def _stack(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]:
+def _stack(tf: ModuleType, problem: Problem, w: Tensors) -> Forward:
     activation = tf.nn.relu if problem.activation == "relu" else tf.nn.sigmoid
     layers = problem.layers()
 
-    def forward(inputs: Any) -> Any:
+    def forward(inputs: Tensor) -> Tensor:
         for matrix, bias in layers[:-1]:
             inputs = activation(inputs @ w[matrix] + w[bias])
         return inputs @ w[layers[-1][0]] + w[layers[-1][1]]
@@ -115,24 +117,24 @@ def _stack(tf: Any, problem: Problem, w: dict[str, Any]) -> Callable[[Any], Any]
     return forward
 
 
-def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
-    def zeros() -> dict[str, Any]:
+def _update(tf: ModuleType, problem: Problem, weights: Tensors) -> Callable[[Tensors], None]:
+    def zeros() -> Tensors:
         return {name: tf.Variable(tf.zeros_like(w)) for name, w in weights.items()}
 
     first = zeros() if problem.optimizer != "sgd" else {}
     second = zeros() if problem.optimizer == "adam" else {}
     steps = tf.Variable(0.0)
 
-    def sgd(gradients: dict[str, Any]) -> None:
+    def sgd(gradients: Tensors) -> None:
         for name, weight in weights.items():
             weight.assign_sub(problem.rate * gradients[name])
 
-    def momentum(gradients: dict[str, Any]) -> None:
+    def momentum(gradients: Tensors) -> None:
         for name, weight in weights.items():
             first[name].assign(base.MOMENTUM * first[name] + gradients[name])
             weight.assign_sub(problem.rate * first[name])
 
-    def adam(gradients: dict[str, Any]) -> None:
+    def adam(gradients: Tensors) -> None:
         small, large = base.BETAS
         steps.assign_add(1.0)
         one, two = 1 - small**steps, 1 - large**steps
@@ -146,7 +148,7 @@ def _update(tf: Any, problem: Problem, weights: dict[str, Any]) -> Callable[[dic
     return {"sgd": sgd, "momentum": momentum, "adam": adam}[problem.optimizer]
 
 
-JOBS: dict[str, dict[str, Callable[[Any, Problem, dict[str, Any]], Callable[[Any], Any]]]] = {
+JOBS: dict[str, dict[str, Callable[[ModuleType, Problem, Tensors], Forward]]] = {
     "rnn": {"unrolled": _unrolled, "scan": _scan},
     "fcn5": {"function": _stack},
     "ffn": {"function": _stack},

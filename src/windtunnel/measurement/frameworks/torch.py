@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy
 
 from windtunnel.measurement.frameworks import base
-from windtunnel.measurement.frameworks.base import Built, Problem, TracedStep
+from windtunnel.measurement.frameworks.base import Built, Problem, Step, Tensor, TracedStep
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks import definitions
 
-Learn = Callable[[Any, Any], Any]
+Network = Any  # a torch.nn.Module
+Optimizer = Any  # a torch.optim.Optimizer
+Learn = Callable[[Tensor, Tensor], Tensor]
 EXECUTIONS: dict[str, Literal["eager", "compiled", "graph"]] = {"compiled": "compiled", "graph": "graph"}
 
 
@@ -54,7 +57,7 @@ def build(problem: Problem, task: Task) -> Built:
     optimizer = _optimizer(torch, problem, task, parameters)
     network = torch.compile(model) if task.variant == "compiled" else model
 
-    def learn(inputs: Any, targets: Any) -> Any:
+    def learn(inputs: Tensor, targets: Tensor) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = _loss(torch, problem, network(inputs), targets)
         loss.backward()
@@ -79,18 +82,18 @@ def build(problem: Problem, task: Task) -> Built:
     )
 
 
-def _loss(torch: Any, problem: Problem, outputs: Any, targets: Any) -> Any:
+def _loss(torch: ModuleType, problem: Problem, outputs: Tensor, targets: Tensor) -> Tensor:
     if not problem.has_classes:
         return torch.nn.functional.mse_loss(outputs, targets)
     return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def _step(torch: Any, problem: Problem, task: Task, learn: Learn, optimizer: Any) -> Callable[[], Any]:
+def _step(torch: ModuleType, problem: Problem, task: Task, learn: Learn, optimizer: Optimizer) -> Step:
     streamed = base.Feed(list(zip(problem.inputs, problem.targets, strict=True)))
     device = base.platform(task.device)
     if task.data == "streamed":
 
-        def stream() -> Any:
+        def stream() -> Tensor:
             inputs, targets = streamed()
             return learn(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device))
 
@@ -103,7 +106,7 @@ def _step(torch: Any, problem: Problem, task: Task, learn: Learn, optimizer: Any
     return lambda: learn(*resident())
 
 
-def _capture(torch: Any, feed: base.Feed, learn: Learn, optimizer: Any) -> Callable[[], Any]:
+def _capture(torch: ModuleType, feed: base.Feed, learn: Learn, optimizer: Optimizer) -> Step:
     """The step as one CUDA graph that reads its batch from a fixed address. The warm-up steps are undone."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
@@ -124,7 +127,7 @@ def _capture(torch: Any, feed: base.Feed, learn: Learn, optimizer: Any) -> Calla
             for tensor in filter(torch.is_tensor, state.values()):
                 tensor.zero_()
 
-    def step() -> Any:
+    def step() -> Tensor:
         for tensor, batch in zip(fixed, feed(), strict=True):
             tensor.copy_(batch)
         graph.replay()
@@ -133,7 +136,7 @@ def _capture(torch: Any, feed: base.Feed, learn: Learn, optimizer: Any) -> Calla
     return step
 
 
-def _optimizer(torch: Any, problem: Problem, task: Task, parameters: list[Any]) -> Any:
+def _optimizer(torch: ModuleType, problem: Problem, task: Task, parameters: list[Tensor]) -> Optimizer:
     if problem.optimizer == "adam":
         return torch.optim.Adam(
             parameters,
@@ -147,10 +150,10 @@ def _optimizer(torch: Any, problem: Problem, task: Task, parameters: list[Any]) 
     )
 
 
-def _loop(torch: Any, problem: Problem) -> Any:
+def _loop(torch: ModuleType, problem: Problem) -> Network:
     activation = torch.relu if problem.activation == "relu" else torch.sigmoid
 
-    class Loop(torch.nn.Module):  # type: ignore[misc]
+    class Loop(torch.nn.Module):  # type: ignore[misc, name-defined]
         """One Python loop over time, as the equations read."""
 
         def __init__(self) -> None:
@@ -158,7 +161,7 @@ def _loop(torch: Any, problem: Problem) -> Any:
             for name, value in problem.weights.items():
                 setattr(self, name, torch.nn.Parameter(torch.tensor(value)))
 
-        def forward(self, inputs: Any) -> Any:
+        def forward(self, inputs: Tensor) -> Tensor:
             state = inputs.new_zeros(inputs.shape[1], self.w_rec.shape[0])
             outputs = []
             for step_input in inputs:
@@ -169,17 +172,17 @@ def _loop(torch: Any, problem: Problem) -> Any:
     return Loop()
 
 
-def _module(torch: Any, problem: Problem) -> Any:
+def _module(torch: ModuleType, problem: Problem) -> Network:
     """nn.RNN has a second bias. It stays at zero, so that as many parameters learn as in other variants."""
     w = problem.weights
 
-    class Module(torch.nn.Module):  # type: ignore[misc]
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.recurrent = torch.nn.RNN(*w["w_in"].shape, nonlinearity="relu")
             self.readout = torch.nn.Linear(*w["w_out"].shape)
 
-        def forward(self, inputs: Any) -> Any:
+        def forward(self, inputs: Tensor) -> Tensor:
             states, _ = self.recurrent(inputs)
             return self.readout(states)
 
@@ -190,26 +193,26 @@ def _module(torch: Any, problem: Problem) -> Any:
     return model
 
 
-def _stack(torch: Any, problem: Problem) -> Any:
+def _stack(torch: ModuleType, problem: Problem) -> Network:
     activation = torch.nn.ReLU if problem.activation == "relu" else torch.nn.Sigmoid
-    parts: list[Any] = []
+    parts: list[Network] = []
     for matrix, _ in problem.layers():
         parts += [torch.nn.Linear(*problem.weights[matrix].shape), activation()]
     return _copy(torch, torch.nn.Sequential(*parts[:-1]), [value.T for value in problem.weights.values()])
 
 
-def _lstm(torch: Any, problem: Problem) -> Any:
+def _lstm(torch: ModuleType, problem: Problem) -> Network:
     """The network that is predicted and measured as `lstm`."""
 
     class Scores(base.library("windtunnel.networks.lstm").CharacterLSTM):  # type: ignore[misc]
-        def forward(self, text: Any) -> Any:
+        def forward(self, text: Tensor) -> Tensor:
             return super().forward(text)[0]
 
     characters, *others = problem.weights.values()
     return _copy(torch, Scores(problem.settings), [characters, *(value.T for value in others)])
 
 
-def _resnet18(torch: Any, problem: Problem) -> Any:
+def _resnet18(torch: ModuleType, problem: Problem) -> Network:
     """The network that is predicted and measured as `resnet18`. Its kernels are (out, in, height, width)."""
     model = base.library("windtunnel.networks.resnet18").network(problem.settings)
     return _copy(
@@ -219,7 +222,7 @@ def _resnet18(torch: Any, problem: Problem) -> Any:
     )
 
 
-def _copy(torch: Any, model: Any, values: list[base.Array]) -> Any:
+def _copy(torch: ModuleType, model: Network, values: list[base.Array]) -> Network:
     """The model with these weights, which are in the order of its parameters."""
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):
@@ -228,7 +231,7 @@ def _copy(torch: Any, model: Any, values: list[base.Array]) -> Any:
     return model
 
 
-JOBS: dict[str, dict[str, Callable[[Any, Problem], Any]]] = {
+JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], Network]]] = {
     "rnn": {"loop": _loop, "module": _module, "compiled": _loop, "graph": _loop},
     "fcn5": {"module": _stack, "compiled": _stack, "graph": _stack},
     "ffn": {"module": _stack, "compiled": _stack, "graph": _stack},

@@ -18,6 +18,7 @@ import numpy
 
 from windtunnel import records
 from windtunnel.errors import BadRecord, UnknownName, nearest
+from windtunnel.records import Plain
 
 Array = numpy.ndarray[Any, Any]
 KEPT_BYTES = 64 * 2**20
@@ -28,7 +29,7 @@ _HELD = "held"
 class StepSettings(Protocol):
     """What every definition's settings have. Those of a job that clips its gradient have `clip_norm`, too."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[Plain]
 
     @property
     def rate(self) -> float: ...
@@ -56,7 +57,7 @@ class Start:
 class Trial:
     """A small step in which differences between frameworks show."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     batch: int
     optimizer: Literal["sgd", "momentum", "adam"]
     data: Literal["resident", "streamed"] = "resident"
@@ -77,12 +78,12 @@ class Definition:
         return tuple(f.name for f in _fields(self.settings) if _HELD not in f.metadata)
 
     @property
-    def held_settings(self) -> dict[str, Any]:
+    def held_settings(self) -> Plain:
         """Values that a framework's step needs where they differ from the network's defaults."""
         held = {f: f.metadata[_HELD] for f in _fields(self.settings) if _HELD in f.metadata}
         return {f.name: value for f, value in held.items() if value != f.default}
 
-    def read(self, settings: Mapping[str, Any]) -> StepSettings:
+    def read(self, settings: Mapping[str, object]) -> StepSettings:
         """The settings of a framework's step, read strictly."""
         for name in settings:
             if name not in self.step_settings:

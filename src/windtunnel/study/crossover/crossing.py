@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from windtunnel import records, units
+from windtunnel.records import Plain
 
 Origin = Literal["measured", "forecast"]
 
@@ -77,8 +78,8 @@ class Crossover:
         """The crossing, where there is exactly one."""
         return self.crossings[0].at if len(self.crossings) == 1 else None
 
-    def plain(self) -> dict[str, Any]:
-        data: dict[str, Any] = records.plain(self)
+    def plain(self) -> Plain:
+        data: Plain = records.plain(self)
         ratios = [{"value": p.value, "origin": p.origin, "ratio": p.ratio(self.between)} for p in self.points]
         return {**data, "at": self.at, "sentence": self.sentence(), "ratios": ratios}
 
@@ -113,7 +114,7 @@ class Crossover:
         return f"{faster} is faster {whole}: {least}, {most}. They do not cross.{doubt}"
 
     def _compared_points(self) -> list[Point]:
-        """Measured points where there are any, else forecasts."""
+        """The measured points if there are any, otherwise the forecasts."""
         measured = [p for p in self.points if p.origin == "measured"]
         return measured if any(p.sign(self.between) is not None for p in measured) else list(self.points)
 

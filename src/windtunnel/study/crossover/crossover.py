@@ -234,7 +234,7 @@ class _Search:
             self._caution(f"{side} failed at {value:,}: {message.splitlines()[0]}")
 
     def _time(self, side: str, value: int, again: int) -> StepTiming:
-        """Measured where possible, else forecast."""
+        """The measured time if it can be measured, otherwise the forecast."""
         assert self.measure is not None
         if side not in self.absent:
             try:

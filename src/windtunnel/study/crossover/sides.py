@@ -10,11 +10,11 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from windtunnel.errors import BadInput, Unavailable, UnknownName, nearest
 from windtunnel.job.workload import Workload
-from windtunnel.machine.machine import Machine
+from windtunnel.machine.machine import DeviceKind, Machine, device_kind
 from windtunnel.machine.machine import names as machine_names
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
@@ -27,8 +27,6 @@ from windtunnel.study.run.forecasts import ABSENT_GPU, timing_of
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.base import TracedStep
 
-_DEVICES: dict[str, Literal["cpu", "gpu"]] = {"": "cpu", "cpu": "cpu", "cuda": "gpu", "gpu": "gpu"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkSide:
@@ -36,7 +34,7 @@ class FrameworkSide:
 
     framework: str
     variant: str
-    device: Literal["cpu", "gpu"]
+    device: DeviceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ class Sides:
     job: str
     over: str
     between: tuple[str, str]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     strategy: Strategy = field(default_factory=Strategy)
     protocol: Protocol = field(default_factory=lambda: Protocol(processes=2, most_processes=3, seconds=1.0))
     store: Store | None = None
@@ -158,11 +156,11 @@ class Sides:
 def _framework_side(side: str) -> FrameworkSide:
     label, _, device = side.partition("@")
     framework, _, variant = label.partition(":")
-    if device not in _DEVICES or not framework or not variant:
+    if not framework or not variant:
         raise BadInput(
             f"{side!r} is not a framework and its variant.", hint="Write it like torch:loop or jax:scan@cuda"
         )
-    return FrameworkSide(framework=framework, variant=variant, device=_DEVICES[device])
+    return FrameworkSide(framework=framework, variant=variant, device=device_kind(device or "cpu"))
 
 
 @functools.cache

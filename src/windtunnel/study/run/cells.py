@@ -9,6 +9,7 @@ from typing import Any
 
 from windtunnel.errors import BadInput, nearest
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.records import Plain
 from windtunnel.study.study import OF_TASK, Figure, Study, StudyCase, count_threads
 
 
@@ -51,10 +52,10 @@ def cells_of(study: Study, cores: int, choice: Choice | None = None) -> list[Cel
     return cells
 
 
-def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def points(grid: Mapping[str, Sequence[object]]) -> Iterator[Plain]:
     """Every point of a grid; an axis named "n_in,n_out" sets both to the same value."""
     for values in itertools.product(*grid.values()):
-        point: dict[str, Any] = {}
+        point: Plain = {}
         for axis, value in zip(grid, values, strict=True):
             point |= dict.fromkeys(axis.split(","), value)
         yield point
@@ -78,7 +79,7 @@ def _cells_of_case(figure: Figure, case: StudyCase, label: str, cores: int, corn
     framework, _, variant = label.rpartition(":")
     cells: dict[str, Cell] = {}
     for point in points(grid):
-        of_task: dict[str, Any] = {
+        of_task: Plain = {
             "threads": case.threads,
             "batch": case.batch or figure.batch,
             "optimizer": case.optimizer,

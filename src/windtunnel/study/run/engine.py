@@ -78,7 +78,7 @@ class Local:
 
 
 def _grouped(work: Iterable[Work], most: int) -> Iterator[list[Work]]:
-    """Pieces that may share a process, at most so many to one, in the order in which groups are full."""
+    """Groups of pieces that may share a process, at most `share` in each, in the order in which they fill."""
     from windtunnel.measurement import frameworks
 
     waiting: dict[Hashable, list[Work]] = {}
@@ -91,7 +91,7 @@ def _grouped(work: Iterable[Work], most: int) -> Iterator[list[Work]]:
 
 
 def _collect(running: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome]:
-    """Wait until no more than so many are under way."""
+    """Wait until at most this many are running."""
     while len(running) > most:
         for done in wait(running, return_when=FIRST_COMPLETED).done:
             running.remove(done)
@@ -99,7 +99,7 @@ def _collect(running: set[Future[list[Outcome]]], most: int) -> Iterator[Outcome
 
 
 def _end(running: set[Future[list[Outcome]]], stop: Event) -> None:
-    """End what is under way: an interrupt must not wait for children that still compile."""
+    """End all running children: an interrupt must not wait for children that still compile."""
     from windtunnel.measurement import children
 
     stop.set()

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from windtunnel import records
@@ -27,6 +28,7 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol
 from windtunnel.measurement.store import DONE
+from windtunnel.records import Plain
 from windtunnel.study.run.engine import Local, Outcome, StudyEngine, Work, carry_out
 
 NODE_DIED, NO_RESULT = "node died", "no result"
@@ -66,7 +68,7 @@ def _local_settings(text: str) -> dict[str, int]:
     return settings
 
 
-def to_plain(work: Work) -> dict[str, Any]:
+def to_plain(work: Work) -> Plain:
     """A piece of work as plain data, for another machine."""
     return {
         "key": work.key,
@@ -76,7 +78,7 @@ def to_plain(work: Work) -> dict[str, Any]:
     }
 
 
-def from_plain(data: Mapping[str, Any]) -> Work:
+def from_plain(data: Plain) -> Work:
     """The piece of work from its plain data."""
     return Work(
         key=data["key"],
@@ -86,7 +88,7 @@ def from_plain(data: Mapping[str, Any]) -> Work:
     )
 
 
-def carry_out_plain(data: Mapping[str, Any]) -> dict[str, Any]:
+def carry_out_plain(data: Plain) -> Plain:
     """What runs on the other machine. Whatever goes wrong there comes back by name."""
     try:
         outcome = carry_out(from_plain(data))
@@ -100,7 +102,7 @@ def carry_out_plain(data: Mapping[str, Any]) -> dict[str, Any]:
         }
 
 
-def _outcome(work: Work, data: Mapping[str, Any]) -> Outcome:
+def _outcome(work: Work, data: Plain) -> Outcome:
     if data["state"] != DONE:
         return Outcome(work=work, state=data["state"], error=data["error"])
     try:
@@ -152,7 +154,7 @@ class RayCluster:
             if own:
                 ray.shutdown()
 
-    def _connect(self, ray: Any) -> None:
+    def _connect(self, ray: ModuleType) -> None:
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level="error")
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
@@ -165,7 +167,7 @@ class RayCluster:
 class _Pieces:
     """Pieces of work that run on the nodes of one cluster."""
 
-    def __init__(self, ray: Any, wait_seconds: float) -> None:
+    def __init__(self, ray: ModuleType, wait_seconds: float) -> None:
         self.ray, self.wait_seconds = ray, wait_seconds
         self.running: dict[Any, tuple[Work, str]] = {}
         # Nodes that lost a piece, and when: a cluster notices a death only after a while.
@@ -195,7 +197,7 @@ class _Pieces:
             with contextlib.suppress(Exception):
                 self.ray.cancel(reference)
 
-    def _free(self) -> list[dict[str, Any]]:
+    def _free(self) -> list[Plain]:
         busy, now = {node for _, node in self.running.values()}, time.monotonic()
         return [
             node
@@ -212,7 +214,7 @@ class _Pieces:
         return time.monotonic() - self.alone_since > self.wait_seconds
 
     def _collect(self) -> Iterator[Outcome]:
-        """What is done by now; after a second at most, so that new nodes and lost ones are seen."""
+        """The finished pieces. Waits at most a second, so that new and lost nodes are noticed."""
         if not self.running:
             time.sleep(0.2)
             return
@@ -229,12 +231,12 @@ class _Pieces:
                 yield _died(piece, error)
 
 
-def _nodes(ray: Any) -> list[dict[str, Any]]:
+def _nodes(ray: ModuleType) -> list[Plain]:
     """Nodes that are alive and have processors to offer; a head that only coordinates has none."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
 
-def _send(ray: Any, node: Mapping[str, Any], piece: Work) -> Any:
+def _send(ray: ModuleType, node: Plain, piece: Work) -> Any:
     """Claim all processors of the node, so that nothing else runs there, and a GPU for what needs one."""
     where = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
         node["NodeID"], soft=False
@@ -264,7 +266,7 @@ class Slurm:
     jobs: int = 4
     cluster: str = "slurm"
     poll_seconds: float = 2.0
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, object] | None = None
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
         submitit = _need("submitit", "The engine slurm")
@@ -286,7 +288,7 @@ class Slurm:
                 with contextlib.suppress(Exception):
                     job.cancel()
 
-    def _submit(self, submitit: Any, chunk: list[Work]) -> tuple[Any, list[Work], Path]:
+    def _submit(self, submitit: ModuleType, chunk: list[Work]) -> tuple[Any, list[Work], Path]:
         results = self.folder.absolute() / f"chunk-{uuid.uuid4().hex[:12]}"
         results.mkdir(parents=True)
         minutes = sum(piece.protocol.timeout_seconds for piece in chunk) / 60 + 5
@@ -327,10 +329,10 @@ def _gather(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: float
         )
 
 
-def _slurm_settings(text: str) -> dict[str, Any]:
+def _slurm_settings(text: str) -> Plain:
     """Our own settings, and the rest for Slurm itself: `slurm:partition=gpu,jobs=4,gres=gpu:1`."""
     own = {"chunk": int, "jobs": int, "folder": Path, "cluster": str, "poll_seconds": float}
-    settings: dict[str, Any] = {"parameters": {}}
+    settings: Plain = {"parameters": {}}
     for word in filter(None, text.split(",")):
         key, equals, value = word.partition("=")
         if not equals or not value:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import windtunnel
 from windtunnel.errors import WindtunnelError
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.store import Store, dump
+from windtunnel.records import Plain
 from windtunnel.study.crossover.crossing import StepTiming
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 HERE, ABSENT_GPU = "here", "h200"
 _EPOCH_DOUBT = 1.3  # a probe does not vary activations, optimisers or the share of inactive neurons
-StoredForecast = Mapping[str, Any]
+StoredForecast = Plain
 
 
 def can_be_forecast(task: Task) -> bool:
@@ -117,7 +118,7 @@ class Forecasts:
 
         step = frameworks.traced(task)
         assert step is not None
-        options: dict[str, Any] = {"batch": task.batch, "execution": step.execution}
+        options: Plain = {"batch": task.batch, "execution": step.execution}
         # Frameworks compute strictly in fp32, so that all of them can be compared.
         options |= {"data": task.data, "optimizer": task.optimizer, "precision": "fp32"}
         if step.threads is not None:

@@ -42,7 +42,7 @@ class Pace:
         return _START_SECONDS + max(self.protocol.warm_seconds + self.protocol.seconds, _LEAST_STEPS * step)
 
     def add(self, task: Task, pieces: int) -> None:
-        """Expect so many more pieces, or fewer where the number is negative."""
+        """Expect this many more pieces, or fewer if the number is negative."""
         self.pieces += pieces
         self._left[task.label] += pieces * self.expect(task)
 

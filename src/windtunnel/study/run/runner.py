@@ -104,7 +104,7 @@ def run(
             counts = running.tally().states
             raise Interrupted(
                 f"{counts.get(DONE, 0)} of {sum(counts.values())} cells are done and stored in {store.path}.",
-                hint="The same command goes on from there.",
+                hint="The same command continues from there.",
             ) from None
 
 
@@ -131,7 +131,7 @@ class _Open:
 
     @property
     def loop_kind(self) -> Hashable:
-        """Reference loops compare between processes of one framework with as many threads."""
+        """Reference loops are comparable between processes of one framework and one number of threads."""
         return self.task.framework, self.task.threads
 
     @property
@@ -289,7 +289,7 @@ class _Run:
                     self.store.settle([Settled(cell=cell.id, summary=whole)])
 
     def _outcomes(self, engine: StudyEngine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
-        """What the engine brings. If it breaks over a piece, name that piece and hand it the others again."""
+        """The outcomes of the engine. A piece that makes it raise becomes a failure; the others are run."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
@@ -305,7 +305,7 @@ class _Run:
                 lost = [work for work in handed if work.key not in back]
                 if len(lost) != 1:  # which piece it was is not known
                     raise
-                words = f"The engine broke over it: {type(error).__name__}: {error}"
+                words = f"The engine failed on it: {type(error).__name__}: {error}"
                 yield Outcome(work=lost[0], state=_FAULT, error=words)
                 left = left[len(handed) :]
             finally:

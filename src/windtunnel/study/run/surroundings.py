@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import subprocess
-from typing import Any, Protocol
+from typing import Protocol
 
 import windtunnel
 from windtunnel.machine import here
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.records import Plain
 
 NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
 # A cell in one of these states cannot be measured here, which is no failure.
@@ -27,7 +28,7 @@ class Surroundings(Protocol):
     @property
     def has_gpu(self) -> bool: ...
 
-    def facts(self, task: Task) -> dict[str, Any]: ...
+    def facts(self, task: Task) -> Plain: ...
 
     def obstacle(self, task: Task) -> tuple[str, str] | None: ...
 
@@ -46,7 +47,7 @@ print(json.dumps(versions))
 
 
 class Here:
-    """This machine. Another `engine` than the local one may have other devices.
+    """This machine. An `engine` that is not local may have other devices.
 
     Cells whose processes are `shared` do not count as those that had a process of their own.
     """
@@ -68,8 +69,8 @@ class Here:
 
         return bool(torch.cuda.is_available())
 
-    def facts(self, task: Task) -> dict[str, Any]:
-        facts: dict[str, Any] = {
+    def facts(self, task: Task) -> Plain:
+        facts: Plain = {
             "system": platform.system(),
             "cpu": here.cpu_name(),
             "cpus": len(here.available_cpus()),

@@ -318,7 +318,7 @@ def _rank(claim: Claim, rows: Sequence[StudyRow]) -> Effects:
 
 
 def _is_extreme(claim: Claim, own: Drawn, others: Sequence[Drawn]) -> Drawn:
-    """1 where own is at the end of the order that the claim names, else 0: as measured, and in each draw."""
+    """1 if `own` is at the end that the claim names, otherwise 0: as measured and in each draw."""
     sign = 1.0 if claim.kind == "slowest" else -1.0
     return Drawn(
         middle=float(all(sign * own.middle >= sign * other.middle for other in others)),
