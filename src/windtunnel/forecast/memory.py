@@ -162,11 +162,16 @@ class _Replay:
             self.peak, self._peak_parts = self._store.allocated, dict(self._parts)
 
     def _take_state(self, stream: str) -> None:
-        """Allocate what a warm step finds and the first step did not: the optimizer's state."""
-        self._is_warm = True
+        """Allocate what a warm step finds and the first step did not: the optimizer's state.
+
+        A warm step may also find the gradients of the step before, if it frees them only later. The first
+        step has none but its own.
+        """
         for name in self._held:
-            if name not in self._blocks:
-                self._take(name, *self._allocations[name], stream)
+            size, part = self._allocations[name]
+            if name not in self._blocks and (self._is_warm or part != "gradients"):
+                self._take(name, size, part, stream)
+        self._is_warm = True
 
     def _take_matrix_workspace(self, stream: str, in_backward: bool) -> None:
         key = ("matrix workspace", stream, in_backward)
