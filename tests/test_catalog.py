@@ -339,6 +339,13 @@ def test_filling_a_gtx_1080_over_pcie_4_takes_the_time_in_the_guide() -> None:
 
 def test_a_gpu_has_the_gibibytes_of_its_name_less_what_the_driver_and_ecc_keep() -> None:
     """A card sold with 24 GB has 24 GiB. CUDA reports at least 0.92 of that (ECC), and never all of it."""
-    for name, sold in (("rtx3090", 24), ("rtx4090", 24), ("a10", 24), ("t4", 16), ("h200", 141), ("a100-80gb", 80)):
+    for name, sold in (
+        ("rtx3090", 24),
+        ("rtx4090", 24),
+        ("a10", 24),
+        ("t4", 16),
+        ("h200", 141),
+        ("a100-80gb", 80),
+    ):
         memory = Machine.named(name).device.memory_bytes or 0
         assert 0.92 < memory / (sold * 2**30) < 1, name

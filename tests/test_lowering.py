@@ -102,7 +102,7 @@ def test_attention_joins_its_heads_without_a_copy() -> None:
     assert {"windtunnel.attention", "windtunnel.attention_backward"} <= set(names(steps))
 
 
-def attention_of(shared: int = 4, **options: Any) -> Workload:
+def attention_of(shared: int = 4, **options: Any) -> wt.Workload:
     """Attention of 4 heads of size 8 over 8 positions; `shared` is the number of keys."""
     loss = lambda m, b: F.scaled_dot_product_attention(
         m(b).view(4, 4, 8, 8), torch.randn(4, shared, 8, 8), torch.randn(4, shared, 8, 8), **options

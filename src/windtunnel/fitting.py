@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from windtunnel import units
 from windtunnel.errors import BadInput
 from windtunnel.forecast.memory import DeviceMemory
-from windtunnel.strategy import Strategy
+from windtunnel.strategy import Precision, Strategy
 
 _MOST_LINES = 4
 _LARGE_BATCH = 1024  # the second point of the first line through memory and batch
@@ -26,14 +26,25 @@ class Trial:
     """A step that does not fit, and how to forecast the memory of another strategy for the same job."""
 
     memory_of: Callable[[Strategy], DeviceMemory]
-    largest_batch: Callable[[Strategy], int]
     strategy: Strategy
     memory: DeviceMemory
+    low_precision: Precision
 
     @property
     def batch(self) -> int:
         assert self.strategy.batch is not None
         return self.strategy.batch
+
+    def largest_batch(self, too_large: float, **changes: object) -> int:
+        """The largest batch that fits with these changes; the one asked for would need `too_large` bytes."""
+        changed = dataclasses.replace(self.strategy, **changes)  # type: ignore[arg-type]
+        times = changed.accumulate
+
+        def total(micro_batch: int) -> float:
+            return self.memory_of(dataclasses.replace(changed, batch=micro_batch * times)).total_bytes
+
+        capacity, most = self.memory.capacity_bytes or float("inf"), self.batch // times
+        return largest_that_fits(total, capacity, most, (most, too_large)) * times
 
     def try_option(self, words: str, **changes: object) -> Option | None:
         """The memory with some fields of the strategy changed; None where the job does not allow it."""
@@ -71,8 +82,8 @@ class Option:
 
 
 def advice(trial: Trial) -> list[str]:
-    """At most four lines. The largest batch comes first, then options that fit, those that save most first."""
-    largest = trial.largest_batch(trial.strategy)
+    """At most four lines: the largest batch, then the options that fit, those that save most first."""
+    largest = trial.largest_batch(trial.memory.total_bytes)
     recomputed = _recomputation(trial)
     options = [o for o in (*_options(trial, largest), recomputed) if o is not None and o.helps]
     fitting = sorted((o for o in options if o.fits), key=lambda o: -o.saved_bytes)
@@ -93,7 +104,7 @@ def _batch_line(trial: Trial, largest: int, recomputed: Option | None) -> str:
     )
     if recomputed is None or recomputed.fits or not recomputed.helps:
         return line
-    more = trial.largest_batch(dataclasses.replace(trial.strategy, recompute="blocks"))
+    more = trial.largest_batch(recomputed.needed_bytes, recompute="blocks")
     return f"{line} With --recompute blocks: {more}." if more > largest else line
 
 
@@ -113,7 +124,8 @@ def _options(trial: Trial, largest: int) -> list[Option | None]:
     if _has_two_states(memory) and strategy.optimizer in (None, "adam", "adamw"):
         options.append(trial.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
     if strategy.precision not in ("bf16", "fp16"):
-        options.append(trial.try_option("--precision bf16", precision="bf16"))
+        low = trial.low_precision
+        options.append(trial.try_option(f"--precision {low}", precision=low))
     parts = _micro_batches(trial.batch, largest // strategy.accumulate)
     if parts:
         words = f"--accumulate {parts} (micro-batches of {trial.batch // parts})"
@@ -136,16 +148,19 @@ def _micro_batches(batch: int, largest: int) -> int | None:
     return next((parts for parts in candidates if batch % parts == 0), None)
 
 
-def largest_that_fits(total: Callable[[int], float], capacity: float, limit: int) -> int:
+def largest_that_fits(
+    total: Callable[[int], float], capacity: float, limit: int, too_large: tuple[int, float] | None = None
+) -> int:
     """The largest number up to `limit` with total(number) <= capacity, to about 1 %; 0 if there is none.
 
     Memory grows nearly in proportion to the batch, so a line through two batches guesses the answer. The next
-    tries lie 1 % above a batch that fits, or below one that does not.
+    tries lie half a percent below and above it. `too_large` is a number above the answer, with its total.
     """
     fits, at_fits = 1, total(1)
     if at_fits > capacity:
         return 0
-    above, at_above = min(limit, _LARGE_BATCH), total(min(limit, _LARGE_BATCH))
+    above = too_large[0] if too_large else min(limit, _LARGE_BATCH)
+    at_above = too_large[1] if too_large else total(above)
     for _ in range(_MOST_TRIES):
         if at_above > capacity or above == limit:
             break
@@ -159,7 +174,7 @@ def largest_that_fits(total: Callable[[int], float], capacity: float, limit: int
         if above - fits <= max(1, fits // 100):
             break
         line = fits + int((above - fits) * (capacity - at_fits) / max(at_above - at_fits, 1.0))
-        near = max(1, line // 200)  # half a percent below the line, then as much above it
+        near = max(1, line // 200)
         guess = next((n for n in (line - near, line + near) if fits < n < above), (fits + above) // 2)
         size = total(guess)
         if size <= capacity:

@@ -84,9 +84,9 @@ def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, fore
     needed, capacity = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
     trial = Trial(
         memory_of=lambda changed: memory_of(workload, machine, changed),
-        largest_batch=lambda changed: largest_batch(workload, machine, changed),
         strategy=dataclasses.replace(strategy, batch=forecast.batch),
         memory=memory,
+        low_precision="fp16" if "bf16" not in machine.device.flop_rates else "bf16",
     )
     return DoesNotFit(
         f"{workload.name} at batch {forecast.batch} needs {needed} on each device; "

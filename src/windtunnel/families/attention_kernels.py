@@ -95,7 +95,7 @@ def _takes_cudnn(call: AttentionCall) -> bool:
 def _takes_flash(call: AttentionCall) -> bool:
     square = call.query.shape[-2] == call.key.shape[-2]
     return (
-        torch.backends.cuda.flash_sdp_enabled()
+        torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
         and call.query.dtype in _HALF
         and call.mask is None
         and len(set(call.head_sizes)) == 1
@@ -108,7 +108,7 @@ def _takes_memory_efficient(call: AttentionCall) -> bool:
     grain = 8 if call.query.dtype in _HALF else 4
     query_size, key_size, value_size = call.head_sizes
     return (
-        torch.backends.cuda.mem_efficient_sdp_enabled()
+        torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
         and call.query.dtype in (*_HALF, torch.float32)
         and not call.is_grouped
         and query_size == key_size

@@ -57,13 +57,17 @@ class Block:
         self.after: Block | None = None
 
 
+class Exhausted(Exception):
+    """The device has no memory left, although all unused segments were returned."""
+
+
 class Pools:
     """The caching allocator of one GPU.
 
     `allocated` sums the blocks in use, which may be larger than requested; `reserved` sums the segments.
     Each stream, and each graph under capture, has its own blocks. `limit` is the memory of the device: before
-    a segment would exceed it, unused segments are returned, as PyTorch does when the driver refuses one. A
-    segment that exceeds the limit even then is counted all the same.
+    a segment would exceed it, unused segments are returned, as PyTorch does when the driver refuses one. If
+    that is not enough, the allocation fails with `Exhausted`.
     """
 
     def __init__(self, rounding: Rounding | None = None, limit: float = math.inf) -> None:
@@ -131,6 +135,8 @@ class Pools:
         )
         if self.reserved + size > self.limit:
             self.release()
+            if self.reserved + size > self.limit:
+                raise Exhausted
         block = Block(self._next_address, size, free_list, is_small)
         self._next_address += size
         self.reserved += size

@@ -5,10 +5,11 @@ The replay runs two steps, because a warm process finds the optimizer's state an
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
+from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
@@ -19,8 +20,8 @@ from windtunnel.units import MIB
 # 32 MiB on Hopper and later, less on older GPUs.
 _MATRIX_WORKSPACE = 32 * MIB
 # What the CUDA context takes: 426 MiB by itself (PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada, github
-# unslothai/unsloth-zoo pull request 1053), and the kernels that a step loads. What the driver keeps for itself
-# is not part of a device's `memory_bytes`.
+# unslothai/unsloth-zoo pull request 1053), and the kernels that a step loads. What the driver keeps is not
+# part of a device's `memory_bytes`.
 _CONTEXT = 500 * MIB
 # A step fits only if this share of its memory stays free: peaks may be forecast so much too low.
 _SPARE = 0.02
@@ -28,6 +29,9 @@ _SPARE = 0.02
 # three times the bytes that the largest convolution moves (VGG-16 on an H200).
 _SPARE_WITHOUT_WORKSPACES = 0.1
 _CONVOLUTION_WORKSPACE = 3.0
+# Shares of the peak that fragmentation may add, as they are tried first.
+_FRAGMENTED_SHARES = (0.01, 0.03, 0.06, 0.12)
+_FRAGMENTED_STEP = 0.01  # the precision of the share
 _STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
 
 
@@ -35,8 +39,8 @@ _STEPS = 2  # the first creates the optimizer's state and fills the cache, the s
 class DeviceMemory(Memory):
     """The memory of a forecast step.
 
-    `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch returns
-    unused segments before it fails. `fragmented_bytes` lie in pieces between tensors even then.
+    `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch
+    returns unused segments before it fails. `fragmented_bytes` lie in pieces between tensors even then.
     `spare_bytes` are not used by the step but must stay free.
     """
 
@@ -80,9 +84,7 @@ def account(
         )
     plenty = Pools(rounding)
     replay = _run(trace, plenty, strategy, workspace)
-    scarce = Pools(rounding, limit=replay.peak)
-    _run(trace, scarce, strategy, workspace)
-    least = min(plenty.most_reserved, scarce.most_reserved)
+    least = _least_reserved(replay.peak, plenty, lambda pools: _run(trace, pools, strategy, workspace))
     return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
@@ -94,9 +96,35 @@ def account(
     )
 
 
-def _run(
-    trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None
-) -> _Replay:
+def _least_reserved(peak: int, plenty: Pools, run: Callable[[Pools], object]) -> int:
+    """The smallest memory in which the steps run: the peak, and what fragmentation adds to it.
+
+    At each limit PyTorch returns unused segments before it fails. Where that is not enough, more memory is
+    tried, up to what the allocator reserves without a limit.
+    """
+
+    def runs(limit: int) -> bool:
+        with contextlib.suppress(Exhausted):
+            run(Pools(plenty.rounding, limit))
+            return True
+        return False
+
+    low, high = peak, plenty.most_reserved
+    limits = (int(peak * (1 + share)) for share in _FRAGMENTED_SHARES)
+    for limit in limits:
+        if limit >= high:
+            break
+        if runs(limit):
+            high = limit
+            break
+        low = limit
+    while high - low > _FRAGMENTED_STEP * peak:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs(middle) else (middle, high)
+    return high
+
+
+def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None) -> _Replay:
     """Replay steps on a GPU's allocator."""
     replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
     if strategy.execution == "graph":
