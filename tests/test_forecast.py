@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Callable
 
 import pytest
@@ -206,7 +207,9 @@ def test_a_job_that_does_not_fit_is_refused_with_its_parts_and_the_largest_batch
     with pytest.raises(DoesNotFit) as caught:
         wt.predict(job, tiny, wt.Strategy(batch=1_000_000))
     assert "data" in str(caught.value) and "k80" in str(caught.value)
-    largest = int(str(caught.value).rsplit(" ", 1)[1].rstrip("."))
+    found = re.search(r"Largest batch that fits: (\d+)", str(caught.value))
+    assert found is not None
+    largest = int(found[1])
     assert wt.predict(job, tiny, wt.Strategy(batch=largest)).memory.fits
     with pytest.raises(DoesNotFit):
         wt.predict(job, tiny, wt.Strategy(batch=int(largest * 1.05)))

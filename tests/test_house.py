@@ -27,7 +27,7 @@ FLOORS = (
     ("families",),
     ("trace", "networks", "learning"),
     ("forecast", "measurement", "machine.profiles"),
-    ("prediction", "perfetto", "accuracy.difference", "calibration"),
+    ("prediction", "fitting", "perfetto", "accuracy.difference", "calibration"),
     ("accuracy", "study"),
     ("reports",),
     ("cli",),

@@ -102,11 +102,76 @@ def test_attention_joins_its_heads_without_a_copy() -> None:
     assert {"windtunnel.attention", "windtunnel.attention_backward"} <= set(names(steps))
 
 
-def test_shared_keys_and_heads_are_still_one_fused_call() -> None:
+def attention_of(shared: int = 4, **options: Any) -> wt.Workload:
+    """Attention of 4 heads of size 8 over 8 positions; `shared` is the number of keys."""
     loss = lambda m, b: F.scaled_dot_product_attention(
-        m(b).view(4, 4, 8, 8), torch.randn(4, 2, 8, 8), torch.randn(4, 2, 8, 8), enable_gqa=True
+        m(b).view(4, 4, 8, 8), torch.randn(4, shared, 8, 8), torch.randn(4, shared, 8, 8), **options
     ).sum()
-    assert "windtunnel.attention" in names(run(job(lambda: nn.Linear(256, 256), (256,), loss), "fp32"))
+    return job(lambda: nn.Linear(256, 256), (256,), loss)
+
+
+def test_shared_keys_are_one_fused_call_in_low_precision_and_plain_products_in_fp32() -> None:
+    shared = attention_of(2, enable_gqa=True)
+    assert "windtunnel.attention" in names(run(shared, "bf16"))
+    plain = names(run(shared, "fp32"))
+    assert "windtunnel.attention" not in plain and plain.count("aten.bmm") == 2 + 2, "no gradient of the keys"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_mask_that_is_not_contiguous_in_its_last_dimension_keeps_the_scores(precision: str) -> None:
+    mask = torch.zeros(8, 8, 4).permute(2, 0, 1)  # as T5 makes its position bias
+    assert "windtunnel.attention" not in names(run(attention_of(attn_mask=mask), precision))
+    assert "windtunnel.attention" in names(run(attention_of(attn_mask=mask.contiguous()), precision))
+
+
+def test_a_boolean_mask_becomes_a_mask_of_numbers_that_is_kept_for_backward() -> None:
+    mask = torch.ones(4, 1, 8, 8, dtype=torch.bool)
+    steps = run(attention_of(attn_mask=mask), "fp32")
+    where = next(op for op in steps.ops if op.name == "aten.where")
+    assert steps.allocations[where.allocated[0]].bytes == 4 * 8 * 8 * 4
+    kept = [op.phase for op in steps.ops if where.allocated[0] in op.freed]
+    assert kept == ["backward"]
+
+
+def test_a_learned_mask_gets_a_gradient_for_every_example() -> None:
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.bias = nn.Linear(256, 256), nn.Parameter(torch.zeros(1, 4, 8, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (self.lin(x).view(4, 4, 8, 8) for _ in range(3))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias)
+
+    steps = run(job(Biased, (256,)), "fp32")
+    made = next(op for op in steps.ops if op.phase == "backward" and op.name == "aten.new_empty")
+    # 4 examples of 4 heads: rows of 8 keys are rounded up to 16. Their sum is the gradient of one mask.
+    assert steps.allocations[made.allocated[0]].bytes == 4 * 4 * 8 * 16 * 4
+    assert "aten.sum" in names(steps, "backward")
+
+
+@pytest.mark.parametrize(
+    ("size", "precision", "fused"),
+    [(8, "fp32", True), (6, "fp32", False), (6, "bf16", True), (264, "bf16", True), (260, "bf16", False)],
+)
+def test_head_sizes_decide_whether_attention_is_fused(size: int, precision: str, fused: bool) -> None:
+    # fp32 needs a multiple of 4. Low precision without a mask is padded to a multiple of 8 up to 256 (flash
+    # attention); above that the memory-efficient kernel takes multiples of 8.
+    loss = lambda m, b: F.scaled_dot_product_attention(*(m(b).view(4, 2, 3, size) for _ in range(3))).sum()
+    steps = run(job(lambda: nn.Linear(8, 6 * size), (8,), loss), precision)
+    assert ("windtunnel.attention" in names(steps)) is fused
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": "bool"}, {"scale": 0.5}])
+def test_plain_attention_computes_what_pytorch_computes(options: dict[str, Any]) -> None:
+    from windtunnel.families import attention_kernels
+
+    q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    if "attn_mask" in options:
+        options = {"attn_mask": torch.rand(2, 1, 6, 6) < 0.7}
+    expected = F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)
+    call = attention_kernels.read_call(q, k, v, **options)
+    assert torch.allclose(attention_kernels._attend_plainly(call), expected, atol=1e-5)
 
 
 def test_gradients_that_meet_are_added_in_place() -> None:

@@ -6,18 +6,17 @@ import dataclasses
 
 from windtunnel import units
 from windtunnel.errors import DoesNotFit
+from windtunnel.fitting import Trial, advice, largest_that_fits
+from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step
-from windtunnel.forecast.memory import account
+from windtunnel.forecast.memory import DeviceMemory, account
 from windtunnel.forecast.price import workspaces
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
-from windtunnel.results import Memory
 from windtunnel.strategy import MOST_BATCH, Strategy
 from windtunnel.trace import Trace
-
-_LARGE_BATCH = 1024  # the second point of the line through memory and batch
 
 
 def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
@@ -56,48 +55,41 @@ def _forecast(recorded: Trace, workload: Workload, machine: Machine, strategy: S
     return step
 
 
-def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
-    """The largest batch whose step fits, to about 1 %; 0 if none does.
+def memory_of(workload: Workload, machine: Machine, strategy: Strategy) -> DeviceMemory:
+    """The memory of one step, without its time."""
+    recorded, profile = trace(workload, strategy, machine.device.kind), profile_for(machine)
+    needs = workspaces(recorded, machine, strategy, profile)
+    return account(recorded, machine, strategy, needs, Rounding(**profile.rounding))
 
-    It is a multiple of `accumulate`. Memory grows nearly in proportion to the batch, so a line through two
-    batches gives the first guess; a search around it follows.
-    """
-    capacity, profile = machine.device.memory_bytes or float("inf"), profile_for(machine)
+
+def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> int:
+    """The largest batch whose step fits, to about 1 %; 0 if none does. It is a multiple of `accumulate`."""
+    capacity = machine.device.memory_bytes
     limit = MOST_BATCH // strategy.accumulate
+    if capacity is None:
+        return limit * strategy.accumulate
 
     def total(micro_batch: int) -> float:
         trial = dataclasses.replace(strategy, batch=micro_batch * strategy.accumulate)
-        recorded = trace(workload, trial, machine.device.kind)
-        return account(recorded, machine, trial, workspaces(recorded, machine, trial, profile)).total_bytes
+        return memory_of(workload, machine, trial).total_bytes
 
-    one, many = total(1), total(_LARGE_BATCH)
-    if one > capacity:
-        return 0
-    slope = max((many - one) / (_LARGE_BATCH - 1), 1.0)
-    fits, too_large = 1, min(limit, int((capacity - one) / slope) + 2)
-    while too_large < limit and total(too_large) <= capacity:
-        fits, too_large = too_large, min(limit, too_large + max(1, too_large // 50))
-    middle = max(fits, too_large - max(1, too_large // 50))
-    while too_large - fits > max(1, fits // 100):
-        fits, too_large = (middle, too_large) if total(middle) <= capacity else (fits, middle)
-        middle = (fits + too_large) // 2
-    return fits * strategy.accumulate
+    return largest_that_fits(total, capacity, limit) * strategy.accumulate
 
 
 def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, forecast: Forecast) -> DoesNotFit:
-    memory: Memory = forecast.memory
-    parts = sorted(memory.parts.items(), key=lambda item: -item[1])
+    memory = forecast.memory
+    assert isinstance(memory, DeviceMemory)
+    parts = sorted(memory.needed_parts.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
-    largest = largest_batch(workload, machine, strategy)
-    advice = (
-        f"Largest batch that fits: {largest}."
-        if largest
-        else f"Not even a batch of {strategy.accumulate} fits: use a smaller network, a lower precision "
-        "or a device with more memory."
-    )
     needed, capacity = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
+    trial = Trial(
+        memory_of=lambda changed: memory_of(workload, machine, changed),
+        strategy=dataclasses.replace(strategy, batch=forecast.batch),
+        memory=memory,
+        low_precision="fp16" if "bf16" not in machine.device.flop_rates else "bf16",
+    )
     return DoesNotFit(
         f"{workload.name} at batch {forecast.batch} needs {needed} on each device; "
         f"{machine.name} has {capacity}.\n    {shares}",
-        hint=advice,
+        hint="\n    ".join(advice(trial)),
     )

@@ -1,9 +1,8 @@
-"""Scaled dot-product attention in one fused call that stores no scores."""
+"""Scaled dot-product attention in one fused call. `attention_kernels` says which calls are fused."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +72,9 @@ class AttentionFamily(Family):
         return [Piece(f"attention {direction(op.name)}", features, op.flop, moved, dtype)]
 
     def lower(self, library: Any) -> contextlib.AbstractContextManager[None]:
-        _stand_in()
+        from windtunnel.families import attention_kernels
+
+        attention_kernels.stand_in()
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
         return contextlib.nullcontext()
 
@@ -86,81 +87,11 @@ def _query_and_key(call: OpCall) -> tuple[Tensor, Tensor]:
     return call.inputs[first], call.inputs[first + 1]
 
 
-@functools.cache
-def _stand_in() -> Any:
-    """Operators with the inputs, outputs and saved bytes of GPU kernels; returns their autograd function."""
-    import torch
-
-    library: Any = torch.library.Library("windtunnel", "FRAGMENT")  # type: ignore[no-untyped-call]
-    library.define(
-        "attention(Tensor query, Tensor key, Tensor value, bool causal, bool masked) -> (Tensor, Tensor)"
-    )
-    library.define(
-        "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor output, "
-        "Tensor sums, bool causal, bool masked) -> (Tensor, Tensor, Tensor)"
-    )
-    library.impl("attention", _forward_results, "Meta")
-    library.impl("attention_backward", _backward_results, "Meta")
-
-    class FusedAttention(torch.autograd.Function):
-        owner = library  # an operator lives as long as its library
-
-        @staticmethod
-        def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> Any:
-            output, sums = torch.ops.windtunnel.attention(query, key, value, causal, masked)
-            ctx.save_for_backward(query, key, value, output, sums)
-            ctx.flags = causal, masked
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            gradients = torch.ops.windtunnel.attention_backward(gradient, *ctx.saved_tensors, *ctx.flags)
-            return *gradients, None, None
-
-    return FusedAttention
-
-
-def _forward_results(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool
-) -> tuple[Tensor, Tensor]:
-    import torch
-
-    # Heads lie inside of positions, as the kernels write them: joining the heads again then needs no copy.
-    output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
-    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
-
-
-def _backward_results(gradient: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """Gradients of query, key and value; the arguments are those of the operator."""
-    import torch
-
-    return tuple(torch.empty_like(tensor) for tensor in args[:3])
-
-
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
-    """torch's scaled_dot_product_attention(query, key, value, mask, dropout, causal, ...) as a GPU runs it.
+    """torch's scaled_dot_product_attention as a GPU runs it."""
+    from windtunnel.families import attention_kernels
 
-    Scores are computed tile by tile and never stored, so masks and dropout do not change what is stored for
-    backward.
-    """
-    mask: Tensor | None = args[0] if args else options.get("attn_mask")
-    causal = bool(args[2] if len(args) > 2 else options.get("is_causal", False))
-    if query.dim() != 4:
-        return _plain_attention(query, key, value, mask)
-    if query.shape[1] != key.shape[1]:  # several heads share a key: a GPU repeats it
-        times = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
-    result: Tensor = _stand_in().apply(query, key, value, causal, mask is not None)
-    return result
-
-
-def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Two products with a softmax between, where no fused kernel takes the shapes."""
-    import torch
-
-    scores = query @ key.transpose(-2, -1)
-    scores = scores + mask if mask is not None and mask.dtype != torch.bool else scores
-    return torch.softmax(scores, -1) @ value
+    return attention_kernels.attend(attention_kernels.read_call(query, key, value, *args, **options))
 
 
 def _draw(sizes: Sizes) -> ProbeCase | None:

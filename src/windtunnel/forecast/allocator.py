@@ -15,6 +15,7 @@ and stays with the process.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import dataclass
@@ -56,15 +57,21 @@ class Block:
         self.after: Block | None = None
 
 
+class Exhausted(Exception):
+    """The device has no memory left, although all unused segments were returned."""
+
+
 class Pools:
     """The caching allocator of one GPU.
 
     `allocated` sums the blocks in use, which may be larger than requested; `reserved` sums the segments.
-    Each stream, and each graph under capture, has its own blocks.
+    Each stream, and each graph under capture, has its own blocks. `limit` is the memory of the device: before
+    a segment would exceed it, unused segments are returned, as PyTorch does when the driver refuses one. If
+    that is not enough, the allocation fails with `Exhausted`.
     """
 
-    def __init__(self, rounding: Rounding | None = None) -> None:
-        self.rounding = rounding or Rounding()
+    def __init__(self, rounding: Rounding | None = None, limit: float = math.inf) -> None:
+        self.rounding, self.limit = rounding or Rounding(), limit
         self.allocated = self.reserved = self.most_reserved = 0
         self._free_lists: defaultdict[tuple[str, bool], FreeList] = defaultdict(list)
         self._next_address = 0
@@ -126,6 +133,10 @@ class Pools:
             if is_small
             else rules.medium_segment
         )
+        if self.reserved + size > self.limit:
+            self.release()
+            if self.reserved + size > self.limit:
+                raise Exhausted
         block = Block(self._next_address, size, free_list, is_small)
         self._next_address += size
         self.reserved += size

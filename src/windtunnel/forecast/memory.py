@@ -5,10 +5,11 @@ The replay runs two steps, because a warm process finds the optimizer's state an
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.forecast.allocator import Block, Heap, Pools, Rounding
+from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
@@ -18,27 +19,48 @@ from windtunnel.units import MIB
 # cuBLAS keeps a workspace for each thread and stream that calls it, and backward runs in its own thread.
 # 32 MiB on Hopper and later, less on older GPUs.
 _MATRIX_WORKSPACE = 32 * MIB
-# What the driver and the framework's kernels take before the first tensor.
-_CONTEXT = 700 * MIB
-# A step fits only if this share of the reserved bytes stays free: the addresses of segments and the memory of
-# libraries are not known to the last byte.
-_SPARE = 0.03
+# What the CUDA context takes: 426 MiB by itself (PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada, github
+# unslothai/unsloth-zoo pull request 1053), and the kernels that a step loads. What the driver keeps is not
+# part of a device's `memory_bytes`.
+_CONTEXT = 500 * MIB
+# A step fits only if this share of its memory stays free: peaks may be forecast so much too low.
+_SPARE = 0.02
 # The share if the workspaces of ops are unknown. A convolution's workspace depends on its algorithm: up to
 # three times the bytes that the largest convolution moves (VGG-16 on an H200).
 _SPARE_WITHOUT_WORKSPACES = 0.1
 _CONVOLUTION_WORKSPACE = 3.0
+# Shares of the peak that fragmentation may add, as they are tried first.
+_FRAGMENTED_SHARES = (0.01, 0.03, 0.06, 0.12)
+_FRAGMENTED_STEP = 0.01  # the precision of the share
 _STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory(Memory):
-    """The memory of a forecast step. `spare_bytes` are not used by the step but must stay free."""
+    """The memory of a forecast step.
 
+    `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch
+    returns unused segments before it fails. `fragmented_bytes` lie in pieces between tensors even then.
+    `spare_bytes` are not used by the step but must stay free.
+    """
+
+    fragmented_bytes: float = 0.0
     spare_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
-        return (self.reserved_bytes or self.peak_bytes) + self.context_bytes + self.spare_bytes
+        """The memory of the smallest device on which the step fits."""
+        return sum(self.needed_parts.values())
+
+    @property
+    def needed_parts(self) -> dict[str, float]:
+        """What the step needs, by purpose: the parts of the peak, and what comes on top of them."""
+        beside = {
+            "fragmentation": self.fragmented_bytes,
+            "CUDA context": self.context_bytes,
+            "spare": self.spare_bytes,
+        }
+        return {**self.parts, **{name: size for name, size in beside.items() if size}}
 
 
 def account(
@@ -48,7 +70,7 @@ def account(
     workspace: Sequence[float] | None = None,
     rounding: Rounding | None = None,
 ) -> DeviceMemory:
-    """Peak memory of a warm step, its parts, and what the allocator has reserved.
+    """Peak memory of a warm step, its parts, what the allocator reserves, and what the step needs.
 
     `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
     """
@@ -60,20 +82,56 @@ def account(
             parts=replay.peak_parts(),
             capacity_bytes=machine.device.memory_bytes,
         )
-    pools = Pools(rounding)
+    plenty = Pools(rounding)
+    replay = _run(trace, plenty, strategy, workspace)
+    least = _least_reserved(replay.peak, plenty, lambda pools: _run(trace, pools, strategy, workspace))
+    return DeviceMemory(
+        peak_bytes=float(replay.peak),
+        parts=replay.peak_parts(),
+        reserved_bytes=float(plenty.most_reserved),
+        context_bytes=float(_CONTEXT),
+        capacity_bytes=machine.device.memory_bytes,
+        fragmented_bytes=float(least - replay.peak),
+        spare_bytes=_spare_bytes(trace, replay.peak, workspace is not None),
+    )
+
+
+def _least_reserved(peak: int, plenty: Pools, run: Callable[[Pools], object]) -> int:
+    """The smallest memory in which the steps run: the peak, and what fragmentation adds to it.
+
+    At each limit PyTorch returns unused segments before it fails. Where that is not enough, more memory is
+    tried, up to what the allocator reserves without a limit.
+    """
+
+    def runs(limit: int) -> bool:
+        with contextlib.suppress(Exhausted):
+            run(Pools(plenty.rounding, limit))
+            return True
+        return False
+
+    low, high = peak, plenty.most_reserved
+    limits = (int(peak * (1 + share)) for share in _FRAGMENTED_SHARES)
+    for limit in limits:
+        if limit >= high:
+            break
+        if runs(limit):
+            high = limit
+            break
+        low = limit
+    while high - low > _FRAGMENTED_STEP * peak:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs(middle) else (middle, high)
+    return high
+
+
+def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None) -> _Replay:
+    """Replay steps on a GPU's allocator."""
     replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
     if strategy.execution == "graph":
         _capture(replay, pools)
     else:
         _run_eagerly(replay, strategy.prefetch if strategy.data == "streamed" else 0)
-    return DeviceMemory(
-        peak_bytes=float(replay.peak),
-        parts=replay.peak_parts(),
-        reserved_bytes=float(pools.most_reserved),
-        context_bytes=float(_CONTEXT),
-        capacity_bytes=machine.device.memory_bytes,
-        spare_bytes=_spare_bytes(trace, pools.most_reserved, workspace is not None),
-    )
+    return replay
 
 
 def _run_eagerly(replay: _Replay, ahead: int) -> None:
@@ -162,11 +220,16 @@ class _Replay:
             self.peak, self._peak_parts = self._store.allocated, dict(self._parts)
 
     def _take_state(self, stream: str) -> None:
-        """Allocate what a warm step finds and the first step did not: the optimizer's state."""
-        self._is_warm = True
+        """Allocate what a warm step finds and the first step did not: the optimizer's state.
+
+        A warm step may also find the gradients of the step before, if it frees them only later. The first
+        step has none but its own.
+        """
         for name in self._held:
-            if name not in self._blocks:
-                self._take(name, *self._allocations[name], stream)
+            size, part = self._allocations[name]
+            if name not in self._blocks and (self._is_warm or part != "gradients"):
+                self._take(name, size, part, stream)
+        self._is_warm = True
 
     def _take_matrix_workspace(self, stream: str, in_backward: bool) -> None:
         key = ("matrix workspace", stream, in_backward)
@@ -188,8 +251,8 @@ class _Replay:
                 self._store.free(block)
 
 
-def _spare_bytes(trace: Trace, reserved: int, knows_workspaces: bool) -> float:
+def _spare_bytes(trace: Trace, peak: int, knows_workspaces: bool) -> float:
     if knows_workspaces:
-        return _SPARE * reserved
+        return _SPARE * peak
     moved = (op.read_bytes + op.written_bytes for op in trace.ops if op.family == "convolution")
-    return _SPARE_WITHOUT_WORKSPACES * reserved + _CONVOLUTION_WORKSPACE * max(moved, default=0.0)
+    return _SPARE_WITHOUT_WORKSPACES * peak + _CONVOLUTION_WORKSPACE * max(moved, default=0.0)

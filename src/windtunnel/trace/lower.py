@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from windtunnel import families
 from windtunnel.families.softmax import softmax_to_fp32
 
 _AUTOCAST = "AutocastCPU"
+_FIND_PACKED = "find_packed_sequence_indices"
 # CUDA's autocast lists where they differ from the CPU's (PyTorch documentation, "Autocast Op Reference").
 _TO_LOW = """
 prelu addmv addr mv _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
@@ -66,6 +69,31 @@ def as_on(target: str) -> Iterator[None]:
             yield
     finally:
         library._destroy()
+
+
+@contextlib.contextmanager
+def decide_as_real() -> Iterator[None]:
+    """Let transformers decide by values as in a real step, although its tensors are fake.
+
+    It builds a causal mask for fake tensors, because they might hold several sequences in one row. A real
+    step finds one sequence in each row and builds none: attention then takes another kernel, and repeats no
+    keys. A tensor whose value is known is treated as real; positions of unknown value are taken for one
+    sequence in each row.
+    """
+    utils, masking = (sys.modules.get(f"transformers.{n}") for n in ("utils.import_utils", "masking_utils"))
+    with contextlib.ExitStack() as stack:
+        is_fake, find = getattr(utils, "is_fake_tensor", None), getattr(masking, _FIND_PACKED, None)
+        if is_fake is not None:
+            unknown = lambda tensor: is_fake(tensor) and not _has_known_value(tensor)
+            stack.enter_context(mock.patch.object(utils, "is_fake_tensor", unknown))
+        if find is not None:
+            of_known = lambda positions: find(positions) if _has_known_value(positions) else None
+            stack.enter_context(mock.patch.object(masking, _FIND_PACKED, of_known))
+        yield
+
+
+def _has_known_value(tensor: Any) -> bool:
+    return not isinstance(tensor, FakeTensor) or "_known" in tensor.__dict__
 
 
 def prefer_lists(optimizer: Any) -> None:

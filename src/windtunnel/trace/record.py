@@ -68,7 +68,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     model = _fake_model(workload, fake)
     recorder = Recorder(target)
-    with fake, lower.as_on(target):
+    with fake, lower.as_on(target), lower.decide_as_real():
         examples = arrange(_fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(workload, model, strategy, "cpu")
         if target == "gpu":

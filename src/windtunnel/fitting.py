@@ -1,0 +1,184 @@
+"""What to change if a step does not fit: the largest batch that does, and options that need less memory.
+
+Every option is tried in a forecast of the memory alone. Only options that help are named, with their numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windtunnel import units
+from windtunnel.errors import BadInput
+from windtunnel.forecast.memory import DeviceMemory
+from windtunnel.strategy import Precision, Strategy
+
+_MOST_LINES = 4
+_LARGE_BATCH = 1024  # the second point of the first line through memory and batch
+_MOST_TRIES = 24
+_LEAST_SAVING = 0.02  # of the memory that is needed; less is not worth a line
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A step that does not fit, and how to forecast the memory of another strategy for the same job."""
+
+    memory_of: Callable[[Strategy], DeviceMemory]
+    strategy: Strategy
+    memory: DeviceMemory
+    low_precision: Precision
+
+    @property
+    def batch(self) -> int:
+        assert self.strategy.batch is not None
+        return self.strategy.batch
+
+    def largest_batch(self, too_large: float, **changes: object) -> int:
+        """The largest batch that fits with these changes; the one asked for would need `too_large` bytes."""
+        changed = dataclasses.replace(self.strategy, **changes)  # type: ignore[arg-type]
+        times = changed.accumulate
+
+        def total(micro_batch: int) -> float:
+            return self.memory_of(dataclasses.replace(changed, batch=micro_batch * times)).total_bytes
+
+        capacity, most = self.memory.capacity_bytes or float("inf"), self.batch // times
+        return largest_that_fits(total, capacity, most, (most, too_large)) * times
+
+    def try_option(self, words: str, **changes: object) -> Option | None:
+        """The memory with some fields of the strategy changed; None where the job does not allow it."""
+        changed = dataclasses.replace(self.strategy, **changes)  # type: ignore[arg-type]
+        try:
+            return Option(words, self.memory_of(changed).total_bytes, self.memory)
+        except BadInput:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A change of the strategy in words, and the memory it needs."""
+
+    words: str
+    needed_bytes: float
+    instead_of: DeviceMemory
+
+    @property
+    def saved_bytes(self) -> float:
+        return self.instead_of.total_bytes - self.needed_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= (self.instead_of.capacity_bytes or float("inf"))
+
+    @property
+    def helps(self) -> bool:
+        return self.saved_bytes > _LEAST_SAVING * self.instead_of.total_bytes
+
+    def line(self) -> str:
+        needed, saved = units.show(self.needed_bytes, "B"), units.show(self.saved_bytes, "B")
+        verdict = f"{needed}, which fits" if self.fits else f"{needed}, still too much"
+        return f"{self.words} needs {saved} less: {verdict}."
+
+
+def advice(trial: Trial) -> list[str]:
+    """At most four lines: the largest batch, then the options that fit, those that save most first."""
+    largest = trial.largest_batch(trial.memory.total_bytes)
+    recomputed = _recomputation(trial)
+    options = [o for o in (*_options(trial, largest), recomputed) if o is not None and o.helps]
+    fitting = sorted((o for o in options if o.fits), key=lambda o: -o.saved_bytes)
+    lines = [_batch_line(trial, largest, recomputed), *(option.line() for option in fitting)]
+    if not largest and not fitting:
+        closest = sorted(options, key=lambda o: -o.saved_bytes)
+        lines += [option.line() for option in closest[: _MOST_LINES - 2]]
+        lines.append("Use a smaller network, or a device with more memory.")
+    return lines[:_MOST_LINES]
+
+
+def _batch_line(trial: Trial, largest: int, recomputed: Option | None) -> str:
+    """The largest batch, and the largest one with recomputation where that is what still does not fit."""
+    line = (
+        f"Largest batch that fits: {largest}."
+        if largest
+        else f"Not even a batch of {trial.strategy.accumulate} fits."
+    )
+    if recomputed is None or recomputed.fits or not recomputed.helps:
+        return line
+    more = trial.largest_batch(recomputed.needed_bytes, recompute="blocks")
+    return f"{line} With --recompute blocks: {more}." if more > largest else line
+
+
+def _recomputation(trial: Trial) -> Option | None:
+    if trial.strategy.recompute != "none":
+        return None
+    return trial.try_option("--recompute blocks", recompute="blocks")
+
+
+def _options(trial: Trial, largest: int) -> list[Option | None]:
+    """Changes that keep the batch: of the allocator, the optimiser, the precision and the micro-batches."""
+    strategy, memory = trial.strategy, trial.memory
+    options: list[Option | None] = []
+    if memory.fragmented_bytes:
+        whole = memory.total_bytes - memory.fragmented_bytes
+        options.append(Option(f"{_EXPANDABLE} (no fragmentation)", whole, memory))
+    if _has_two_states(memory) and strategy.optimizer in (None, "adam", "adamw"):
+        options.append(trial.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
+    if strategy.precision not in ("bf16", "fp16"):
+        low = trial.low_precision
+        options.append(trial.try_option(f"--precision {low}", precision=low))
+    parts = _micro_batches(trial.batch, largest // strategy.accumulate)
+    if parts:
+        words = f"--accumulate {parts} (micro-batches of {trial.batch // parts})"
+        options.append(trial.try_option(words, accumulate=parts))
+    return options
+
+
+def _has_two_states(memory: DeviceMemory) -> bool:
+    """Whether the optimiser keeps two values for each weight, as Adam and AdamW do."""
+    weights, state = memory.parts.get("weights", 0.0), memory.parts.get("optimiser", 0.0)
+    return weights > 0 and 1.5 < state / weights < 2.5
+
+
+def _micro_batches(batch: int, largest: int) -> int | None:
+    """The smallest number of equal micro-batches that fit; None if none does."""
+    if not largest:
+        return None
+    # A micro-batch needs a little more than a step of its size: the sums of gradients are kept meanwhile.
+    candidates = range(-(-batch // largest), min(batch, 4096) + 1)
+    return next((parts for parts in candidates if batch % parts == 0), None)
+
+
+def largest_that_fits(
+    total: Callable[[int], float], capacity: float, limit: int, too_large: tuple[int, float] | None = None
+) -> int:
+    """The largest number up to `limit` with total(number) <= capacity, to about 1 %; 0 if there is none.
+
+    Memory grows nearly in proportion to the batch, so a line through two batches guesses the answer. The next
+    tries lie half a percent below and above it. `too_large` is a number above the answer, with its total.
+    """
+    fits, at_fits = 1, total(1)
+    if at_fits > capacity:
+        return 0
+    above = too_large[0] if too_large else min(limit, _LARGE_BATCH)
+    at_above = too_large[1] if too_large else total(above)
+    for _ in range(_MOST_TRIES):
+        if at_above > capacity or above == limit:
+            break
+        slope = max((at_above - at_fits) / max(above - fits, 1), 1.0)
+        fits, at_fits = above, at_above
+        above = min(limit, int((fits + (capacity - at_fits) / slope) * 1.01) + 1)
+        at_above = total(above)
+    if at_above <= capacity:
+        return above
+    for _ in range(_MOST_TRIES):
+        if above - fits <= max(1, fits // 100):
+            break
+        line = fits + int((above - fits) * (capacity - at_fits) / max(at_above - at_fits, 1.0))
+        near = max(1, line // 200)
+        guess = next((n for n in (line - near, line + near) if fits < n < above), (fits + above) // 2)
+        size = total(guess)
+        if size <= capacity:
+            fits, at_fits = guess, size
+        else:
+            above, at_above = guess, size
+    return fits
