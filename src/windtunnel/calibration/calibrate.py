@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import math
@@ -14,8 +15,14 @@ from typing import Any
 from windtunnel import records
 from windtunnel.calibration import correction, epochs, fit, host, launch_costs, probe, transfers
 from windtunnel.calibration.comparison import Comparison, StepComparison
-from windtunnel.calibration.host_factor import HostFactor, factor_of, time_host_networks
 from windtunnel.calibration.microbenchmarks import draw
+from windtunnel.calibration.network_factors import (
+    HostFactor,
+    cached_op_factor,
+    factor_of,
+    time_compute_networks,
+    time_host_networks,
+)
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
 from windtunnel.calibration.steps import TimedStep, time_real_steps
@@ -39,7 +46,8 @@ _DEVICE_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
 _CACHED_OP_FACTOR = {"gpu": 1.0, "cpu": 1.3}
 # What a probe spends its seconds on. Ops of a CPU get all that is left before the fit.
-_MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _STEPS_SHARE, _HOST_SHARE, _FIT_SHARE = 0.05, 0.05, 0.07, 0.04, 0.08
+_MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _FIT_SHARE = 0.05, 0.05, 0.1
+_HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.04, 0.05
 _LEAST_OPS_SHARE, _GPU_OPS_SHARE = 0.4, 0.5
 _HOST_SECONDS = 3.0  # for each network of a host probe
 _LAUNCH_COST_RANGE = 0.6, 2.0  # a factor from microbenchmarks to whole networks beyond this is a disturbance
@@ -54,7 +62,7 @@ class Plan:
     effort: fit.Effort
 
 
-QUICK = Plan(seconds=170.0, microbenchmarks=24, effort=fit.Effort(few=80, many=160, depth=6))
+QUICK = Plan(seconds=170.0, microbenchmarks=18, effort=fit.Effort(few=80, many=160, depth=6))
 THOROUGH = Plan(seconds=570.0, microbenchmarks=48, effort=fit.Effort(few=200, many=500, depth=7))
 _ENOUGH_ROWS = 40  # for a kind of a GPU with fewer rows the reference's profile is better
 
@@ -90,6 +98,7 @@ class _Timed:
     interpreter_seconds: float
     latencies: host.Latencies | None
     host_steps: list[TimedStep]
+    compute_steps: list[TimedStep]
     real_steps: list[TimedStep]
 
 
@@ -114,14 +123,12 @@ def calibrate(
     rows = _time_ops(machine, plan, left, len(earlier_rows), lambda share: report("ops", share))
     report("fitting", 0.0)
     profile, learned, held_out = _learn(machine, blank, [*earlier_rows, *rows], plan.effort)
+    after = dataclasses.replace(machine, launch_costs=timed.costs, profile=machine.name, host_factor=1.0)
+    profile = _with_network_factors(profile, timed, after)
     wider = _BUSY_SPREAD if cautions else 1.0
     profile = dataclasses.replace(
-        profile,
-        device_spread=blank.device_spread * wider,
-        host_spread=blank.host_spread * wider,
-        launch_cost_factor=_network_factor(timed, machine, profile),
+        profile, device_spread=blank.device_spread * wider, host_spread=blank.host_spread * wider
     )
-    after = dataclasses.replace(machine, launch_costs=timed.costs, profile=machine.name, host_factor=1.0)
     return Calibration(
         profile=profile,
         learned=learned,
@@ -144,13 +151,17 @@ def _time_networks(machine: Machine, plan: Plan, report: Progress) -> _Timed:
         costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
     report("networks", 0.0)
     host_steps = time_host_networks(kind, _HOST_SHARE * plan.seconds / 3)
+    cores = machine.device.cores or 1
+    seconds = _COMPUTE_SHARE * plan.seconds / 8
+    compute_steps = time_compute_networks(cores, seconds) if kind == "cpu" else []
     report("real steps", 0.0)
-    real_steps = time_real_steps(kind, machine.device.cores or 1, _STEPS_SHARE * plan.seconds / 5)
+    real_steps = time_real_steps(kind, cores, _STEPS_SHARE * plan.seconds / 5)
     return _Timed(
         costs=costs,
         interpreter_seconds=pace,
         latencies=latencies,
         host_steps=host_steps,
+        compute_steps=compute_steps,
         real_steps=real_steps,
     )
 
@@ -169,15 +180,16 @@ def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
     return factor_of(steps, machine, profiles.profile_for(machine), base)
 
 
-def _network_factor(timed: _Timed, machine: Machine, profile: Profile) -> float:
-    """What whole networks pay for launching, as a factor on the costs that microbenchmarks showed."""
-    plain = dataclasses.replace(profile, launch_cost_factor=1.0)
+def _with_network_factors(profile: Profile, timed: _Timed, machine: Machine) -> Profile:
+    """The profile with what whole networks pay, as factors on what microbenchmarks and single ops showed."""
     low, high = _LAUNCH_COST_RANGE
-    try:
-        factor = factor_of(timed.host_steps, machine, plain, timed.costs).factor
-    except Unavailable:
-        return 1.0
-    return min(high, max(low, factor))
+    with contextlib.suppress(Unavailable):
+        factor = factor_of(timed.host_steps, machine, profile, timed.costs).factor
+        profile = dataclasses.replace(profile, launch_cost_factor=min(high, max(low, factor)))
+    if timed.compute_steps:
+        factor = cached_op_factor(timed.compute_steps, machine, profile)
+        profile = dataclasses.replace(profile, cached_op_factor=factor)
+    return profile
 
 
 def _compare(

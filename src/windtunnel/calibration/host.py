@@ -36,7 +36,7 @@ def run_microbenchmarks(
 ) -> list[Microbenchmark]:
     """Time all microbenchmarks in turn, several times, so that a slow moment does not hit one kind alone.
 
-    The lowest of a microbenchmark's times counts: it shows what its ops cost. On a CPU they run on one thread:
+    The lowest of a microbenchmark's times counts: it shows what its ops cost. On a CPU, one thread is used:
     their ops are too small to be divided. After `most_seconds`, no further round begins.
     """
     workloads, before = microbenchmarks.draw(count), torch.get_num_threads()

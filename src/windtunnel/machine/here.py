@@ -322,7 +322,7 @@ def _product_rate() -> float:
 
 
 def _copy_rate(cores: int) -> float:
-    """Bytes per second that `cores` cores copy together; the best of four copies larger than the caches."""
+    """Bytes per second that `cores` cores copy together; the best of ten copies, larger than most caches."""
     import numpy
 
     pairs = [
@@ -331,7 +331,7 @@ def _copy_rate(cores: int) -> float:
     ]
     best = float("inf")
     with ThreadPoolExecutor(len(pairs)) as pool:
-        for _ in range(4):
+        for _ in range(10):
             start = time.perf_counter()
             # NumPy releases the interpreter lock during the copy, so the threads run in parallel.
             list(pool.map(lambda pair: numpy.copyto(pair[1], pair[0]), pairs))

@@ -12,11 +12,10 @@ from windtunnel import records
 from windtunnel.errors import BadRecord
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.profile import Profile
-from windtunnel.machine.machine import CATALOG, Device, Machine
+from windtunnel.machine.machine import CATALOG, Device, Machine, names
 
 # The probed machine whose profile prices machines that nobody has probed.
 REFERENCE = {"gpu": "h200", "cpu": "ice-lake-2-cores"}
-PROBED_CPUS = ("ice-lake-2-cores",)
 _VENDORS = {
     "intel": ("intel", "xeon", "core i"),
     "amd": ("amd", "epyc", "ryzen", "threadripper"),
@@ -39,8 +38,15 @@ def nearest(machine: Machine) -> str:
     reference = REFERENCE[machine.device.kind]
     if machine.device.kind == "gpu":
         return reference
-    probed = [reference, *(name for name in PROBED_CPUS if name != reference)]
-    return min(probed, key=lambda name: _distance(machine.device, Machine.named(name).device))
+    known = sorted(probed_cpus(), key=lambda name: name != reference)
+    return min(known, key=lambda name: _distance(machine.device, Machine.named(name).device))
+
+
+@functools.cache
+def probed_cpus() -> tuple[str, ...]:
+    """The CPUs of the catalogue that have a profile of their own."""
+    every = map(Machine.named, names())
+    return tuple(machine.name for machine in every if machine.device.kind == "cpu" and machine.profile)
 
 
 def _distance(one: Device, other: Device) -> float:

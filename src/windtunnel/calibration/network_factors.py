@@ -1,13 +1,14 @@
-"""How many times as slow as its launch costs say a host is, on networks as large as real ones."""
+"""Factors from single ops and microbenchmarks to whole networks, measured on synthetic networks."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from windtunnel.calibration.host_networks import host_networks
+from windtunnel.calibration.probe_networks import compute_networks, host_networks
 from windtunnel.calibration.steps import TimedStep, time_steps
 from windtunnel.errors import Unavailable
 from windtunnel.forecast.profile import Profile
@@ -15,6 +16,7 @@ from windtunnel.machine.machine import LaunchCosts, Machine
 from windtunnel.strategy import Strategy
 
 _HOST_BOUND = 0.5  # a step counts if launching takes at least this share of its forecast
+_CACHED_OP_FACTORS = (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,16 @@ def time_host_networks(kind: str, seconds: float) -> list[TimedStep]:
     """Steps of all host networks, on one thread of a CPU; `seconds` for each."""
     strategy = Strategy(threads=1 if kind == "cpu" else None)
     return time_steps([(workload, strategy) for workload in host_networks()], kind, seconds, rounds=3)
+
+
+def time_compute_networks(cores: int, seconds: float) -> list[TimedStep]:
+    """Steps of all compute networks on one thread of a CPU and on all; `seconds` for each."""
+    jobs = [
+        (workload, Strategy(threads=threads))
+        for workload in compute_networks()
+        for threads in sorted({1, cores})
+    ]
+    return time_steps(jobs, "cpu", seconds)
 
 
 def factor_of(
@@ -49,3 +61,14 @@ def factor_of(
             hint="Forecasts keep the host factor that they have.",
         )
     return HostFactor(factor=statistics.median(factors.values()), networks=factors)
+
+
+def cached_op_factor(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> float:
+    """How much slower than in a probe an op of cached data is in a network: the factor with the smallest
+    errors of the steps."""
+
+    def error(factor: float) -> float:
+        tried = dataclasses.replace(profile, cached_op_factor=factor)
+        return sum(abs(math.log(step.forecast(machine, tried).step_seconds / step.seconds)) for step in steps)
+
+    return min(_CACHED_OP_FACTORS, key=error)

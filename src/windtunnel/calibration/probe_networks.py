@@ -1,14 +1,17 @@
-"""Synthetic networks with as many modules, parameters and distinct ops as real ones, but so narrow that the
-host limits their step.
+"""Synthetic networks whose whole steps a probe times: what single ops and microbenchmarks do not show.
 
-Microbenchmarks of a few layers stay in the caches of the processor. A network of hundreds of modules does
-not: its Python objects, dispatcher tables and autograd nodes are read from slower memory in every step. So
-the factor of a host is measured on these, and the cost of single ops on the microbenchmarks.
+Host networks have as many modules, parameters and distinct ops as real ones, but are so narrow that the host
+limits their step. Microbenchmarks of a few layers stay in the caches of the processor. A network of hundreds
+of modules does not: its Python objects, dispatcher tables and autograd nodes are read from slower memory in
+every step. So the factor of a host is measured on these, and the cost of single ops on microbenchmarks.
+
+Compute networks have few but wide layers. An op that is timed again and again finds its data in a cache; in a
+network it finds less. How much slower it is there is measured on these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,12 +22,42 @@ from windtunnel.job.workload import Workload
 
 
 def host_networks() -> list[Workload]:
-    """A deep residual network, a stack of transformer layers, and a stack of mixer layers."""
+    """A deep residual network, a stack of transformer layers, and a stack of mixer layers: 283, 268 and 166
+    modules with 284, 388 and 220 parameters."""
+    groups = ((4, 16), (8, 24), (14, 32), (4, 48))
     return [
-        _workload("residual", _residual, (2, 3, 16, 16), lambda p: torch.optim.SGD(p, 1e-3, momentum=0.9)),
-        _workload("transformer", _transformer, (2, 8, 24), lambda p: torch.optim.AdamW(p, 1e-4)),
-        _workload("mixer", _mixer, (2, 9, 32), lambda p: torch.optim.Adam(p, 1e-4)),
+        _workload("host residual", lambda: _residual(groups), (2, 3, 16, 16), _momentum),
+        _workload("host transformer", lambda: _transformer(24, 24), (2, 8, 24), _adamw),
+        _workload("host mixer", lambda: _mixer(18, 9, 32), (2, 9, 32), _adam),
     ]
+
+
+def compute_networks() -> list[Workload]:
+    """The same sorts with few wide layers, and a perceptron with many weights for its batch."""
+    groups = ((1, 64), (2, 128), (1, 256))
+    return [
+        _workload("wide residual", lambda: _residual(groups), (4, 3, 32, 32), _momentum),
+        _workload("wide transformer", lambda: _transformer(3, 192), (4, 64, 192), _adamw),
+        _workload("wide mixer", lambda: _mixer(3, 64, 192), (8, 64, 192), _adam),
+        _workload("wide perceptron", _perceptron, (64, 784), _adam),
+    ]
+
+
+def _momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 1e-3, momentum=0.9)
+
+
+def _adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, 1e-4)
+
+
+def _adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, 1e-4)
+
+
+def _perceptron() -> nn.Module:
+    layers: list[nn.Module] = [nn.Linear(784, 768), nn.ReLU(), nn.Linear(768, 512), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(512, 10))
 
 
 def _workload(
@@ -37,7 +70,7 @@ def _workload(
         return F.cross_entropy(net(examples[0]), examples[1])
 
     return Workload(
-        name=f"host {name}",
+        name=name,
         model=model,
         batch=batch,
         loss=loss,
@@ -68,13 +101,13 @@ class _ResidualBlock(nn.Module):
         return result
 
 
-def _residual() -> nn.Module:
-    """30 blocks in four groups, as deep residual networks have them: about 310 modules."""
+def _residual(groups: Sequence[tuple[int, int]]) -> nn.Module:
+    """Groups of so many blocks and channels; each group but the first halves the image."""
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     channels = 16
-    for blocks, out, stride in ((4, 16, 1), (8, 24, 2), (14, 32, 2), (4, 48, 2)):
+    for group, (blocks, out) in enumerate(groups):
         for number in range(blocks):
-            layers.append(_ResidualBlock(channels, out, stride if number == 0 else 1))
+            layers.append(_ResidualBlock(channels, out, 2 if group and not number else 1))
             channels = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
@@ -116,9 +149,8 @@ class _Classifier(nn.Module):
         return result
 
 
-def _transformer() -> nn.Module:
-    """24 layers: about 270 modules, 390 parameters."""
-    return _Classifier([_TransformerLayer(24, 2) for _ in range(24)], 24)
+def _transformer(layers: int, width: int) -> nn.Module:
+    return _Classifier([_TransformerLayer(width, max(2, width // 64)) for _ in range(layers)], width)
 
 
 class _MixerLayer(nn.Module):
@@ -127,8 +159,9 @@ class _MixerLayer(nn.Module):
     def __init__(self, positions: int, width: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up1, self.act1, self.down1 = nn.Linear(positions, 16), nn.GELU(), nn.Linear(16, positions)
-        self.up2, self.act2, self.down2 = nn.Linear(width, 48), nn.SiLU(), nn.Linear(48, width)
+        inner, wide = 2 * positions, 2 * width
+        self.up1, self.act1, self.down1 = nn.Linear(positions, inner), nn.GELU(), nn.Linear(inner, positions)
+        self.up2, self.act2, self.down2 = nn.Linear(width, wide), nn.SiLU(), nn.Linear(wide, width)
 
     def forward(self, x: Tensor) -> Tensor:
         mixed = self.down1(self.act1(self.up1(self.norm1(x).transpose(1, 2))))
@@ -137,6 +170,5 @@ class _MixerLayer(nn.Module):
         return result
 
 
-def _mixer() -> nn.Module:
-    """18 layers: about 165 modules, 220 parameters."""
-    return _Classifier([_MixerLayer(9, 32) for _ in range(18)], 32)
+def _mixer(layers: int, positions: int, width: int) -> nn.Module:
+    return _Classifier([_MixerLayer(positions, width) for _ in range(layers)], width)
