@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import math
 import platform
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from windtunnel import records
-from windtunnel.calibration import epochs, fit, host, launch_costs, probe, transfers
+from windtunnel.calibration import correction, epochs, fit, host, launch_costs, probe, transfers
+from windtunnel.calibration.comparison import Comparison, StepComparison
 from windtunnel.calibration.microbenchmarks import draw
+from windtunnel.calibration.network_factors import (
+    HostFactor,
+    cached_op_factor,
+    factor_of,
+    time_compute_networks,
+    time_host_networks,
+)
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
+from windtunnel.calibration.steps import TimedStep, time_real_steps
+from windtunnel.errors import Unavailable
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.machine import here, profiles
@@ -28,39 +39,46 @@ from windtunnel.trace import Trace
 Progress = Callable[[str, float], None]
 _BUSY_CORES = 0.3
 _BUSY_SPREAD = 1.25
+_MANY_CORES = 8
 _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
 # Errors of single steps for a probed machine of the same sort, by tuning rows: the start for a new one.
 _DEVICE_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
-_LAUNCH_COST_FACTOR = {"gpu": 1.06, "cpu": 1.0}
 _CACHED_OP_FACTOR = {"gpu": 1.0, "cpu": 1.3}
+# What a probe spends its seconds on. Ops of a CPU get all that is left before the fit.
+_MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _FIT_SHARE = 0.05, 0.05, 0.1
+_HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.04, 0.05
+_LEAST_OPS_SHARE, _GPU_OPS_SHARE = 0.4, 0.5
+_HOST_SECONDS = 3.0  # for each network of a host probe
+_LAUNCH_COST_RANGE = 0.6, 2.0  # a factor from microbenchmarks to whole networks beyond this is a disturbance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long to time ops, how many microbenchmarks to run, how finely to fit."""
+    """How long a probe takes, how many microbenchmarks it runs, how finely it fits a GPU's kinds."""
 
     seconds: float
     microbenchmarks: int
     effort: fit.Effort
 
 
-QUICK = Plan(seconds=85.0, microbenchmarks=24, effort=fit.Effort(few=80, many=160, depth=6))
-THOROUGH = Plan(seconds=330.0, microbenchmarks=48, effort=fit.Effort(few=200, many=500, depth=7))
-HOST_MICROBENCHMARKS = 8
-_ENOUGH_ROWS = 40  # for a kind with fewer rows the reference's profile is better
+QUICK = Plan(seconds=170.0, microbenchmarks=18, effort=fit.Effort(few=80, many=160, depth=6))
+THOROUGH = Plan(seconds=570.0, microbenchmarks=48, effort=fit.Effort(few=200, many=500, depth=7))
+_ENOUGH_ROWS = 40  # for a kind of a GPU with fewer rows the reference's profile is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The result of a probe. `learned`: the kinds learned here; the others are the reference's."""
+    """The result of a probe. `learned`: how each kind was learned here; the others are those of another
+    machine. `comparison`: this profile against the one in use, by real steps and by rows left out."""
 
     profile: Profile
-    learned: tuple[str, ...]
+    learned: Mapping[str, str]
     launch_costs: LaunchCosts
     rows: tuple[ProbeRow, ...]
     device: Device
     interpreter_seconds: float
+    comparison: Comparison
     cautions: tuple[str, ...]
 
     def machine_facts(self) -> dict[str, Any]:
@@ -72,74 +90,183 @@ class Calibration:
         }
 
 
-def calibrate(machine: Machine, plan: Plan, progress: Progress | None = None) -> Calibration:
-    """Time synthetic ops and microbenchmarks on this machine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """Everything that a probe times beside ops."""
+
+    costs: LaunchCosts
+    interpreter_seconds: float
+    latencies: host.Latencies | None
+    host_steps: list[TimedStep]
+    compute_steps: list[TimedStep]
+    real_steps: list[TimedStep]
+
+
+def calibrate(
+    machine: Machine,
+    plan: Plan,
+    progress: Progress | None = None,
+    before: Machine | None = None,
+    earlier_rows: Sequence[ProbeRow] = (),
+) -> Calibration:
+    """Time synthetic ops, microbenchmarks and real steps on this machine.
+
+    `before`: this machine as forecasts know it now, to compare with. `earlier_rows`: rows of an earlier probe
+    of this machine, which are fitted too.
+    """
     report = progress or (lambda what, share: None)
-    kind = machine.device.kind
-    cautions = _busy()
+    begin, cautions = time.perf_counter(), _busy()
     report("microbenchmarks", 0.0)
-    pace = here.interpreter_seconds(kind)
-    costs = measure_launch_costs(machine, plan.microbenchmarks)
-    latencies = host.measure_latencies() if kind == "gpu" else None
-    if latencies is not None:
-        costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
-    rows = _time_ops(machine, plan.seconds, lambda share: report("ops", share))
+    timed = _time_networks(machine, plan, report)
+    blank = _blank(machine, timed.latencies, _EPOCHS_SHARE * plan.seconds)
+    left = plan.seconds * (1 - _FIT_SHARE) - (time.perf_counter() - begin)
+    rows = _time_ops(machine, plan, left, len(earlier_rows), lambda share: report("ops", share))
     report("fitting", 0.0)
-    blank = _blank(machine, latencies)
-    threads = sorted({row.threads for row in rows})
-    fitted = fit.fit_kinds(
-        rows, {count: roofline_of(machine, blank, count) for count in threads}, plan.effort
-    )
-    own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
+    profile, learned, held_out = _learn(machine, blank, [*earlier_rows, *rows], plan.effort)
+    after = dataclasses.replace(machine, launch_costs=timed.costs, profile=machine.name, host_factor=1.0)
+    profile = _with_network_factors(profile, timed, after)
     wider = _BUSY_SPREAD if cautions else 1.0
-    reference = profiles.load(profiles.REFERENCE[kind])
     profile = dataclasses.replace(
-        blank,
-        kinds={**fitted, **reference.kinds, **own},
-        workspaces=fit.find_workspaces(rows, own, machine.device.cores or 1) if kind == "gpu" else {},
-        workspace_coefficients={**reference.workspace_coefficients, **fit_workspace_coefficients(rows)},
-        device_spread=blank.device_spread * wider,
-        host_spread=blank.host_spread * wider,
+        profile, device_spread=blank.device_spread * wider, host_spread=blank.host_spread * wider
     )
     return Calibration(
         profile=profile,
-        learned=tuple(sorted(own)),
-        launch_costs=costs,
-        rows=tuple(rows),
+        learned=learned,
+        launch_costs=timed.costs,
+        rows=(*earlier_rows, *rows),
         device=machine.device,
-        interpreter_seconds=pace,
+        interpreter_seconds=timed.interpreter_seconds,
+        comparison=_compare(timed.real_steps, before or machine, (after, profile), held_out),
         cautions=cautions,
     )
 
 
-def measure_launch_costs(machine: Machine, count: int) -> LaunchCosts:
+def _time_networks(machine: Machine, plan: Plan, report: Progress) -> _Timed:
+    """Launch costs by microbenchmarks, then steps of whole networks."""
+    kind = machine.device.kind
+    pace = here.interpreter_seconds(kind)
+    costs = measure_launch_costs(machine, plan.microbenchmarks, _MICROBENCHMARK_SHARE * plan.seconds)
+    latencies = host.measure_latencies() if kind == "gpu" else None
+    if latencies is not None:
+        costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
+    report("networks", 0.0)
+    host_steps = time_host_networks(kind, _HOST_SHARE * plan.seconds / 3)
+    cores = machine.device.cores or 1
+    seconds = _COMPUTE_SHARE * plan.seconds / 8
+    compute_steps = time_compute_networks(cores, seconds) if kind == "cpu" else []
+    report("real steps", 0.0)
+    real_steps = time_real_steps(kind, cores, _STEPS_SHARE * plan.seconds / 5)
+    return _Timed(
+        costs=costs,
+        interpreter_seconds=pace,
+        latencies=latencies,
+        host_steps=host_steps,
+        compute_steps=compute_steps,
+        real_steps=real_steps,
+    )
+
+
+def measure_launch_costs(machine: Machine, count: int, most_seconds: float = math.inf) -> LaunchCosts:
     """The launch costs of this host, by microbenchmarks; on a CPU, with their little arithmetic."""
     assert machine.launch_costs is not None
     kind = machine.device.kind
-    timed = host.run_microbenchmarks(torch_device(kind), count)
+    timed = host.run_microbenchmarks(torch_device(kind), count, most_seconds=most_seconds)
     return launch_costs.fit(timed, _microbenchmark_traces(kind, count), machine.launch_costs)
 
 
-def host_factor(kind: str, base: LaunchCosts) -> float:
-    """How many times as slow as these costs this host is now; takes about ten seconds."""
-    timed = host.run_microbenchmarks(
-        torch_device(kind), HOST_MICROBENCHMARKS, 0.16, rounds=4, choose=statistics.median
+def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
+    """How many times as slow as these costs this host is now; takes about half a minute."""
+    steps = time_host_networks(machine.device.kind, _HOST_SECONDS)
+    return factor_of(steps, machine, profiles.profile_for(machine), base)
+
+
+def _with_network_factors(profile: Profile, timed: _Timed, machine: Machine) -> Profile:
+    """The profile with what whole networks pay, as factors on what microbenchmarks and single ops showed."""
+    low, high = _LAUNCH_COST_RANGE
+    with contextlib.suppress(Unavailable):
+        factor = factor_of(timed.host_steps, machine, profile, timed.costs).factor
+        profile = dataclasses.replace(profile, launch_cost_factor=min(high, max(low, factor)))
+    if timed.compute_steps:
+        factor = cached_op_factor(timed.compute_steps, machine, profile)
+        profile = dataclasses.replace(profile, cached_op_factor=factor)
+    return profile
+
+
+def _compare(
+    steps: Sequence[TimedStep],
+    before: Machine,
+    after: tuple[Machine, Profile],
+    held_out: Sequence[ProbeRow],
+) -> Comparison:
+    """The profile in use against the new one."""
+    machine, profile = after
+    old = profiles.profile_for(before)
+    threads = {row.threads for row in held_out}
+    errors = [
+        correction.row_errors(held_out, {n: roofline_of(m, p, n) for n in threads}, p.kinds)
+        for m, p in ((before, old), (machine, profile))
+    ]
+    return Comparison(
+        before=f"the profile of {before.profile or old.name}",
+        steps=tuple(
+            StepComparison(
+                name=step.name,
+                threads=step.strategy.threads,
+                measured_seconds=step.seconds,
+                before_seconds=step.forecast(before, old).step_seconds,
+                after_seconds=step.forecast(machine, profile).step_seconds,
+            )
+            for step in steps
+        ),
+        before_row_errors=tuple(errors[0]),
+        after_row_errors=tuple(errors[1]),
     )
-    return launch_costs.factor(timed, _microbenchmark_traces(kind, HOST_MICROBENCHMARKS), base)
 
 
 def _microbenchmark_traces(kind: str, count: int) -> list[Trace]:
     return [trace(workload, Strategy(), kind) for workload in draw(count)]
 
 
-def _time_ops(machine: Machine, seconds: float, progress: Callable[[float], None]) -> Sequence[ProbeRow]:
+def _time_ops(
+    machine: Machine, plan: Plan, left: float, seed: int, progress: Callable[[float], None]
+) -> Sequence[ProbeRow]:
+    """Time ops; those of a CPU for all seconds that are left. Another seed draws other ops."""
     if machine.device.kind == "gpu":
-        return probe.probe_gpu(seconds, progress=progress)
-    cores = machine.device.cores or 1
-    return probe.probe_cpu(seconds, sorted({1, cores}), progress=progress)
+        return probe.probe_gpu(_GPU_OPS_SHARE * plan.seconds, seed, progress=progress)
+    seconds = max(left, _LEAST_OPS_SHARE * plan.seconds)
+    return probe.probe_cpu(seconds, thread_counts(machine.device.cores or 1), seed, progress=progress)
 
 
-def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
+def thread_counts(cores: int) -> tuple[int, ...]:
+    """The numbers of threads that ops are timed with: one, all, and on large machines some."""
+    return tuple(sorted({1, cores} | ({cores // 4} if cores >= _MANY_CORES else set())))
+
+
+def _learn(
+    machine: Machine, blank: Profile, rows: Sequence[ProbeRow], effort: fit.Effort
+) -> tuple[Profile, Mapping[str, str], tuple[ProbeRow, ...]]:
+    """The profile, how each kind was learned, and rows that were left out of the fit."""
+    rooflines = {count: roofline_of(machine, blank, count) for count in {row.threads for row in rows}}
+    reference = profiles.load(profiles.nearest(machine))
+    if machine.device.kind == "cpu":
+        corrected = correction.correct_kinds(rows, rooflines, reference.kinds)
+        return (
+            dataclasses.replace(blank, kinds=corrected.kinds),
+            corrected.learned,
+            corrected.held_out,
+        )
+    fitted = fit.fit_kinds(rows, rooflines, effort)
+    own = {name: learned for name, learned in fitted.items() if learned.rows >= _ENOUGH_ROWS}
+    profile = dataclasses.replace(
+        blank,
+        kinds={**fitted, **reference.kinds, **own},
+        workspaces=fit.find_workspaces(rows, own, machine.device.cores or 1),
+        workspace_coefficients={**reference.workspace_coefficients, **fit_workspace_coefficients(rows)},
+    )
+    return profile, dict.fromkeys(sorted(own), "own trees"), ()
+
+
+def _blank(machine: Machine, latencies: host.Latencies | None, epoch_seconds: float) -> Profile:
     """A profile with everything but what is learned from rows."""
     kind = machine.device.kind
     return Profile(
@@ -154,10 +281,10 @@ def _blank(machine: Machine, latencies: host.Latencies | None) -> Profile:
         launch_seconds=latencies.launch_seconds if latencies else 0.0,
         copies=transfers.measure_copies() if kind == "gpu" else {},
         rounding=transfers.measure_rounding() if kind == "gpu" else {},
-        epochs=epochs.measure_epochs(kind),
+        epochs=epochs.measure_epochs(kind, epoch_seconds if kind == "cpu" else math.inf),
         device_spread=_DEVICE_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
-        launch_cost_factor=_LAUNCH_COST_FACTOR[kind],
+        launch_cost_factor=1.0,
         cached_op_factor=_CACHED_OP_FACTOR[kind],
         kinds={},
     )

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch._C._autograd import DeviceType
 
 from windtunnel.families.drawing import ProbeCase, TensorSpec
-from windtunnel.measurement.environment import QuietMoments
 
 DTYPES = {
     "fp64": torch.float64,
@@ -28,7 +27,11 @@ DTYPES = {
 }
 _REPEATS = 3
 _MARKER = "spin_kernel"
-_PATIENCE = 0.25  # seconds that a case on a CPU waits for a quiet moment
+# On a CPU: a group of calls is about this long, an op gets so many groups and about so many seconds. A call
+# above the last figure is not repeated further. Short timings allow thousands of ops in a probe, and many ops
+# teach more than exact ones: the fit takes medians.
+_GROUP_SECONDS, _GROUPS, _MOST_SECONDS, _LONG_SECONDS = 0.0004, 6, 0.006, 0.03
+_MOST_CALLS = 100
 
 Timings = tuple["OpTiming | None", "OpTiming | None"]
 
@@ -196,12 +199,11 @@ def _median(segments: Sequence[tuple[float, int]], workspace: float) -> OpTiming
 
 
 class CpuClock:
-    """Times one case after another; a call too short for the clock is repeated."""
+    """Times one case after another, a few milliseconds each: the lowest of several groups of calls, because
+    other programs only add time."""
 
-    def __init__(self, elements: int, least_seconds: float = 0.002, most_seconds: float = 0.25) -> None:
+    def __init__(self, elements: int) -> None:
         self.pool = Pool("cpu", elements)
-        self.least, self.most = least_seconds, most_seconds
-        self.quiet_moments = QuietMoments()
         self._grad_seconds = self._engine()
 
     def _engine(self) -> float:
@@ -210,34 +212,48 @@ class CpuClock:
         y = x.view(1)
         seed = torch.ones(1)
         torch.autograd.grad(y, x, seed, retain_graph=True)  # the first call starts the engine's threads
-        return self._clock(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
+        return least_seconds(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
 
-    def time(self, case: ProbeCase) -> Timings:
+    def time(self, case: ProbeCase, threads: Sequence[int] = (1,)) -> list[Timings]:
+        """Forward and backward with each number of threads; None if it cannot run or has no backward."""
         try:
             tensors = self.pool.make(case)
-            forward = self._clock(lambda: case.call(tensors))
-            if not case.has_backward:
-                return OpTiming(seconds=forward), None
-            result = case.call(tensors)
-            seed, wanted = torch.ones_like(result), [t for t in tensors if t.requires_grad]
-            whole = self._clock(lambda: torch.autograd.grad(result, wanted, seed, retain_graph=True))
-            return OpTiming(seconds=forward), OpTiming(seconds=max(whole - self._grad_seconds, 1e-7))
+            return [self._time_on(count, case, tensors) for count in threads]
         except (RuntimeError, NotImplementedError):
-            return None, None
+            return [(None, None) for _ in threads]
 
-    def _clock(self, call: Any) -> float:
-        """The shortest of a few tries in a quiet moment, because other programs only add time."""
-        self.quiet_moments.wait(_PATIENCE)
-        begin = time.perf_counter()
+    def _time_on(self, threads: int, case: ProbeCase, tensors: list[Tensor]) -> Timings:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        forward = OpTiming(seconds=least_seconds(lambda: case.call(tensors)))
+        if not case.has_backward:
+            return forward, None
+        result = case.call(tensors)
+        seed, wanted = torch.ones_like(result), [t for t in tensors if t.requires_grad]
+        whole = least_seconds(lambda: torch.autograd.grad(result, wanted, seed, retain_graph=True))
+        return forward, OpTiming(seconds=max(whole - self._grad_seconds, 1e-7))
+
+
+def least_seconds(call: Any) -> float:
+    """Seconds of a call: the lowest of a few groups of calls, each long enough for the clock.
+
+    The first call is not counted: libraries make their plans in it. A long call is timed once or twice.
+    """
+    begin = time.perf_counter()
+    call()
+    first = time.perf_counter() - begin
+    if first > _LONG_SECONDS:
+        return min(first, _group_seconds(call, 1))
+    once = _group_seconds(call, 1)
+    times = max(1, min(_MOST_CALLS, round(_GROUP_SECONDS / max(once, 1e-7))))
+    samples, end = [once] if times == 1 else [], time.perf_counter() + _MOST_SECONDS
+    while len(samples) < _GROUPS and (not samples or time.perf_counter() < end):
+        samples.append(_group_seconds(call, times))
+    return min(samples)
+
+
+def _group_seconds(call: Any, times: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(times):
         call()
-        once = time.perf_counter() - begin
-        if once > self.most:
-            return once
-        times = max(1, min(200, round(self.least / max(once, 1e-7))))
-        samples = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            for _ in range(times):
-                call()
-            samples.append((time.perf_counter() - begin) / times)
-        return min(samples)
+    return (time.perf_counter() - begin) / times

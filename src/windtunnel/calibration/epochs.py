@@ -17,11 +17,13 @@ WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
 ENDS = (2, 32, 128)  # inputs, and as many outputs
 LENGTHS = (10, 60)
 EXAMPLES = {"cpu": 60, "gpu": 1000}  # in one call; starting one takes a GPU tens of microseconds
+_LEAST_ROUNDS = 2
 ROUNDS = {"cpu": 40, "gpu": 7}  # other programs disturb a core; a GPU is undisturbed, and its calls are long
 
 
-def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
-    """Rows for a profile, without the networks that the engine cannot hold here."""
+def measure_epochs(kind: str, seconds: float = math.inf) -> tuple[tuple[float, float, float, float], ...]:
+    """Rows for a profile, without the networks that the engine cannot hold here. After so many seconds, no
+    further round begins; every network is timed at least twice."""
     pairs = [(width, ends) for width in WIDTHS[kind] for ends in ENDS]
     networks = [RecurrentNetwork(n_in=ends, n_rec=width, n_out=ends) for width, ends in pairs]
     if kind == "gpu":
@@ -29,7 +31,7 @@ def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
     elif not cpu.available():
         networks = []
     calls = [_call(kind, network, n_steps) for network in networks for n_steps in LENGTHS]
-    least = _least_seconds(calls, ROUNDS[kind])
+    least = _least_seconds(calls, ROUNDS[kind], seconds)
     lines = [
         _line(short / EXAMPLES[kind], long / EXAMPLES[kind])
         for short, long in zip(least[::2], least[1::2], strict=True)
@@ -40,10 +42,12 @@ def measure_epochs(kind: str) -> tuple[tuple[float, float, float, float], ...]:
     )
 
 
-def _least_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+def _least_seconds(calls: Sequence[Callable[[], object]], rounds: int, seconds: float) -> list[float]:
     """All calls in turn, many times: disturbances only add time, and they come and go within seconds."""
-    least = [math.inf] * len(calls)
-    for _ in range(rounds):
+    least, end = [math.inf] * len(calls), time.perf_counter() + seconds
+    for number in range(rounds):
+        if number >= _LEAST_ROUNDS and time.perf_counter() > end:
+            break
         for place, call in enumerate(calls):
             call()  # fills the caches, which the call before had used
             begin = time.perf_counter()

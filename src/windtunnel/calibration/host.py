@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from windtunnel.measurement.environment import QuietMoments
 from windtunnel.strategy import Strategy
 
 _WARM_STEPS = 5
+_PATIENCE = 0.1  # seconds that a microbenchmark waits for a quiet moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +32,27 @@ class Microbenchmark:
 
 
 def run_microbenchmarks(
-    device: str,
-    count: int,
-    seconds: float = 0.15,
-    rounds: int = 2,
-    choose: Callable[[Sequence[float]], float] = min,
+    device: str, count: int, seconds: float = 0.15, rounds: int = 2, most_seconds: float = math.inf
 ) -> list[Microbenchmark]:
     """Time all microbenchmarks in turn, several times, so that a slow moment does not hit one kind alone.
 
-    `choose` picks one of a microbenchmark's times: the lowest shows what its ops cost, the median what is
-    usual on a machine that other programs use too.
+    The lowest of a microbenchmark's times counts: it shows what its ops cost. On a CPU, one thread is used:
+    their ops are too small to be divided. After `most_seconds`, no further round begins.
     """
-    workloads = microbenchmarks.draw(count)
-    steps = [_make_step(workload, device) for workload in workloads]
-    sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    quiet_moments = QuietMoments()
-    times = [[_time(step, sync, seconds / rounds, quiet_moments) for step in steps] for _ in range(rounds)]
+    workloads, before = microbenchmarks.draw(count), torch.get_num_threads()
+    begin, times = time.perf_counter(), list[list[float]]()
+    try:
+        if device == "cpu":
+            torch.set_num_threads(1)
+        steps = [_make_step(workload, device) for workload in workloads]
+        sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+        quiet_moments = QuietMoments()
+        while not times or (len(times) < rounds and time.perf_counter() - begin < most_seconds):
+            times.append([_time(step, sync, seconds / rounds, quiet_moments) for step in steps])
+    finally:
+        torch.set_num_threads(before)
     return [
-        Microbenchmark(name=w.name, seconds=choose(samples))
+        Microbenchmark(name=w.name, seconds=min(samples))
         for w, *samples in zip(workloads, *times, strict=True)
     ]
 
@@ -61,7 +66,7 @@ def _make_step(workload: Workload, device: str) -> Callable[[], Any]:
 
 def _time(step: Callable[[], Any], sync: Callable[[], Any], cap: float, quiet_moments: QuietMoments) -> float:
     """The median over groups of steps, started in a quiet moment."""
-    quiet_moments.wait()
+    quiet_moments.wait(_PATIENCE)
     for _ in range(_WARM_STEPS):
         step()
     sync()

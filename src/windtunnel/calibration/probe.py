@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,15 +13,21 @@ import torch
 
 from windtunnel import families
 from windtunnel.calibration import clock
-from windtunnel.calibration.drawer import Drawer
+from windtunnel.calibration.drawer import Drawer, even_weights
 from windtunnel.families.drawing import Limits, ProbeCase
+from windtunnel.measurement.sampler import reference_loop
 from windtunnel.trace import Op
 from windtunnel.trace.record import Observer
 
 GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"), target="gpu")
 CPU_LIMITS = Limits(flop=2e9, elements=16_000_000, precisions=("fp32",))
 _GPU_GROUP = 60
-_CPU_GROUP, _CPU_ROUNDS = 12, 2
+# Cases that take longer than this on one core are thinned out, the longest most: in the time of one of them,
+# dozens of cheap ones teach more.
+_CHEAP_SECONDS, _THINNING = 0.001, 0.7
+_DISTURBED = 1.2  # the reference loop is this much slower than at its best: another program is running
+_SETTLE_SECONDS = 0.0015
+_AGAIN_LATER = 20  # so many cases are timed before a disturbed one is timed again
 
 Share = Callable[[float], None]
 
@@ -65,26 +73,100 @@ def probe_cpu(
     progress: Share | None = None,
     weights: Mapping[str, int] | None = None,
 ) -> list[ProbeRow]:
-    """The same on the CPU, each case with every number of threads.
+    """The same on the CPU, each case with every number of threads, until so many seconds are over.
 
-    Every group of cases is timed twice and the lower time counts, because other programs only add time.
+    A case that was timed while another program slowed the machine is timed again a little later, and the
+    lower time counts.
     """
-    rows = list[ProbeRow]()
-    watch = clock.CpuClock(CPU_LIMITS.elements)
-    cases = Drawer(CPU_LIMITS, seed).draw_all(weights)
+    session = _CpuSession(tuple(threads), seed)
+    cases = Drawer(CPU_LIMITS, seed).draw_all(even_weights() if weights is None else weights)
     before = torch.get_num_threads()
     try:
         with Observer("cpu") as observer:
             for _ in _rounds(budget, progress):
-                group = list(itertools.islice(cases, _CPU_GROUP))
-                rounds = [[_time_on(watch, case, threads) for case in group] for _ in range(_CPU_ROUNDS)]
-                for case, *tries in zip(group, *rounds, strict=True):
-                    for count, *timings in zip(threads, *tries, strict=True):
-                        lower = _lower([t[0] for t in timings]), _lower([t[1] for t in timings])
-                        rows += _rows_of(observer, case, lower, count)
+                session.time_next(cases, observer)
+            return session.rows()
+    except KeyboardInterrupt:  # what was timed so far is worth keeping
+        return session.rows()
     finally:
         torch.set_num_threads(before)
-    return rows
+
+
+class _TimedCase:
+    """A case with its ops (forward, backward) and the lowest times of all tries, by number of threads."""
+
+    def __init__(self, case: ProbeCase, ops: tuple[Op | None, Op | None]) -> None:
+        self.case, self.ops = case, ops
+        self.lowest: list[clock.Timings] = []
+
+    def add(self, timings: Sequence[clock.Timings]) -> None:
+        pairs = zip(self.lowest, timings, strict=True) if self.lowest else ((t, t) for t in timings)
+        self.lowest = [(_lower([old[0], new[0]]), _lower([old[1], new[1]])) for old, new in pairs]
+
+
+class _CpuSession:
+    """Draws, describes and times cases; knows which were timed in a disturbed moment."""
+
+    def __init__(self, threads: tuple[int, ...], seed: int) -> None:
+        self.threads, self.rng = threads, random.Random(seed)
+        self.watch = clock.CpuClock(CPU_LIMITS.elements)
+        self.timed: list[_TimedCase] = []
+        self.again: deque[_TimedCase] = deque()
+        self.best = min(reference_loop() for _ in range(20))
+
+    def time_next(self, cases: Iterator[ProbeCase], observer: Observer) -> None:
+        """Time a new case, and one of those to be timed again if there are several."""
+        if len(self.again) > _AGAIN_LATER:
+            self._time(self.again.popleft())
+        described = self._describe(next(cases), observer)
+        if described is None:
+            return
+        if self._time(described):
+            self.timed.append(described)
+            if self._is_disturbed():
+                self.again.append(described)
+
+    def rows(self) -> list[ProbeRow]:
+        return [
+            row_of(op, timing, each.case.precision, count)
+            for each in self.timed
+            for count, timings in zip(self.threads, each.lowest, strict=True)
+            for op, timing in zip(each.ops, timings, strict=True)
+            if op is not None and timing is not None
+        ]
+
+    def _describe(self, case: ProbeCase, observer: Observer) -> _TimedCase | None:
+        """None for a case without a known op, and for most of the expensive ones."""
+        ops = observer.ops_of(lambda: clock.make_empty(case.tensors), case.call)
+        forward, backward = (
+            main_op(case, [op for op in ops if (op.phase == "backward") == is_backward])
+            for is_backward in (False, True)
+        )
+        seconds = sum(_expected_seconds(op) for op in (forward, backward) if op is not None)
+        is_cheap = self.rng.random() < (_CHEAP_SECONDS / max(seconds, _CHEAP_SECONDS)) ** _THINNING
+        return _TimedCase(case, (forward, backward)) if is_cheap and (forward or backward) else None
+
+    def _time(self, described: _TimedCase) -> bool:
+        timings = self.watch.time(described.case, self.threads)
+        if timings[0][0] is None:
+            return False
+        described.add(timings)
+        return True
+
+    def _is_disturbed(self) -> bool:
+        """Whether another program slows this core just now; a core that ran wide vector code is slow for a
+        millisecond, so the first loops do not count."""
+        settled = time.perf_counter() + _SETTLE_SECONDS
+        while time.perf_counter() < settled:
+            reference_loop()
+        now = reference_loop()
+        self.best = min(self.best, now)
+        return now > _DISTURBED * self.best
+
+
+def _expected_seconds(op: Op) -> float:
+    """What an op takes on one core of a usual CPU, very roughly."""
+    return op.flop / 5e10 + (op.read_bytes + op.written_bytes) / 1e10
 
 
 def _rounds(budget: float, progress: Share | None) -> Iterator[None]:
@@ -94,14 +176,6 @@ def _rounds(budget: float, progress: Share | None) -> Iterator[None]:
         if progress is not None:
             progress(elapsed / budget)
         yield
-
-
-def _time_on(watch: clock.CpuClock, case: ProbeCase, threads: Sequence[int]) -> list[clock.Timings]:
-    timings = []
-    for count in threads:
-        torch.set_num_threads(count)
-        timings.append(watch.time(case))
-    return timings
 
 
 def _lower(timings: Sequence[clock.OpTiming | None]) -> clock.OpTiming | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from windtunnel import records, units
 from windtunnel.cli import words
-from windtunnel.errors import Unavailable
+from windtunnel.errors import BadInput, Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import OF_THIS_MACHINE, Device, Machine
@@ -61,12 +62,17 @@ def show_here(as_json: words.Json = False) -> None:
 PROBE_HELP = """
 Measure this machine with synthetic ops and small synthetic networks. Later forecasts for it use the results.
 
-It takes less than 3 minutes, with --thorough less than 10, with --host about 10 seconds.
-Stop other work on the machine first.
+It takes about 3 minutes, with --thorough less than 10, with --host about half a minute.
+Stop other work on the machine first. The probe uses the processors that this process may use.
+
+At the end, five real steps are forecast by the new profile and by the one in use. The new one replaces it if
+it is better. The last profile is kept beside it.
 
 [bold]Examples[/bold]
 
   windtunnel machine probe
+
+  windtunnel machine probe --on cpu --seconds 60, and later: windtunnel machine probe --on cpu --more
 
   windtunnel machine probe --on cuda --thorough --to my_gpu.json
 
@@ -86,6 +92,16 @@ def probe_machine(
             "--host", help="Measure only how fast the host launches work, as a factor for --host-factor."
         ),
     ] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="How long to measure. Default: 170, with --thorough 570.", min=10),
+    ] = None,
+    more: Annotated[
+        bool, typer.Option("--more", help="Add to what earlier probes of this machine timed.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Use the new profile even if it is not better.")
+    ] = False,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -96,45 +112,109 @@ def probe_machine(
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    from windtunnel.calibration import calibrate
-    from windtunnel.machine import profiles
-
     if on not in OF_THIS_MACHINE:
         raise Unavailable(
             f"--on {on}: a probe measures this machine, and {on} is not it.",
             hint="Use --on here, --on cpu or --on cuda.",
         )
-    machine = Machine.find(on)
+    before = Machine.find(on)
     if host:
-        _probe_host(machine, as_json)
+        _probe_host(before, as_json)
         return
-    if to is not None:
-        words.refuse_unwritable(to, "--to")
-    path = to or machines.home() / f"{machine.device.kind}.json.gz"
-    result = calibrate.calibrate(machine, calibrate.THOROUGH if thorough else calibrate.QUICK, _show_progress)
-    profiles.save(path, result.profile, result.machine_facts())
+    path = _profile_path(before, to)
+    result, rows_path = _probe_device(before, path, _Wish(thorough, seconds, more))
+    kept = _save(path, result, replace=replace or to is not None)
     facts = {
-        "profile": str(path),
+        "profile": str(kept.path),
+        "previous": str(kept.previous) if kept.previous else None,
+        "used": kept.used,
         "rows": len(result.rows),
+        "rows_file": str(rows_path),
         "cautions": list(result.cautions),
         "kinds": {name: result.profile.kinds[name].spread for name in result.learned},
+        "comparison": result.comparison.plain(),
     }
-    words.show(as_json, lambda: facts, lambda: "\n".join(_probe_lines(path, result)))
+    words.show(as_json, lambda: facts, lambda: "\n".join(_probe_lines(kept, result)))
+
+
+class _Wish(NamedTuple):
+    """What the user asks of a probe."""
+
+    thorough: bool
+    seconds: float | None
+    more: bool
+
+
+class _Kept(NamedTuple):
+    """Where a profile was written, where the one before is now, and whether forecasts use the new one."""
+
+    path: Path
+    previous: Path | None
+    used: bool
+
+
+def _profile_path(machine: Machine, to: Path | None) -> Path:
+    """The file for the profile; an error before the probe starts if it cannot be written."""
+    if to is not None:
+        words.refuse_unwritable(to, "--to")
+        return to
+    path = machines.home() / f"{machine.device.kind}.json.gz"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"The folder {path.parent} cannot be made: {error.strerror or error}.",
+            hint="Name a file with --to, or another folder with the variable WINDTUNNEL_PROFILES.",
+        ) from error
+    words.refuse_unwritable(path, "the profile")
+    return path
+
+
+def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration, Path]:
+    """Probe; the timed rows are saved too, so that a later probe can add to them."""
+    from windtunnel.calibration import calibrate, rows
+
+    plan = calibrate.THOROUGH if wish.thorough else calibrate.QUICK
+    if wish.seconds is not None:
+        plan = dataclasses.replace(plan, seconds=wish.seconds)
+    fresh = here.describe(probed=False)
+    fresh = fresh.with_cpu_only() if before.device.kind == "cpu" else fresh
+    rows_path = path.with_name(f"{path.name.partition('.')[0]}.rows.csv.gz")
+    earlier = rows.load(rows_path) if wish.more and before.profile and rows_path.is_file() else []
+    result = calibrate.calibrate(fresh, plan, _show_progress, before, earlier)
+    rows.save(rows_path, result.rows)
+    return result, rows_path
+
+
+def _save(path: Path, result: Calibration, replace: bool) -> _Kept:
+    """Write the profile. One that is no better than the one in use is written beside it."""
+    from windtunnel.machine import profiles
+
+    if not (replace or result.comparison.is_better):
+        other = profiles.beside(path, "new")
+        profiles.save(other, result.profile, result.machine_facts())
+        return _Kept(other, None, used=False)
+    previous = profiles.keep_last(path)
+    profiles.save(path, result.profile, result.machine_facts())
+    return _Kept(path, previous, used=True)
 
 
 def _probe_host(machine: Machine, as_json: bool) -> None:
     from windtunnel.calibration import calibrate
 
     base, name = here.launch_costs_base(machine)
-    factor = calibrate.host_factor(machine.device.kind, base)
-    path = here.save_host_factor(machine, factor)
+    found = calibrate.host_factor(machine, base)
+    path = here.save_host_factor(machine, found.factor)
+    each = ", ".join(f"{network} {factor:.2f}" for network, factor in found.networks.items())
     text = (
-        f"host factor {factor:.2f}: launching work takes {factor:.2f} times as long here as on the {name}\n"
+        f"host factor {found.factor:.2f}: launching work takes {found.factor:.2f} times as long here as on "
+        f"the {name} ({each})\n"
         f"saved in {path}: forecasts with --on here use it from now on"
     )
     if name == here.REFERENCE_HOST:
-        text += f"; for another machine with this host use --host-factor {factor:.2f}"
-    words.show(as_json, lambda: {"host_factor": factor, "of": name, "path": str(path)}, lambda: text)
+        text += f"; for another machine with this host use --host-factor {found.factor:.2f}"
+    facts = {"host_factor": found.factor, "networks": found.networks, "of": name, "path": str(path)}
+    words.show(as_json, lambda: facts, lambda: text)
 
 
 def _show_progress(what: str, share: float) -> None:
@@ -142,15 +222,23 @@ def _show_progress(what: str, share: float) -> None:
         print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
 
 
-def _probe_lines(path: Path, result: Calibration) -> list[str]:
+def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
     borrowed = len(result.profile.kinds) - len(result.learned)
     lines = [
-        f"{len(result.rows):,} ops timed; written to {path}",
-        f"{len(result.learned)} kinds of op fitted; {borrowed} with too few timings taken from the reference",
+        f"{len(result.rows):,} ops timed; {len(result.learned)} kinds of op learned, {borrowed} as before"
     ]
-    for name in result.learned:
+    for name, how in sorted(result.learned.items()):
         kind = result.profile.kinds[name]
-        lines.append(f"  {name:<32}{kind.rows:>7,} rows, 80% within {kind.spread - 1:.0%}")
+        lines.append(f"  {name:<32}{how:<12}80% within {kind.spread - 1:.0%}")
+    lines += result.comparison.lines()
+    if kept.used:
+        lines.append(f"written to {kept.path}")
+        lines += [f"the profile before is kept in {kept.previous}"] if kept.previous else []
+    else:
+        lines += [
+            f"the new profile is not better than {result.comparison.before}, which stays in use",
+            f"the new one is in {kept.path}; --replace uses a new one in any case",
+        ]
     return lines + [f"  caution  {caution}" for caution in result.cautions]
 
 

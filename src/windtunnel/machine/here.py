@@ -18,6 +18,10 @@ from windtunnel.records import Plain
 
 _COPY_BYTES = 96 * 2**20
 _MOST_COPIERS = 16
+_PRODUCT_SIDE, _PRODUCT_SECONDS = 512, 0.08
+# The fastest large product of the reference CPU's probe: 159 of 179 GFLOP/s on one core.
+_PRODUCT_EFFICIENCY = 0.89
+_LEAST_OF_COMPUTED = 0.45  # half of the rate: cores that run the widest vectors in two halves
 REFERENCE_HOST = "reference host"
 # fp32 flop of one core in one cycle, by its widest vector instructions:
 # lanes x 2 (multiply and add) x vector units.
@@ -29,12 +33,14 @@ _FLOP_PER_CYCLE = (
 )
 
 
-def describe() -> Machine:
+def describe(probed: bool = True) -> Machine:
     """Describe cores, caches, memory, disk and GPU, and add what probes of this machine measured.
 
-    Without a probe, only the memory rate (a short copy) and the Python speed are measured.
+    Without a probe (or with `probed` False), only the memory rate (a short copy), the rate of one core (a
+    short product) and the Python speed are measured.
     """
-    return _with_host_probe(_with_device_probe(_describe()))
+    machine = _describe()
+    return _with_host_probe(_with_device_probe(machine)) if probed else machine
 
 
 def launch_costs_base(machine: Machine) -> tuple[LaunchCosts, str]:
@@ -91,7 +97,7 @@ def _with_device_probe(machine: Machine) -> Machine:
     probe, path = _load_device_probe(machine), str(_device_probe_path(machine))
     if not probe:
         return machine
-    device = records.read(Device, probe["device"], path)
+    device = _with_cores_of(machine.device, records.read(Device, probe["device"], path))
     factor = interpreter_seconds(machine.device.kind) / probe["interpreter_seconds"]
     source = f"measured here by a probe on {probe.get('date')}, scaled by Python speed now / then"
     return dataclasses.replace(
@@ -102,6 +108,20 @@ def _with_device_probe(machine: Machine) -> Machine:
         profile=path,
         host_factor=factor,
         sources={**machine.sources, "launch_costs": source},
+    )
+
+
+def _with_cores_of(present: Device, probed: Device) -> Device:
+    """The probed device; if this process may use more or fewer cores than the probe, with these cores."""
+    if present.kind != "cpu" or present.cores == probed.cores or not present.cores or not probed.cores:
+        return probed
+    share = present.cores / probed.cores
+    return dataclasses.replace(
+        probed,
+        cores=present.cores,
+        threads=present.threads,
+        flop_rates={name: rate * share for name, rate in probed.flop_rates.items()},
+        memory_rate=present.memory_rate,
     )
 
 
@@ -189,12 +209,21 @@ def available_cpus() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def available_cores() -> int:
+    """The physical cores of the processors that this process may use."""
+    cores = set()
+    for cpu in available_cpus():
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        cores.add(read_text(path).strip() or str(cpu))
+    return len(cores)
+
+
 def _describe_cpu() -> tuple[Device, dict[str, str]]:
     """The CPU and the source of each of its figures."""
     import psutil
 
     allowed = len(available_cpus())
-    physical = min(psutil.cpu_count(logical=False) or allowed, allowed)
+    physical = min(psutil.cpu_count(logical=False) or allowed, available_cores())
     clock, clock_source = _clock()
     copied = f"{_COPY_BYTES >> 20} MiB"
     sources = {
@@ -207,9 +236,13 @@ def _describe_cpu() -> tuple[Device, dict[str, str]]:
     per_cycle = _flop_per_cycle()
     if clock and per_cycle:
         flop, reason = per_cycle
-        rates = {"fp32": physical * clock * flop, "fp64": physical * clock * flop / 2}
+        # The clock that a system states is often not the one it computes with, and some cores run wide
+        # vectors at half rate. So a product is timed; a disturbed timing is bounded by what is computed.
+        core_rate = max(_product_rate() / _PRODUCT_EFFICIENCY, _LEAST_OF_COMPUTED * clock * flop)
+        rates = {"fp32": physical * core_rate, "fp64": physical * core_rate / 2}
         sources["host.flop_rates"] = (
-            f"computed: {physical} cores x {clock / 1e9:.2f} GHz x {flop} fp32 flop a cycle ({reason})"
+            f"measured here: {physical} cores x a product on one core / {_PRODUCT_EFFICIENCY}; computed: "
+            f"{physical} cores x {clock / 1e9:.2f} GHz x {flop} fp32 flop a cycle ({reason})"
         )
     caches, one, together = _caches(), _copy_rate(1), _copy_rate(physical)
     device = Device(
@@ -270,8 +303,26 @@ def _caches() -> dict[int, float]:
     return sizes
 
 
+def _product_rate() -> float:
+    """flop/s of fp32 matrix products on one core: the best of some tens of milliseconds."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a, b = torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE), torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE)
+        best, begin = float("inf"), time.perf_counter()
+        while time.perf_counter() - begin < _PRODUCT_SECONDS:
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = min(best, time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(before)
+    return 2.0 * _PRODUCT_SIDE**3 / best
+
+
 def _copy_rate(cores: int) -> float:
-    """Bytes per second that `cores` cores copy together; the best of four copies larger than the caches."""
+    """Bytes per second that `cores` cores copy together; the best of ten copies, larger than most caches."""
     import numpy
 
     pairs = [
@@ -280,7 +331,7 @@ def _copy_rate(cores: int) -> float:
     ]
     best = float("inf")
     with ThreadPoolExecutor(len(pairs)) as pool:
-        for _ in range(4):
+        for _ in range(10):
             start = time.perf_counter()
             # NumPy releases the interpreter lock during the copy, so the threads run in parallel.
             list(pool.map(lambda pair: numpy.copyto(pair[1], pair[0]), pairs))

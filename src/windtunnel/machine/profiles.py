@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,15 +11,59 @@ from windtunnel import records
 from windtunnel.errors import BadRecord
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.profile import Profile
-from windtunnel.machine.machine import CATALOG, Machine
+from windtunnel.machine.machine import CATALOG, Device, Machine, names
 
 # The probed machine whose profile prices machines that nobody has probed.
 REFERENCE = {"gpu": "h200", "cpu": "ice-lake-2-cores"}
+_VENDORS = {
+    "intel": ("intel", "xeon", "core i"),
+    "amd": ("amd", "epyc", "ryzen", "threadripper"),
+    "arm": ("apple", "arm", "cortex", "neoverse", "graviton"),
+}
+_USUAL_FLOP_PER_CYCLE = 32.0
 
 
 def profile_for(machine: Machine) -> Profile:
-    """The machine's own profile, else the reference of its kind of device."""
-    return load(machine.profile or REFERENCE[machine.device.kind])
+    """The machine's own profile, else that of the nearest machine that was probed."""
+    return load(machine.profile or nearest(machine))
+
+
+def nearest(machine: Machine) -> str:
+    """The profile of the catalogue whose machine is most like this one.
+
+    Of a GPU it is the reference. Of a CPU it is that of the same vendor and vector width, then of the nearest
+    number of cores: the libraries choose their code by vendor and width.
+    """
+    reference = REFERENCE[machine.device.kind]
+    if machine.device.kind == "gpu":
+        return reference
+    known = sorted(probed_cpus(), key=lambda name: name != reference)
+    return min(known, key=lambda name: _distance(machine.device, Machine.named(name).device))
+
+
+@functools.cache
+def probed_cpus() -> tuple[str, ...]:
+    """The CPUs of the catalogue that have a profile of their own."""
+    every = map(Machine.named, names())
+    return tuple(machine.name for machine in every if machine.device.kind == "cpu" and machine.profile)
+
+
+def _distance(one: Device, other: Device) -> float:
+    vendors = _vendor(one) != _vendor(other)
+    width = abs(math.log2(_flop_per_cycle(one) / _flop_per_cycle(other)))
+    cores = abs(math.log2((one.cores or 1) / (other.cores or 1)))
+    return 2.0 * vendors + width + cores / 8
+
+
+def _vendor(device: Device) -> str:
+    words = device.model.lower()
+    return next((name for name in _VENDORS if any(mark in words for mark in _VENDORS[name])), "")
+
+
+def _flop_per_cycle(device: Device) -> float:
+    """fp32 flop of one core in a cycle: 64 with AVX-512, 32 with AVX2."""
+    rate, clock = device.flop_rates.get("fp32"), device.clock_rate
+    return rate / clock / (device.cores or 1) if rate and clock else _USUAL_FLOP_PER_CYCLE
 
 
 def catalog_path(name: str) -> Path:
@@ -45,3 +90,18 @@ def save(path: Path, profile: Profile, machine_facts: Mapping[str, object]) -> N
     A path that ends with .gz is compressed. The file is never half written.
     """
     records.save(path, {**profile_format.plain(profile), **machine_facts})
+
+
+def keep_last(path: Path) -> Path | None:
+    """Set an existing profile aside under another name, which is returned; None if there is none."""
+    if not path.is_file():
+        return None
+    kept = beside(path, "previous")
+    path.replace(kept)
+    return kept
+
+
+def beside(path: Path, word: str) -> Path:
+    """A file name next to a profile: cpu.json.gz becomes cpu.previous.json.gz."""
+    stem, dot, rest = path.name.partition(".")
+    return path.with_name(f"{stem}.{word}{dot}{rest}")

@@ -1,0 +1,74 @@
+"""Factors from single ops and microbenchmarks to whole networks, measured on synthetic networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from windtunnel.calibration.probe_networks import compute_networks, host_networks
+from windtunnel.calibration.steps import TimedStep, time_steps
+from windtunnel.errors import Unavailable
+from windtunnel.forecast.profile import Profile
+from windtunnel.machine.machine import LaunchCosts, Machine
+from windtunnel.strategy import Strategy
+
+_HOST_BOUND = 0.5  # a step counts if launching takes at least this share of its forecast
+_CACHED_OP_FACTORS = (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFactor:
+    """The factor of a host, and of each network on which it was measured."""
+
+    factor: float
+    networks: dict[str, float]
+
+
+def time_host_networks(kind: str, seconds: float) -> list[TimedStep]:
+    """Steps of all host networks, on one thread of a CPU; `seconds` for each."""
+    strategy = Strategy(threads=1 if kind == "cpu" else None)
+    return time_steps([(workload, strategy) for workload in host_networks()], kind, seconds, rounds=3)
+
+
+def time_compute_networks(cores: int, seconds: float) -> list[TimedStep]:
+    """Steps of all compute networks on one thread of a CPU and on all; `seconds` for each."""
+    jobs = [
+        (workload, Strategy(threads=threads))
+        for workload in compute_networks()
+        for threads in sorted({1, cores})
+    ]
+    return time_steps(jobs, "cpu", seconds)
+
+
+def factor_of(
+    steps: Sequence[TimedStep], machine: Machine, profile: Profile, costs: LaunchCosts
+) -> HostFactor:
+    """The median over the networks of measured over forecast launch time; `costs` are those of factor 1."""
+    plain = dataclasses.replace(machine, launch_costs=costs, host_factor=1.0)
+    factors = {}
+    for step in steps:
+        forecast = step.forecast(plain, profile)
+        launching = forecast.parts.get("launch", 0.0)
+        if launching >= _HOST_BOUND * forecast.step_seconds:
+            beside = forecast.step_seconds - launching
+            factors[step.name] = max(step.seconds - beside, 0.1 * step.seconds) / launching
+    if not factors:
+        raise Unavailable(
+            f"No probe network is limited by the host of {machine.name}: its factor cannot be measured.",
+            hint="Forecasts keep the host factor that they have.",
+        )
+    return HostFactor(factor=statistics.median(factors.values()), networks=factors)
+
+
+def cached_op_factor(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> float:
+    """How much slower than in a probe an op of cached data is in a network: the factor with the smallest
+    errors of the steps."""
+
+    def error(factor: float) -> float:
+        tried = dataclasses.replace(profile, cached_op_factor=factor)
+        return sum(abs(math.log(step.forecast(machine, tried).step_seconds / step.seconds)) for step in steps)
+
+    return min(_CACHED_OP_FACTORS, key=error)
