@@ -75,7 +75,7 @@ def forecast_step(
         host_seconds=_host_seconds(timeline, machine, prices),
         families=_seconds_by_family(trace, prices),
         examples=examples,
-        cautions=cautions_of(pricer, timeline, machine, profile),
+        cautions=(*trace.cautions, *cautions_of(pricer, timeline, machine, profile)),
         flop=trace.flop,
         parameters=trace.parameters,
     )

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+# Where the host reads a value from the device, it waits until the device has computed it.
+WAIT = "windtunnel.wait"
+
 Phase = Literal["forward", "backward", "update"]
 Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
 
@@ -47,7 +50,7 @@ class Trace:
 
     `nodes` counts the nodes that autograd visits, `backward_calls` and `update_calls` the calls of backward
     and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
-    batch).
+    batch). `cautions` say what the recorder had to assume.
     """
 
     job: str
@@ -64,6 +67,7 @@ class Trace:
     backward_calls: int
     update_calls: int
     torch: str
+    cautions: tuple[str, ...] = ()
 
     @property
     def flop(self) -> float:

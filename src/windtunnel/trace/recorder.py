@@ -20,9 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel import families
 from windtunnel.families.base import OpCall
 from windtunnel.families.tensors import tensor_bytes
-from windtunnel.trace import Allocation, Op, Part, Phase
+from windtunnel.trace import WAIT, Allocation, Op, Part, Phase
 
 _DEVICE = torch.ops.prim.device.default
+_READING = frozenset(
+    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive bincount "
+    "repeat_interleave equal nms".split()
+)
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -41,9 +45,10 @@ class _Entry:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops of everything that runs while it is active."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, is_waiting: Callable[[Tensor], bool] = lambda _: False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.target = target
+        self._is_waiting = is_waiting  # whether the host waits for the device when it reads a tensor
         self.allocations: dict[int, Allocation] = {}
         self.module_calls = 0
         self.nodes = 0
@@ -162,6 +167,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module=self._module,
         )
         self._entries.append(_Entry(op, allocated=allocated))
+        if self.target == "gpu" and _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
+            wait = Op(
+                name=WAIT, family="host", phase=phase, dtype=op.dtype, flop=0.0, read_bytes=0.0, written_bytes=0.0
+            )
+            self._entries.append(_Entry(wait))
 
     @property
     def _module(self) -> str:
@@ -237,6 +247,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.update_calls += updating
         self._updating = updating
         self._went_back = self._went_back and updating
+
+
+def _reads_value(name: str, args: Sequence[Any]) -> bool:
+    """Whether the host needs a value to go on after this op: a number, or the size of its result."""
+    if name in ("index", "index_put_", "index_put"):
+        return any(isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1])
+    return name in _READING and (name != "repeat_interleave" or len(args) == 1)
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
