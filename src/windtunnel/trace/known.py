@@ -28,10 +28,12 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    unset_fake_temporarily,
 )
 from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob
+from windtunnel.trace import sparse
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.places import caller, users_line
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, is_judgement
@@ -92,8 +94,16 @@ class KnownTensorMode(FakeTensorMode):
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
+        own = super().__torch_dispatch__
+        handle = sparse.MAKERS.get(func)
+        if handle is None and known is None and any(map(sparse.parts_of, tensors)):
+            handle = sparse.ON_SPARSE.get(func)
+        if handle is not None:
+            run = lambda: self._outside(lambda: own(func, types, args, kwargs))
+            with self:
+                return handle(self, run, args)
         try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = own(func, types, args, kwargs)
         except _DYNAMIC:
             return self._answer(func, args, kwargs)
         if known is not None:
@@ -101,6 +111,11 @@ class KnownTensorMode(FakeTensorMode):
         elif tensors:
             self._estimate(func, args, kwargs, result, tensors)
         return result
+
+    def _outside(self, run: Callable[[], Any]) -> Any:
+        """Run our own handler again from code that runs with this mode active."""
+        with unset_fake_temporarily():
+            return run()
 
     def known(self, tensor: Any) -> Known | None:
         """The value of a tensor as far as it is known."""
@@ -132,6 +147,12 @@ class KnownTensorMode(FakeTensorMode):
         known = self.known(tensor)
         if known is not None:
             self.know(tensor, known._replace(on_device=True))
+
+    def forget(self, tensor: Tensor) -> None:
+        """A weight's value changes in every step: it is not known."""
+        known = self.known(tensor)
+        if known is not None and type(tensor) is FakeTensor:
+            self._stale.add(known.value.untyped_storage())
 
     def wrap(self, value: Tensor, known: Known) -> Tensor:
         """A new fake tensor of a value."""

@@ -6,12 +6,13 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from windtunnel.families.recurrent import GATES, call_packed
-from windtunnel.trace.known import Known, KnownTensorMode
+from windtunnel.trace.known import KnownTensorMode
 
 _KEY = "AutogradCPU"
 
@@ -24,10 +25,17 @@ def unpacked(mode: KnownTensorMode) -> Iterator[None]:
         for name in GATES:
             library.impl(f"{name}.data", functools.partial(_run_layers, mode, name), _KEY)
         library.impl("_pad_packed_sequence", functools.partial(_pad, mode), _KEY)
-        library.impl("_pack_padded_sequence_backward", _pack_backward, "CompositeExplicitAutograd")
-        yield
+        library.impl("_pack_padded_sequence_backward", _pack_backward, _KEY)
+        with mock.patch.object(torch, "ctc_loss", functools.partial(_ctc_loss, torch.ctc_loss)):
+            yield
     finally:
         library._destroy()
+
+
+def _ctc_loss(call: Any, logs: Tensor, targets: Tensor, lengths: Any, target_lengths: Any, *args: Any) -> Any:
+    """Lengths as tensors: PyTorch's C++ code makes tensors of other lengths in memory of its own."""
+    tensors = (torch.as_tensor(each, dtype=torch.long) for each in (lengths, target_lengths))
+    return call(logs, targets, *tensors, *args)
 
 
 def _sizes(mode: KnownTensorMode, batch_sizes: Tensor) -> list[int]:

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
 
 from windtunnel import units
 from windtunnel.errors import BadJob, WindtunnelError
@@ -32,7 +33,7 @@ from windtunnel.trace.notes import Notes
 from windtunnel.trace.reads import answered
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, rehearse
-from windtunnel.trace.standins import replaced
+from windtunnel.trace.standins import CudaIsCpu, replaced
 
 _REHEARSED_BATCH = 2  # batch norm needs two examples
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
@@ -121,6 +122,8 @@ def _record(
             recorder.hold(model.buffers(), "weights")
             recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
             recorder.hold(_state_tensors(trainer), "optimiser")
+            for other in _other_models(trainer):
+                recorder.hold((*other.parameters(), *other.buffers()), "weights")
             recorder.hold(batches.tensors(examples), "data")
             notes.begin()
             with recorder.watch(model), recorder:
@@ -148,7 +151,7 @@ def _record(
 def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
     """What a real step shows. It runs on this machine's CPU, whatever the target."""
     torch.manual_seed(0)
-    with replaced(target, Notes()):
+    with replaced(target, Notes()), CudaIsCpu() if target == "gpu" else contextlib.nullcontext():
         model = workload.model()
         _refuse_large(workload, model)
         trainer = Trainer(workload, model, strategy, "cpu")
@@ -178,6 +181,8 @@ def _fake_model(workload: Workload, strategy: Strategy, fake: KnownTensorMode) -
         with fake:
             model = workload.model()
         if not _is_lazy(model):
+            for parameter in model.parameters():
+                fake.forget(parameter)
             for buffer in model.buffers():
                 fake.place_on_device(buffer)
             return model
@@ -253,6 +258,12 @@ def _state_tensors(trainer: Trainer) -> list[Tensor]:
         for optimizer in trainer.all_optimizers()
         for t in tensors_of([dict(s) for s in getattr(optimizer, "state", {}).values()])
     ]
+
+
+def _other_models(trainer: Trainer) -> list[torch.nn.Module]:
+    """Networks that a job keeps with its optimisers, such as the average of its weights."""
+    leaves = pytree.tree_leaves(trainer.optimizer)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,10 +10,14 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from windtunnel.job import scalers
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.places import users_line
+
+
+_CPU = torch.device("cpu")
 
 
 @contextlib.contextmanager
@@ -24,6 +28,7 @@ def replaced(target: str, notes: Notes) -> Iterator[None]:
         stack.enter_context(_one_worker(notes))
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
+            stack.enter_context(_cuda_tensors())
             stack.enter_context(scalers.enabled())
         yield
 
@@ -72,6 +77,35 @@ def _cuda_autocast() -> Iterator[None]:
 
     with mock.patch.object(torch.autocast, "__init__", init):
         yield
+
+
+@contextlib.contextmanager
+def _cuda_tensors() -> Iterator[None]:
+    """Tensors that a job moves to "cuda" are there already."""
+    move = torch.Tensor.to
+
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(_CPU if _is_cuda(value) else value for value in args)
+        return move(self, *args, **{k: _CPU if _is_cuda(value) else value for k, value in kwargs.items()})
+
+    with mock.patch.multiple(torch.Tensor, to=to, cuda=lambda self, *_, **__: self):
+        yield
+
+
+class CudaIsCpu(TorchFunctionMode):
+    """Creates tensors for "cuda" on the CPU, where a step is run for real."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": _CPU}
+        return func(*args, **kwargs)
+
+
+def _is_cuda(value: Any) -> bool:
+    return (isinstance(value, str) and value.startswith("cuda")) or (
+        isinstance(value, torch.device) and value.type == "cuda"
+    )
 
 
 @contextlib.contextmanager
