@@ -45,7 +45,7 @@ _DEVICE = torch.ops.prim.device.default
 # anchors and masks some 100,000 floats. Larger ones would cost more time than the rest of the trace.
 _MOST_INTEGERS = 2**24
 _MOST_FLOATS = 2**20
-_MOST_FLOATS_OF_A_MODEL = 2**10  # initial weights are of no use
+_MOST_FLOATS_OF_A_MODEL = 2**7  # initial weights are of no use
 _MOST_LIKE = 64
 
 # Ops that return indices along a dimension, with the place of these among their results.
@@ -85,37 +85,42 @@ class KnownTensorMode(FakeTensorMode):
         self.assumed_last = False  # whether the last number read was assumed
         self._stale: weakref.WeakSet[Any] = weakref.WeakSet()  # storages that hold an unknown value by now
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE or not isinstance(func, torch._ops.OpOverload):
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
-        kwargs = self._without_cuda(kwargs) if kwargs else {}
-        tensors = flat((*args, *kwargs.values()))
-        known = self._known_of(tensors)
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _DEVICE or type(func) is not torch._ops.OpOverload:
+            return super().dispatch(func, types, args, kwargs)
+        if "device" in kwargs:
+            kwargs = self._without_cuda(kwargs)
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
-        own = super().__torch_dispatch__
-        handle = sparse.MAKERS.get(func)
-        if handle is None and known is None and any(map(sparse.parts_of, tensors)):
-            handle = sparse.ON_SPARSE.get(func)
-        if handle is not None:
-            run = lambda: self._outside(lambda: own(func, types, args, kwargs))
-            with self:
-                return handle(self, run, args)
+        tensors = flat((*args, *kwargs.values()) if kwargs else args)
+        known = self._known_of(tensors)
+        if func in sparse.MAKERS or (known is None and any(map(sparse.parts_of, tensors))):
+            handle = sparse.MAKERS.get(func) or sparse.ON_SPARSE.get(func)
+            if handle is not None:
+                return self._handle_sparse(handle, func, types, args, kwargs)
         try:
-            result = own(func, types, args, kwargs)
+            result = super().dispatch(func, types, args, kwargs)
         except _DYNAMIC:
             return self._answer(func, args, kwargs)
         if known is not None:
             self._compute(func, args, kwargs, result, known)
-        elif tensors:
+        elif func._schema.is_mutable:
+            self._forget_written(func, args, kwargs)
+        else:
             self._estimate(func, args, kwargs, result, tensors)
         return result
 
-    def _outside(self, run: Callable[[], Any]) -> Any:
-        """Run our own handler again from code that runs with this mode active."""
-        with unset_fake_temporarily():
-            return run()
+    def _handle_sparse(self, handle: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        own = super().dispatch
+
+        def run() -> Any:
+            with unset_fake_temporarily():
+                return own(func, types, args, kwargs)
+
+        with self:
+            return handle(self, run, args)
 
     def known(self, tensor: Any) -> Known | None:
         """The value of a tensor as far as it is known."""
@@ -241,9 +246,6 @@ class KnownTensorMode(FakeTensorMode):
 
     def _estimate(self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Tensor]) -> None:
         """Values of results that do not depend on what is unknown, or can be assumed."""
-        if func._schema.is_mutable:
-            self._forget_written(func, args, kwargs)
-            return
         results = flat((result,))
         if func in _INDICES:
             fake = results[_INDICES[func]]

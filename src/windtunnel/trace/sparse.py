@@ -55,6 +55,18 @@ def attach(fake: Any, parts: Parts) -> Any:
     return fake
 
 
+def _new(shape: Sequence[int], parts: Parts) -> Any:
+    """A new sparse tensor of rows."""
+    make = _aten._sparse_coo_tensor_with_dims_and_tensors.default
+    made = make(
+        *(1, len(shape) - 1, shape, parts.indices, parts.values),
+        dtype=parts.values.dtype,
+        layout=torch.sparse_coo,
+        device=parts.values.device,
+    )
+    return attach(made, parts)
+
+
 def _bag_backward(mode: Any, run: Callable[[], Any], args: Any) -> Any:
     """The gradient of a bag's table: a row for every word."""
     result = run()
@@ -91,19 +103,14 @@ def _coalesce(mode: Any, run: Callable[[], Any], args: Any) -> Any:
     with torch.utils._python_dispatch._disable_current_modes():
         count = values.shape[0] if known is None else known.value.unique(dim=1).shape[1]
     rows = indices.new_empty(indices.shape[0], count), values.new_empty(count, *values.shape[1:])
-    return attach(run(), Parts(*rows, is_coalesced=True))
+    return _new(args[0].shape, Parts(*rows, is_coalesced=True))
 
 
 def _mask(mode: Any, run: Callable[[], Any], args: Any) -> Any:
     """The rows of a dense tensor that a sparse one has."""
     parts = parts_of(args[1])
     assert parts is not None
-    result = _aten._sparse_coo_tensor_with_dims_and_tensors.default(
-        1, 1, args[0].shape, parts.indices, torch.empty_like(parts.values)
-    )
-    made = parts_of(result)
-    assert made is not None
-    return attach(result, made._replace(is_coalesced=parts.is_coalesced))
+    return _new(args[0].shape, parts._replace(values=torch.empty_like(parts.values)))
 
 
 def _add(mode: Any, run: Callable[[], Any], args: Any) -> Any:
