@@ -255,6 +255,18 @@ def _call_cudnn(name: str, *args: Any) -> Any:
     return (output.transpose(0, 1) if batch_first else output, *last)
 
 
+def call_packed(name: str, data: Tensor, timesteps: int, *args: Any) -> Any:
+    """The same for a packed sequence: so many timesteps with the mean number of examples."""
+    from torch.nn import functional as F
+
+    state, *others = args
+    examples = -(-data.shape[0] // timesteps)
+    padded = F.pad(data, (0, 0, 0, timesteps * examples - data.shape[0]))
+    source = padded.view(timesteps, examples, data.shape[1])
+    output, *last = _call_cudnn(name, source, state, *others, False)
+    return (output.flatten(0, 1)[: data.shape[0]], *last)
+
+
 _MODES = {"RNN": 1, "LSTM": 2, "GRU": 3}  # cuDNN's numbers
 
 

@@ -46,6 +46,8 @@ class Cautions:
         return tuple(caution.text for caution in sorted(found, key=lambda caution: -caution.share))
 
     def _of_step(self) -> Iterator[_Caution]:
+        for text in self.trace.cautions:
+            yield _Caution(1.0, text)
         if not self.timeline.is_steady:
             yield _Caution(1.0, "the step did not become steady: it still changes from one step to the next")
 

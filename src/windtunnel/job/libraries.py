@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel import records, units
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName, nearest
+from windtunnel.job import imports
 from windtunnel.job.workload import Model, Origin, Workload, forward_inputs
 
 if TYPE_CHECKING:
@@ -281,40 +281,13 @@ def _load(library: str) -> Any:
     """Import the library, or say how to install it."""
     if importlib.util.find_spec(library) is None:
         raise Unavailable(f"{library} is not installed.", hint="pip install windtunnel[libraries]")
-    if library != "torchvision" and importlib.util.find_spec("torchvision") is not None:
-        _import_torchvision()  # the other two libraries import it themselves
+    imports.install()
     try:
-        return _import_torchvision() if library == "torchvision" else importlib.import_module(library)
+        return importlib.import_module(library)
     except ImportError as error:
         raise Unavailable(
             f"{library} does not import: {error}", hint="pip install windtunnel[libraries]"
         ) from error
-
-
-def _import_torchvision() -> Any:
-    """Import torchvision, even a CUDA build of it beside a CPU build of torch.
-
-    That pair cannot load torchvision's own operators, and the import fails on their names. Its networks use
-    none of them, so declaring the names is enough.
-    """
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-    import torch
-
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    declared = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for operator in ("nms", "qnms"):
-        schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        declared.define(schema)  # type: ignore[no-untyped-call]
-    _DECLARATIONS.append(declared)
-    return importlib.import_module("torchvision")
-
-
-_DECLARATIONS: list[object] = []  # an operator stays declared as long as its Library object exists
 
 
 def _require_known(name: str, known: Iterable[str], where: str) -> None:

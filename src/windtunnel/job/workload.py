@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
+from windtunnel.job import imports, scalers
 from windtunnel.errors import BadJob, BadRecord
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
             f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
         )
     try:
-        workload = build(**settings)
+        with scalers.noted():
+            workload = build(**settings)
     except Exception as error:
         raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=place_of(error)) from error
     if not isinstance(workload, Workload):
@@ -170,8 +172,10 @@ def _import_file(path: Path, name: str) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.parent))
+    imports.install()
     try:
-        spec.loader.exec_module(module)
+        with scalers.noted():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise BadJob(
             f"{name} does not import: {type(error).__name__}: {error}", hint=place_of(error)
@@ -184,7 +188,7 @@ def _import_file(path: Path, name: str) -> types.ModuleType:
 def place_of(error: BaseException) -> str:
     """A hint that names the last line of the user's own code in the traceback."""
     place = ""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if isinstance(error, SyntaxError) and error.lineno:
         place = f"Look at {Path(error.filename or '').name} line {error.lineno}; "
     elif frames:
@@ -192,7 +196,8 @@ def place_of(error: BaseException) -> str:
     return f"{place}--debug shows the whole traceback."
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own, not a library's or ours."""
     return (
         "site-packages" not in filename
         and Path(__file__).parent.parent not in Path(filename).parents

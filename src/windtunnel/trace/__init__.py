@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+# Where the host reads a value from the device, it waits until the device has computed it.
+WAIT = "windtunnel.wait"
+
 Phase = Literal["forward", "backward", "update"]
 Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
 
@@ -48,7 +51,8 @@ class Trace:
     `nodes` counts the nodes that autograd visits, `backward_calls` and `update_calls` the calls of backward
     and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
     batch). `inputs` says the size of the images or the length of the sequences in the batch, in words.
-    `infers_loss`: the step is inference of a job without forward(), and runs its loss() instead.
+    `infers_loss`: the step is inference of a job without forward(), and runs its loss() instead. `cautions`
+    say what the recorder had to assume.
     """
 
     job: str
@@ -67,6 +71,7 @@ class Trace:
     torch: str
     inputs: str = ""
     infers_loss: bool = False
+    cautions: tuple[str, ...] = ()
 
     @property
     def flop(self) -> float:

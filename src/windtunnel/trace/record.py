@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
@@ -16,15 +18,25 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from windtunnel import units
 from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Op, Trace, lower
+from windtunnel.trace import Op, Trace, batches, lower, packed
+from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.notes import Notes
+from windtunnel.trace.reads import answered
 from windtunnel.trace.recorder import Recorder, tensors_of
+from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, rehearse
+from windtunnel.trace.standins import CudaIsCpu, replaced
+
+_REHEARSED_BATCH = 2  # batch norm needs two examples
+_REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
 def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
@@ -32,15 +44,14 @@ def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
     batch = strategy.batch or workload.default_batch
     try:
         with torch.random.fork_rng(devices=[]), _quiet():
-            return _record(workload, strategy, target, batch)
+            return _record_or_rehearse(workload, strategy, target, batch)
     except WindtunnelError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise BadJob(
             f"The step of {workload.name} depends on values of tensors ({error}), "
             "which a forecast without running cannot know.",
-            hint="Avoid packed sequences, .item(), nonzero() and branches on tensors inside the step, "
-            "or use measure instead.",
+            hint=f"{place_of(error)} Or use measure instead.",
         ) from error
     except Exception as error:
         raise BadJob(
@@ -48,6 +59,34 @@ def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
             f"{_first_line(error)}",
             hint=place_of(error),
         ) from error
+
+
+def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
+    """Trace the step. If a value decides what it does, first run a real one at a small batch."""
+    try:
+        return _record(workload, strategy, target, Notes())
+    except NeedsRehearsal as asked:
+        line = asked.line or "a library's code"
+    small = dataclasses.replace(
+        strategy, batch=min(batch, _REHEARSED_BATCH * strategy.accumulate), precision="fp32"
+    )
+    try:
+        lessons = _rehearse(workload, small, target)
+        return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
+    except NeedsRehearsal as asked:
+        raise _undecided(workload, asked.line or line, "a real step did not show it") from None
+    except WindtunnelError:
+        raise
+    except Exception as error:
+        reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {_first_line(error)}"
+        raise _undecided(workload, line, reason) from error
+
+
+def _undecided(workload: Workload, line: str, reason: str) -> BadJob:
+    return BadJob(
+        f"A value decides what the step of {workload.name} does ({line}), and {reason}.",
+        hint="Let the step not depend on this value, or use measure instead.",
+    )
 
 
 @contextlib.contextmanager
@@ -63,26 +102,33 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
+def _record(
+    workload: Workload, strategy: Strategy, target: str, notes: Notes, lessons: Lessons | None = None
+) -> Trace:
     torch.manual_seed(0)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    model = _fake_model(workload, fake)
-    recorder = Recorder(target)
-    with fake, lower.as_on(target), lower.decide_as_real():
-        examples = arrange(_fake_batch(workload, fake, batch), strategy)
-        trainer = Trainer(workload, model, strategy, "cpu")
-        if target == "gpu":
-            for optimizer in trainer.all_optimizers():
-                lower.prefer_lists(optimizer)
-        _prime(trainer, examples)
-        recorder.hold(model.parameters(), "weights")
-        recorder.hold(model.buffers(), "weights")
-        recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
-        recorder.hold(_state_tensors(trainer), "optimiser")
-        recorder.hold(tensors_of(examples), "data")
-        with recorder.watch(model), recorder:
-            trainer.step(examples)
-        recorder.name_gradients(model)
+    batch = strategy.batch or workload.default_batch
+    fake = KnownTensorMode(target, notes, lessons)
+    recorder = Recorder(target, fake.is_waiting)
+    with replaced(target, notes), answered(fake):
+        model = _fake_model(workload, strategy, fake)
+        with fake, lower.as_on(target), lower.decide_as_real(), packed.unpacked(fake):
+            examples = arrange(_fake_batch(workload, fake, batch), strategy)
+            trainer = Trainer(workload, model, strategy, "cpu")
+            if target == "gpu":
+                for optimizer in trainer.all_optimizers():
+                    lower.prefer_lists(optimizer)
+            _prime(trainer, examples)
+            recorder.hold(model.parameters(), "weights")
+            recorder.hold(model.buffers(), "weights")
+            recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
+            recorder.hold(_state_tensors(trainer), "optimiser")
+            for other in _other_models(trainer):
+                recorder.hold((*other.parameters(), *other.buffers()), "weights")
+            recorder.hold(batches.tensors(examples), "data")
+            notes.begin()
+            with recorder.watch(model), recorder:
+                trainer.step(examples)
+            recorder.name_gradients(model)
     return Trace(
         job=workload.name,
         batch=batch,
@@ -91,7 +137,7 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         ops=recorder.finish(),
         allocations=dict(recorder.allocations),
         held=recorder.held,
-        batch_bytes=sum(tensor_bytes(t) for t in tensors_of(examples)),
+        batch_bytes=sum(tensor_bytes(t) for t in batches.tensors(examples)),
         parameters=sum(p.numel() for p in model.parameters()),
         module_calls=recorder.module_calls,
         nodes=recorder.nodes,
@@ -100,18 +146,63 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         torch=torch.__version__,
         inputs=describe_inputs(examples, batch),
         infers_loss=strategy.inference and workload.forward is None,
+        cautions=notes.cautions(target, strategy.execution),
     )
 
 
-def _fake_model(workload: Workload, fake: FakeTensorMode) -> torch.nn.Module:
+def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
+    """What a real step shows. It runs on this machine's CPU, whatever the target."""
+    torch.manual_seed(0)
+    with replaced(target, Notes()), CudaIsCpu() if target == "gpu" else contextlib.nullcontext():
+        model = workload.model()
+        _refuse_large(workload, model)
+        trainer = Trainer(workload, model, strategy, "cpu")
+        examples = workload.batch(trainer.batch)
+
+        def run() -> None:
+            _prime(trainer, examples)
+            trainer.step(examples)
+
+        return rehearse(run)
+
+
+def _refuse_large(workload: Workload, model: torch.nn.Module) -> None:
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = psutil.virtual_memory().available
+    if _REHEARSAL_COPIES * weights > free:
+        raise MemoryError(
+            f"its weights, gradients and optimiser need {units.show(_REHEARSAL_COPIES * weights, 'B')}, and "
+            f"{units.show(free, 'B')} are free here"
+        )
+
+
+def _fake_model(workload: Workload, strategy: Strategy, fake: KnownTensorMode) -> torch.nn.Module:
     """The network without its bytes. If building it reads values, it is built for real, then swapped."""
+    fake.is_building = True
     try:
         with fake:
-            return workload.model()
+            model = workload.model()
+        if not _is_lazy(model):
+            for parameter in model.parameters():
+                fake.forget(parameter)
+            for buffer in model.buffers():
+                fake.place_on_device(buffer)
+            return model
     except Exception:
-        model = workload.model()
-        _make_fake(model, fake)
-        return model
+        pass
+    finally:
+        fake.is_building = False
+    model = workload.model()
+    if _is_lazy(model):  # its first step creates its weights
+        small = dataclasses.replace(strategy, batch=_REHEARSED_BATCH * strategy.accumulate, precision="fp32")
+        Trainer(workload, model, small, "cpu").step(workload.batch(small.batch or 1))
+        model.zero_grad(set_to_none=True)
+    _make_fake(model, fake)
+    return model
+
+
+def _is_lazy(model: torch.nn.Module) -> bool:
+    return any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _prime(trainer: Trainer, examples: Any) -> None:
@@ -132,7 +223,7 @@ def _prime(trainer: Trainer, examples: Any) -> None:
         trainer.model.zero_grad(set_to_none=True)
 
 
-def _make_fake(model: torch.nn.Module, fake: FakeTensorMode) -> None:
+def _make_fake(model: torch.nn.Module, fake: KnownTensorMode) -> None:
     """Swap parameters and buffers of a model built for real for fake ones; shared ones stay shared."""
     swapped: dict[int, Tensor] = {}
     for module in model.modules():
@@ -140,21 +231,25 @@ def _make_fake(model: torch.nn.Module, fake: FakeTensorMode) -> None:
         for store in stores:
             for name, tensor in store.items():
                 if tensor is not None:
-                    fake_tensor = swapped.setdefault(id(tensor), fake.from_tensor(tensor))
-                    store[name] = fake_tensor
+                    if id(tensor) not in swapped:
+                        swapped[id(tensor)] = fake.adopt(tensor, is_value=store is module._buffers)
+                    store[name] = swapped[id(tensor)]
         flat = getattr(module, "_flat_weights", None)
         if isinstance(flat, list):  # recurrent modules keep a second list of the same parameters
             module._flat_weights = [swapped.get(id(w), w) for w in flat]  # type: ignore[assignment]
 
 
-def _fake_batch(workload: Workload, fake: FakeTensorMode, batch: int) -> Any:
+def _fake_batch(workload: Workload, fake: KnownTensorMode, batch: int) -> Any:
     """One batch without its bytes, whether the user's function returns fake tensors or real ones."""
     try:
         examples = workload.batch(batch)
     except Exception:
-        with unset_fake_temporarily():  # data that passes through NumPy must be made for real
+        with unset_fake_temporarily():  # data that passes through libraries must be made for real
             examples = workload.batch(batch)
-    return pytree.tree_map_only(Tensor, lambda t: t if _is_fake(t) else fake.from_tensor(t), examples)
+    examples = batches.mapped(examples, lambda t: t if _is_fake(t) else fake.adopt(t, is_value=True))
+    for tensor in batches.tensors(examples):
+        fake.place_on_device(tensor)
+    return examples
 
 
 def _is_fake(tensor: Tensor) -> bool:
@@ -167,6 +262,12 @@ def _state_tensors(trainer: Trainer) -> list[Tensor]:
         for optimizer in trainer.all_optimizers()
         for t in tensors_of([dict(s) for s in getattr(optimizer, "state", {}).values()])
     ]
+
+
+def _other_models(trainer: Trainer) -> list[torch.nn.Module]:
+    """Networks that a job keeps with its optimisers, such as the average of its weights."""
+    leaves = pytree.tree_leaves(trainer.optimizer)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]
 
 
 def _first_line(error: BaseException) -> str:

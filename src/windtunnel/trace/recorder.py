@@ -20,9 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel import families
 from windtunnel.families.base import OpCall
 from windtunnel.families.tensors import tensor_bytes
-from windtunnel.trace import Allocation, Op, Part, Phase
+from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, sparse
 
 _DEVICE = torch.ops.prim.device.default
+_READING = frozenset(
+    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive bincount "
+    "repeat_interleave equal nms".split()
+)
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -41,9 +45,10 @@ class _Entry:
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops of everything that runs while it is active."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, is_waiting: Callable[[Tensor], bool] = lambda _: False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.target = target
+        self._is_waiting = is_waiting  # whether the host waits for the device when it reads a tensor
         self.allocations: dict[int, Allocation] = {}
         self.module_calls = 0
         self.nodes = 0
@@ -66,9 +71,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def hold(self, tensors: Any, part: Part) -> None:
         """Note memory that exists before the step begins."""
         for tensor in tensors:
-            storage = tensor.untyped_storage()
-            if storage not in self._names:
-                self._held.append(self._name(storage, part))
+            for storage in sparse.storages(tensor):
+                if storage not in self._names:
+                    self._held.append(self._name(storage, part))
 
     @contextlib.contextmanager
     def watch(self, model: torch.nn.Module) -> Iterator[None]:
@@ -108,9 +113,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Mark as gradients what parameters hold as .grad when the step has ended."""
         for parameter in model.parameters():
             if parameter.grad is not None:
-                name = self._names.get(parameter.grad.untyped_storage())
-                if name is not None:
-                    self.allocations[name] = Allocation(bytes=self.allocations[name].bytes, part="gradients")
+                for storage in sparse.storages(parameter.grad):
+                    name = self._names.get(storage)
+                    if name is not None:
+                        size = self.allocations[name].bytes
+                        self.allocations[name] = Allocation(bytes=size, part="gradients")
 
     def _add_in_place(self) -> None:
         """Let the sum of two gradients take over the memory of the summand that dies in the same op.
@@ -137,7 +144,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = func.overloadpacket.__name__
-        call = OpCall(name, args, _flat((*args, *kwargs.values())), _flat((result,)))
+        inputs, outputs = _flat((*args, *kwargs.values())), _flat((result,))
+        is_sparse = any(t.layout != torch.strided for t in (*inputs, *outputs))
+        if is_sparse:
+            inputs, outputs = _dense(inputs, outputs)
+        call = OpCall(name, args, inputs, outputs)
         phase = self._phase()
         if self.target == "gpu" and name.startswith(self._need_contiguous):
             self._copy_in_order(call.inputs, phase)
@@ -150,6 +161,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_view = changes_shape_only or name in families.ALLOCATING
         is_view = is_view or (not allocated and not func._schema.is_mutable)
         family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
+        if is_sparse and not is_view:
+            family = "indexing"
         known = families.registry.get(family) or families.registry.of_kind("streaming")
         op = Op(
             name=f"{func.namespace}.{name}",
@@ -164,6 +177,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             module=self._module,
         )
         self._entries.append(_Entry(op, allocated=allocated))
+        if self.target == "gpu" and _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
+            wait = Op(
+                name=WAIT,
+                family="host",
+                phase=phase,
+                dtype=op.dtype,
+                flop=0.0,
+                read_bytes=0.0,
+                written_bytes=0.0,
+            )
+            self._entries.append(_Entry(wait))
 
     @property
     def _module(self) -> str:
@@ -239,6 +263,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.update_calls += updating
         self._updating = updating
         self._went_back = self._went_back and updating
+
+
+def _dense(inputs: list[Tensor], outputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The same with the parts of sparse tensors: a sparse op touches the rows that these have."""
+    both = sparse.dense([*inputs, *outputs])
+    count = len(both) - len(sparse.dense(outputs))
+    return both[:count], both[count:]
+
+
+def _reads_value(name: str, args: Sequence[Any]) -> bool:
+    """Whether the host needs a value to go on after this op: a number, or the size of its result."""
+    if name in ("index", "index_put_", "index_put"):
+        return any(isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1])
+    return name in _READING and (name != "repeat_interleave" or len(args) == 1)
 
 
 def tensors_of(tree: Any) -> list[Tensor]:

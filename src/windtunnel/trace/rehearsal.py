@@ -1,0 +1,115 @@
+"""A real step at a small batch, to learn values that decide what a step does."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from windtunnel.trace.places import caller
+
+_MOST_KEPT = 4096  # values of one op
+Place = tuple[str, int]
+
+
+class NeedsRehearsal(BaseException):
+    """A value decides that only a real step can show. Not an Exception, since users' code catches those."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class Lessons:
+    """Values of a real step, by the line that computed them. A line gets them in the order it ran."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Place, list[Any]] = defaultdict(list)
+        self._values: dict[tuple[str, Place], list[Tensor]] = defaultdict(list)
+        self._next: dict[Any, int] = defaultdict(int)
+
+    def add_number(self, place: Place, number: Any) -> None:
+        self._numbers[place].append(number)
+
+    def add_values(self, func: Any, place: Place, values: Tensor) -> None:
+        kept = values.detach().flatten()
+        if kept.numel() > _MOST_KEPT:
+            kept = kept[torch.randint(0, kept.numel(), (_MOST_KEPT,))]
+        self._values[str(func), place].append(kept.clone())
+
+    def begin(self) -> None:
+        """Start again with the first values."""
+        self._next.clear()
+
+    def next_number(self, place: Place) -> Any | None:
+        return self._take(self._numbers.get(place), ("number", place))
+
+    def next_values(self, func: Any, place: Place, like: Tensor) -> Tensor | None:
+        """Values for a tensor of another size: of truths the same share, of integers a draw."""
+        values = self._take(self._values.get((str(func), place)), (str(func), place))
+        if values is None or values.dtype != like.dtype or not values.numel():
+            return None
+        count = like.numel()
+        if values.dtype == torch.bool:
+            drawn = torch.zeros(count, dtype=torch.bool)
+            drawn[torch.randperm(count)[: round(float(values.float().mean()) * count)]] = True
+        else:
+            drawn = values[torch.randint(0, values.numel(), (count,))]
+        return drawn.view(like.shape)
+
+    def _take(self, series: list[Any] | None, key: Any) -> Any | None:
+        """The next of a series; the last one for all calls after that."""
+        if not series:
+            return None
+        number, self._next[key] = self._next[key], self._next[key] + 1
+        return series[min(number, len(series) - 1)]
+
+
+class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes lessons from everything that runs while it is active."""
+
+    def __init__(self, lessons: Lessons) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lessons = lessons
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.lessons.add_number(caller(), result)
+        elif not func._schema.is_mutable:
+            results = _tensors((result,))
+            if results and is_judgement(_tensors((*args, *(kwargs or {}).values())), results):
+                for tensor in results:
+                    self.lessons.add_values(func, caller(), tensor)
+        return result
+
+
+def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    """Whether an op turns floats into truths or integers only, as comparisons do."""
+    return (
+        bool(results)
+        and not any(t.is_floating_point() or t.is_complex() for t in results)
+        and any(t.is_floating_point() for t in inputs)
+    )
+
+
+def rehearse(run: Callable[[], Any]) -> Lessons:
+    """Run a real step and keep what it showed."""
+    lessons = Lessons()
+    with Listener(lessons):
+        run()
+    return lessons
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found

@@ -1,0 +1,151 @@
+"""Parts of PyTorch that need a GPU, other processes or a compiler, replaced while a job is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from windtunnel.job import scalers
+from windtunnel.trace.notes import Notes
+from windtunnel.trace.places import users_line
+
+
+_CPU = torch.device("cpu")
+
+
+@contextlib.contextmanager
+def replaced(target: str, notes: Notes) -> Iterator[None]:
+    """Let a job run here that was written for `target`, for several workers or for a compiler."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_without_compiler(notes))
+        stack.enter_context(_one_worker(notes))
+        if target == "gpu":
+            stack.enter_context(_cuda_autocast())
+            stack.enter_context(_cuda_tensors())
+            stack.enter_context(scalers.enabled())
+        yield
+
+
+@contextlib.contextmanager
+def _without_compiler(notes: Notes) -> Iterator[None]:
+    """torch.compile returns what it gets: the forecast models the compiler itself."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        notes.compile(users_line())
+        return functools.partial(compile, **options) if model is None else model
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch, "compile", compile))
+        module_compile = lambda self, *args, **kwargs: notes.compile(users_line())
+        stack.enter_context(mock.patch.object(torch.nn.Module, "compile", module_compile))
+        if "torch._dynamo" in sys.modules:  # something may have been compiled when the job was imported
+            stack.enter_context(_compiled_before(notes))
+        yield
+
+
+@contextlib.contextmanager
+def _compiled_before(notes: Notes) -> Iterator[None]:
+    frames: Any = sys.modules["torch._dynamo"].eval_frame
+
+    def eager(callback: Any) -> Any:
+        if callback not in (None, False):
+            notes.compile(users_line())
+        return None
+
+    with mock.patch.object(frames, "_callback_from_stance", eager, create=True):
+        yield
+
+
+@contextlib.contextmanager
+def _cuda_autocast() -> Iterator[None]:
+    """Autocast on "cuda" means the GPU that is traced, whose tensors are fake CPU tensors."""
+    begin = torch.autocast.__init__
+
+    def init(
+        self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None
+    ) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
+        begin(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    with mock.patch.object(torch.autocast, "__init__", init):
+        yield
+
+
+@contextlib.contextmanager
+def _cuda_tensors() -> Iterator[None]:
+    """Tensors that a job moves to "cuda" are there already."""
+    move = torch.Tensor.to
+
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(_CPU if _is_cuda(value) else value for value in args)
+        return move(self, *args, **{k: _CPU if _is_cuda(value) else value for k, value in kwargs.items()})
+
+    with mock.patch.multiple(torch.Tensor, to=to, cuda=lambda self, *_, **__: self):
+        yield
+
+
+class CudaIsCpu(TorchFunctionMode):
+    """Creates tensors for "cuda" on the CPU, where a step is run for real."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": _CPU}
+        return func(*args, **kwargs)
+
+
+def _is_cuda(value: Any) -> bool:
+    return (isinstance(value, str) and value.startswith("cuda")) or (
+        isinstance(value, torch.device) and value.type == "cuda"
+    )
+
+
+@contextlib.contextmanager
+def _one_worker(notes: Notes) -> Iterator[None]:
+    """DistributedDataParallel runs its module only, and a process group needs no other processes."""
+    if not torch.distributed.is_available():
+        yield
+        return
+    distributed = torch.nn.parallel.DistributedDataParallel
+    was_initialized = torch.distributed.is_initialized()
+
+    def init(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+        notes.say("DistributedDataParallel is forecast as one worker: its communication is not counted")
+        torch.nn.Module.__init__(self)
+        self.module = module
+
+    forward: Callable[..., Any] = lambda self, *args, **kwargs: self.module(*args, **kwargs)
+    quiet: Callable[..., Any] = lambda self: contextlib.nullcontext()
+    try:
+        with (
+            mock.patch.multiple(distributed, __init__=init, forward=forward, no_sync=quiet),
+            mock.patch.object(distributed, "train", torch.nn.Module.train),
+            mock.patch.object(torch.distributed, "init_process_group", _init_fake_group),
+        ):
+            yield
+    finally:
+        if torch.distributed.is_initialized() and not was_initialized:
+            torch.distributed.destroy_process_group()
+
+
+def _init_fake_group(
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    **_: Any,
+) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.distributed_c10d.init_process_group(
+        "fake", rank=max(rank, 0), world_size=max(world_size, 1), store=FakeStore()
+    )
