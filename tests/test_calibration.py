@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 import windtunnel as wt
 from windtunnel import records
@@ -464,3 +466,35 @@ def test_the_measured_rounding_of_the_allocator_is_the_one_in_pytorch(h200: Prof
     assert Rounding(**h200.rounding) == Rounding()  # what was measured is what PyTorch's source says
     coarse = Pools(Rounding(grain=4096))
     assert coarse.take(1).size == 4096
+
+
+class FakeKernel:
+    """An event of the profiler on the GPU."""
+
+    def __init__(self, name: str, start: int, length: int) -> None:
+        self._name, self._start, self._length = name, start, length
+
+    def name(self) -> str:
+        return self._name
+
+    def start_ns(self) -> int:
+        return self._start
+
+    def duration_ns(self) -> int:
+        return self._length
+
+    def device_type(self) -> torch.autograd.DeviceType:
+        return torch.autograd.DeviceType.CUDA
+
+
+def test_kernels_that_run_side_by_side_count_once() -> None:
+    """Two kernels from 20 to 120 and 60 to 160 keep the GPU busy for 140 ns; one after them for 30 more."""
+    marker = clock._MARKER
+    events = [FakeKernel(marker, 0, 10), FakeKernel("a", 20, 100), FakeKernel("b", 60, 100)]
+    events += [FakeKernel("c", 200, 30), FakeKernel(marker, 300, 10), FakeKernel("d", 320, 50)]
+    recorded = mock.Mock()
+    recorded.profiler.kineto_results.events.return_value = events
+    assert list(clock._segments(recorded)) == [
+        (pytest.approx(170e-9), 3),
+        (pytest.approx(50e-9), 1),
+    ]

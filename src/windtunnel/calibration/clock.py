@@ -175,19 +175,24 @@ def _with_workspace(call: Any) -> tuple[Any, float]:
 
 
 def _segments(recorded: Any) -> Iterator[tuple[float, int]]:
-    """Seconds and kernels between each marker and the next, in the order of time."""
+    """Busy seconds and kernels between each marker and the next, in the order of time.
+
+    Libraries run some kernels side by side on several streams, such as the directions of a recurrent layer.
+    Time in which two kernels run counts once.
+    """
     on_device = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == DeviceType.CUDA]
     on_device.sort(key=lambda e: e.start_ns())
-    seconds, kernels, begun = 0.0, 0, False
+    busy, kernels, last, begun = 0, 0, 0, False
     for event in on_device:
+        begin, end = event.start_ns(), event.start_ns() + event.duration_ns()
         if _MARKER in event.name():
             if begun:
-                yield seconds, kernels
-            seconds, kernels, begun = 0.0, 0, True
+                yield busy / 1e9, kernels
+            busy, kernels, last, begun = 0, 0, end, True
         else:
-            seconds, kernels = seconds + event.duration_ns() / 1e9, kernels + 1
+            busy, kernels, last = busy + max(0, end - max(begin, last)), kernels + 1, max(last, end)
     if begun:
-        yield seconds, kernels
+        yield busy / 1e9, kernels
 
 
 def _median(segments: Sequence[tuple[float, int]], workspace: float) -> OpTiming | None:

@@ -113,6 +113,15 @@ class RecurrentFamily(Family):
         piece = Piece(f"recurrent {direction(op.name)}", features, op.flop / parts, moved / parts, dtype)
         return parts * [piece]
 
+    def assumption(self, op: DescribedOp) -> str:
+        """The stored probe rows add up kernels of several streams, although cuDNN runs them side by side."""
+        if len(op.shape) != len(self.sizes):
+            return ""
+        sizes = RecurrentSizes(*op.shape)
+        if sizes.layers * sizes.directions == 1:
+            return ""
+        return "stacked or bidirectional recurrent layers are forecast up to 3 times too slow on a GPU"
+
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         """By the coefficients of its type; if there are none, of calls that launch each timestep."""
         if len(op.shape) != len(self.sizes):

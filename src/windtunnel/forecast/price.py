@@ -141,7 +141,7 @@ class Pricer:
 
     def _note_assumption(self, op: Op) -> None:
         family = registry.get(op.family)
-        note = "" if family is None else family.assumption(op)
+        note = "" if family is None or self.device.kind == "cpu" else family.assumption(op)
         if note:
             self._notes.add(note)
 
