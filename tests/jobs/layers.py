@@ -21,9 +21,7 @@ def adam(params):
 
 
 def job(name, model, batch, loss, optimizer=adam, n=8):
-    return wt.Workload(
-        name=name, model=model, batch=batch, loss=loss, optimizer=optimizer, default_batch=n
-    )
+    return wt.Workload(name=name, model=model, batch=batch, loss=loss, optimizer=optimizer, default_batch=n)
 
 
 def vectors(n):
@@ -628,6 +626,6 @@ def cuda_written():
     return job("cuda", lambda: nn.Linear(WIDTH, 10).to("cuda"), vectors, loss)
 
 
-def twenty_ways_to_fail():
+def wrong():
     """A step with a mistake: the loss has the wrong shape."""
     return job("wrong", lambda: nn.Linear(WIDTH, 10), vectors, lambda m, b: m(b[0]) @ m(b[0]))

@@ -115,7 +115,9 @@ def _nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     return order[alive]
 
 
-def _roi_align(source: Any, rois: Any, scale: float, height: int, width: int, ratio: int, aligned: bool) -> Any:
+def _roi_align(
+    source: Any, rois: Any, scale: float, height: int, width: int, ratio: int, aligned: bool
+) -> Any:
     from torchvision.ops import roi_align
 
     python = sys.modules[roi_align.__module__]._roi_align  # type: ignore[attr-defined]

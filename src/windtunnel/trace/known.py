@@ -240,9 +240,7 @@ class KnownTensorMode(FakeTensorMode):
             assert known is not None
             return known.value
 
-        return func(
-            *pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs)
-        )
+        return func(*pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs))
 
     def _estimate(self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Tensor]) -> None:
         """Values of results that do not depend on what is unknown, or can be assumed."""
@@ -286,9 +284,7 @@ class KnownTensorMode(FakeTensorMode):
             found.append(self.need(tensor))
             return found[-1].value
 
-        real = func(
-            *pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs)
-        )
+        real = func(*pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs))
         exact = all(self.known(t) is not None for t in flat((*args, *kwargs.values())))
         if any(k.on_device for k in found):
             self.notes.read(users_line())
@@ -405,6 +401,20 @@ def _align_backward(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) ->
         return torch.empty_like(args[1])
 
 
+def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Products of groups of rows, in any number format: PyTorch's own fake kernel knows bf16 only."""
+    left, right = args[:2]
+    groups = args[2] if len(args) > 2 else kwargs.get("offs")
+    if left.dim() == right.dim() == 2:
+        shape = (groups.shape[0], left.shape[0], right.shape[1])
+    elif left.dim() == right.dim():
+        shape = (left.shape[0], left.shape[1], right.shape[2])
+    else:
+        shape = (left.shape[-2], right.shape[-1])
+    with mode:
+        return left.new_empty(shape, dtype=kwargs.get("out_dtype"))
+
+
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     _aten._local_scalar_dense.default: _read,
     _aten.equal.default: _equal,
@@ -413,4 +423,5 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     _aten._ctc_loss.Tensor: _align,
     _aten._ctc_loss_backward.default: _align_backward,
     _aten._ctc_loss_backward.Tensor: _align_backward,
+    _aten._grouped_mm.default: _grouped_product,
 }

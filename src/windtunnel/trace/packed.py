@@ -49,7 +49,9 @@ def _run_layers(mode: KnownTensorMode, name: str, data: Tensor, batch_sizes: Ten
     sizes = _sizes(mode, batch_sizes)
     if mode.target == "gpu":
         return call_packed(name, data, len(sizes), *args)
-    decomposition = getattr(torch.ops.aten, name).data.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
+    decomposition = getattr(torch.ops.aten, name).data.py_kernels[
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    ]
     return decomposition(data, sizes, *args)
 
 

@@ -137,7 +137,12 @@ def _one_worker(notes: Notes) -> Iterator[None]:
 
 
 def _init_fake_group(
-    backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1, **_: Any
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    **_: Any,
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
