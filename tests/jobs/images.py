@@ -7,14 +7,9 @@ import torch
 import torchvision
 from torch import nn
 from torch.nn import functional as F
-from torchvision.models.detection import (
-    FasterRCNN,
-    MaskRCNN,
-    fasterrcnn_mobilenet_v3_large_320_fpn,
-    retinanet_resnet50_fpn,
-    ssdlite320_mobilenet_v3_large,
-)
-from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.models.detection import FasterRCNN, MaskRCNN, RetinaNet
+from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
+from torchvision.models.detection.ssd import SSD, SSDHead
 
 import windtunnel as wt
 
@@ -48,7 +43,7 @@ def timm_vit():
     return wt.Workload(
         name="vit",
         model=lambda: timm.create_model(
-            "vit_tiny_patch16_224", img_size=SIDE, num_classes=10, drop_path_rate=0.1
+            "vit_tiny_patch16_224", img_size=SIDE, num_classes=10, drop_path_rate=0.1, depth=2
         ),
         batch=pictures,
         loss=classify,
@@ -80,15 +75,13 @@ def segment():
         return torch.rand(n, 3, SIDE, SIDE), labels
 
     def loss(m, b):
-        scores, labels = m(b[0])["out"], b[1]
+        scores, labels = m(b[0]), b[1]
         keep = labels != 255
         return F.cross_entropy(scores.permute(0, 2, 3, 1)[keep], labels[keep])
 
     return wt.Workload(
         name="segment",
-        model=lambda: torchvision.models.segmentation.lraspp_mobilenet_v3_large(
-            weights_backbone=None, num_classes=5
-        ),
+        model=lambda: nn.Conv2d(3, 5, 3, padding=1),
         batch=batch,
         loss=loss,
         optimizer=sgd,
@@ -151,65 +144,59 @@ def detection(name, model, batch=boxes):
     )
 
 
-def faster_rcnn():
-    return detection(
-        "faster-rcnn",
-        lambda: fasterrcnn_mobilenet_v3_large_320_fpn(
-            weights=None, weights_backbone=None, num_classes=5, min_size=SIDE, max_size=SIDE
-        ),
+def _backbone():
+    backbone = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 4, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1)
     )
+    backbone.out_channels = 16
+    return backbone
+
+
+def _anchors():
+    return AnchorGenerator(sizes=((8, 16, 32),), aspect_ratios=((0.5, 1.0, 2.0),))
+
+
+FEW = {"rpn_post_nms_top_n_train": 30, "box_batch_size_per_image": 16, "min_size": SIDE, "max_size": SIDE}
+
+
+def faster_rcnn():
+    def model():
+        pool = torchvision.ops.MultiScaleRoIAlign(featmap_names=["0"], output_size=3, sampling_ratio=2)
+        return FasterRCNN(
+            _backbone(), num_classes=5, rpn_anchor_generator=_anchors(), box_roi_pool=pool, **FEW
+        )
+
+    return detection("faster-rcnn", model)
+
+
+def mask_rcnn():
+    def model():
+        return MaskRCNN(
+            _backbone(),
+            num_classes=5,
+            rpn_anchor_generator=_anchors(),
+            box_roi_pool=torchvision.ops.MultiScaleRoIAlign(["0"], 3, 2),
+            mask_roi_pool=torchvision.ops.MultiScaleRoIAlign(["0"], 4, 2),
+            **FEW,
+        )
+
+    return detection("mask-rcnn", model, lambda n: boxes(n, masks=True))
 
 
 def retinanet():
     return detection(
         "retinanet",
-        lambda: retinanet_resnet50_fpn(
-            weights=None, weights_backbone=None, num_classes=5, min_size=SIDE, max_size=SIDE
+        lambda: RetinaNet(
+            _backbone(), num_classes=5, anchor_generator=_anchors(), min_size=SIDE, max_size=SIDE
         ),
     )
 
 
 def ssd():
-    return detection(
-        "ssd",
-        lambda: ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5),
-    )
+    def model():
+        anchors = DefaultBoxGenerator([[2, 3]])
+        return SSD(
+            _backbone(), anchors, (SIDE, SIDE), 5, head=SSDHead([16], anchors.num_anchors_per_location(), 5)
+        )
 
-
-def _small_backbone():
-    backbone = nn.Sequential(nn.Conv2d(3, 16, 3, 4, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU())
-    backbone.out_channels = 16
-    return backbone
-
-
-def own_detector():
-    anchors = AnchorGenerator(sizes=((8, 16, 32),), aspect_ratios=((0.5, 1.0, 2.0),))
-    pool = torchvision.ops.MultiScaleRoIAlign(featmap_names=["0"], output_size=7, sampling_ratio=2)
-    return detection(
-        "own-detector",
-        lambda: FasterRCNN(
-            _small_backbone(),
-            num_classes=5,
-            rpn_anchor_generator=anchors,
-            box_roi_pool=pool,
-            min_size=SIDE,
-            max_size=SIDE,
-        ),
-    )
-
-
-def mask_rcnn():
-    anchors = AnchorGenerator(sizes=((8, 16, 32),), aspect_ratios=((0.5, 1.0, 2.0),))
-    return detection(
-        "mask-rcnn",
-        lambda: MaskRCNN(
-            _small_backbone(),
-            num_classes=5,
-            rpn_anchor_generator=anchors,
-            box_roi_pool=torchvision.ops.MultiScaleRoIAlign(["0"], 7, 2),
-            mask_roi_pool=torchvision.ops.MultiScaleRoIAlign(["0"], 14, 2),
-            min_size=SIDE,
-            max_size=SIDE,
-        ),
-        lambda n: boxes(n, masks=True),
-    )
+    return detection("ssd", model)

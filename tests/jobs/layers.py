@@ -626,6 +626,6 @@ def cuda_written():
     return job("cuda", lambda: nn.Linear(WIDTH, 10).to("cuda"), vectors, loss)
 
 
-def twenty_ways_to_fail():
+def wrong():
     """A step with a mistake: the loss has the wrong shape."""
     return job("wrong", lambda: nn.Linear(WIDTH, 10), vectors, lambda m, b: m(b[0]) @ m(b[0]))

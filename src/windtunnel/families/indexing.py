@@ -40,7 +40,10 @@ class IndexingFamily(Family):
     """Look-ups: how many, how wide, and how many rows the table has."""
 
     name = "indexing"
-    prefixes = ("embedding", "index", "gather", "scatter", "nll_loss", "sort", "topk")
+    prefixes = (
+        *("embedding", "index", "gather", "scatter", "nll_loss", "sort", "topk"),
+        *("nonzero", "masked_select", "bincount", "_unique2", "unique_", "argsort", "_pack_padded_sequence"),
+    )
     library_ops = ("_index_put", "_unsafe_index", "masked_select", "nonzero", "_embedding_bag")
     kernels = ("index", "gather", "scatter", "embedding", "nll_loss", "sort")
     needs_contiguous = ("embedding_dense_backward",)

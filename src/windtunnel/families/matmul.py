@@ -70,7 +70,7 @@ class MatmulFamily(Family):
     """Products of matrices and vectors, one or a batch of them."""
 
     name = "matmul"
-    names = frozenset("mm addmm bmm baddbmm mv addmv dot vdot _scaled_mm addr ger linear".split())
+    names = frozenset("mm addmm bmm baddbmm mv addmv dot vdot _scaled_mm addr ger linear _grouped_mm".split())
     library_ops = (
         *("_addmm_activation", "_cublas", "_int_mm", "_grouped_mm"),
         *("_linear_pointwise", "_mkl_linear"),
@@ -86,7 +86,7 @@ class MatmulFamily(Family):
         return 2.0 * batch * rows * columns * depth
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
-        left, right = call.inputs[-2], call.inputs[-1]
+        left, right = call.inputs[:2] if call.name == "_grouped_mm" else call.inputs[-2:]
         return *_product_shape(call), int(_is_transposed(left)), int(_is_transposed(right))
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
@@ -120,12 +120,24 @@ def _product_shape(call: OpCall) -> tuple[int, int, int, int]:
     if name in ("addr", "ger"):
         return 1, tensors[-2].shape[0], tensors[-1].shape[0], 1
     left, right = tensors[0], tensors[1]
+    if name == "_grouped_mm" and left.dim() + right.dim() < 6:
+        return _grouped_shape(left, right, tensors[2].shape[0])
     if left.dim() == 1:
         return 1, 1, 1, left.shape[0]
     if right.dim() == 1:
         return 1, left.shape[0], 1, left.shape[1]
     batch = left.shape[0] if left.dim() == 3 else 1
     return batch, left.shape[-2], right.shape[-1], left.shape[-1]
+
+
+def _grouped_shape(left: Tensor, right: Tensor, groups: int) -> tuple[int, int, int, int]:
+    """Groups of equal size: their true sizes are values, but their sum is the length of the joined dimension."""
+    rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
+    if left.dim() == right.dim():  # joined along the depth, as for a gradient of weights
+        return groups, rows, columns, max(1, depth // groups)
+    if left.dim() == 2:
+        return groups, max(1, rows // groups), columns, depth
+    return groups, rows, max(1, columns // groups), depth
 
 
 def _is_transposed(tensor: Tensor) -> bool:

@@ -401,6 +401,20 @@ def _align_backward(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) ->
         return torch.empty_like(args[1])
 
 
+def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Products of groups of rows, in any number format: PyTorch's own fake kernel knows bf16 only."""
+    left, right = args[:2]
+    groups = args[2] if len(args) > 2 else kwargs.get("offs")
+    if left.dim() == right.dim() == 2:
+        shape = (groups.shape[0], left.shape[0], right.shape[1])
+    elif left.dim() == right.dim():
+        shape = (left.shape[0], left.shape[1], right.shape[2])
+    else:
+        shape = (left.shape[-2], right.shape[-1])
+    with mode:
+        return left.new_empty(shape, dtype=kwargs.get("out_dtype"))
+
+
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     _aten._local_scalar_dense.default: _read,
     _aten.equal.default: _equal,
@@ -409,4 +423,5 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     _aten._ctc_loss.Tensor: _align,
     _aten._ctc_loss_backward.default: _align_backward,
     _aten._ctc_loss_backward.Tensor: _align_backward,
+    _aten._grouped_mm.default: _grouped_product,
 }

@@ -23,6 +23,7 @@ from windtunnel.families.tensors import tensor_bytes
 from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, sparse
 
 _DEVICE = torch.ops.prim.device.default
+_NUMBER_BYTES = 16
 _READING = frozenset(
     "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive bincount "
     "repeat_interleave equal nms".split()
@@ -152,24 +153,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase = self._phase()
         if self.target == "gpu" and name.startswith(self._need_contiguous):
             self._copy_in_order(call.inputs, phase)
+        if func.is_view:
+            self._hold_seen(call.outputs)
         allocated = [
             self._name(t.untyped_storage(), _part(phase))
             for t in call.outputs
             if t.untyped_storage() not in self._names
         ]
+        is_empty = bool(outputs) and not any(t.numel() for t in outputs)  # no kernel runs for no elements
         changes_shape_only = torch.Tag.inplace_view in func.tags  # such as t_() and as_strided_()
-        is_view = changes_shape_only or name in families.ALLOCATING
+        is_view = is_empty or changes_shape_only or name in families.ALLOCATING
         is_view = is_view or (not allocated and not func._schema.is_mutable)
         family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
         if is_sparse and not is_view:
             family = "indexing"
         known = families.registry.get(family) or families.registry.of_kind("streaming")
+        flop = 0.0 if is_view else known.flop(call)
+        if known.uses_tensor_cores and not flop and not is_view:  # a product over no elements writes zeros
+            family = "streaming"
+            known = families.registry.of_kind(family)
         op = Op(
             name=f"{func.namespace}.{name}",
             family=family,
             phase=phase,
             dtype=_dtype(call.inputs, call.outputs),
-            flop=0.0 if is_view else known.flop(call),
+            flop=flop,
             read_bytes=0.0 if is_view else known.read_bytes(call),
             written_bytes=0.0 if is_view else _total_bytes(call.outputs or _mutated(func, args)),
             shape=() if is_view else families.sizes_of(family, call),
@@ -188,6 +196,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 written_bytes=0.0,
             )
             self._entries.append(_Entry(wait))
+
+    def _hold_seen(self, views: Sequence[Tensor]) -> None:
+        """Hold what is first seen as a view: it was there before, such as a network that no one named.
+
+        PyTorch gives views of single numbers a fake storage of their own; those are no memory.
+        """
+        for tensor in views:
+            storage = tensor.untyped_storage()
+            if storage not in self._names and storage.nbytes() > _NUMBER_BYTES:
+                self._held.append(self._name(storage, "weights"))
 
     @property
     def _module(self) -> str:
@@ -226,7 +244,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._went_back = True
             return "backward"
         # Ops after backward and outside every module, such as gradient clipping, belong to the update.
-        return "update" if self._updating or (self._went_back and not self._path) else "forward"
+        # So do an optimiser's own ops, but not a network that its closure runs.
+        return "update" if not self._path and (self._updating or self._went_back) else "forward"
 
     def _name(self, storage: Any, part: Part) -> int:
         """Give a storage a number, and note its end when it is collected."""
