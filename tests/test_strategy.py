@@ -194,6 +194,12 @@ def test_blocks_are_the_members_of_the_outermost_lists() -> None:
         ({"recompute": "all"}, "recompute"),
         ({"optimizer": "lion"}, "optimizer"),
         ({"execution": "magic"}, "execution"),
+        ({"layout": "nhwc"}, "layout"),
+        ({"precision": "default"}, "precision"),
+        ({"cudnn_benchmark": "yes"}, "cudnn_benchmark"),
+        ({"inference": True, "recompute": "blocks"}, "recompute=blocks has no effect with inference"),
+        ({"inference": True, "accumulate": 2}, "accumulate=2 has no effect with inference"),
+        ({"inference": True, "optimizer": "sgd"}, "optimizer=sgd has no effect with inference"),
     ],
 )
 def test_an_impossible_strategy_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
@@ -213,6 +219,7 @@ def own_step(**changes: Any) -> wt.Workload:
         (own_step(), {"accumulate": 2}, "its own step"),
         (own_step(optimizer=None), {"optimizer": "adam"}, "no optimiser"),
         (wt.Workload.named("gan"), {"optimizer": "adam"}, "several optimisers"),
+        (wt.Workload.named("gan"), {"inference": True}, "no forward"),
         (wt.Workload.named("recursive"), {"accumulate": 2}, "micro-batches"),
     ],
 )
@@ -225,10 +232,15 @@ def test_a_strategy_that_the_job_does_not_allow_is_refused_before_it_runs(
 
 def test_rarely_set_options_appear_in_results_only_if_they_are_set() -> None:
     assert wt.Strategy().fields() == {
-        "precision": "fp32",
+        "precision": "pytorch",
         "execution": "eager",
         "data": "resident",
         "prefetch": 0,
+    }
+    assert wt.Strategy(inference=True, layout="channels_last").fields() == {
+        **wt.Strategy().fields(),
+        "inference": True,
+        "layout": "channels_last",
     }
     chosen = wt.Strategy(accumulate=2, recompute="blocks", optimizer="adamw", execution="compiled")
     assert chosen.fields() == {
@@ -244,6 +256,7 @@ def test_a_strategy_is_saved_and_loaded(tmp_path: Path) -> None:
     for strategy in (
         wt.Strategy(),
         wt.Strategy(batch=8, accumulate=4, recompute="blocks", optimizer="fused-adamw", execution="compiled"),
+        wt.Strategy(precision="fp32", layout="channels_last", cudnn_benchmark=True, inference=True),
     ):
         strategy.save(tmp_path / "s.toml")
         assert wt.Strategy.load(tmp_path / "s.toml") == strategy
