@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +19,31 @@ import torch
 
 import windtunnel as wt
 from windtunnel import records
-from windtunnel.calibration import calibrate, clock, fit, launch_costs, probe, rows
+from windtunnel.calibration import (
+    calibrate,
+    clock,
+    correction,
+    fit,
+    launch_costs,
+    network_factors,
+    probe,
+    probe_networks,
+    rows,
+    steps,
+)
 from windtunnel.calibration.boosting import Boosting
+from windtunnel.calibration.comparison import Comparison, StepComparison
 from windtunnel.calibration.drawer import Drawer, all_weights
 from windtunnel.calibration.host import Microbenchmark
 from windtunnel.calibration.microbenchmarks import draw
+from windtunnel.cli import machine as cli_machine
 from windtunnel.errors import BadRecord
 from windtunnel.families import Piece, pieces_of
 from windtunnel.families.base import PlainOp
 from windtunnel.families.drawing import Limits
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.allocator import Pools, Rounding
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.profile import Kind, Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.machine import here, profiles
@@ -66,7 +81,7 @@ def h200() -> Profile:
 
 def test_no_piece_is_faster_than_physics_allows(h200: Profile) -> None:
     machine = wt.Machine.named("h200")
-    steps = trace(wt.Workload.named("resnet18"), wt.Strategy(batch=64, precision="bf16"), "gpu")
+    recorded = trace(wt.Workload.named("resnet18"), wt.Strategy(batch=64, precision="bf16"), "gpu")
     roofline = Roofline(
         flop_rates=machine.device.flop_rates,
         memory_rate=machine.device.memory_rate or 0,
@@ -74,7 +89,7 @@ def test_no_piece_is_faster_than_physics_allows(h200: Profile) -> None:
         fixed_seconds=1e-6,
         cores=132,
     )
-    pieces = [p for op in steps.ops if op.family != "view" for p in pieces_of(op, 132)]
+    pieces = [p for op in recorded.ops if op.family != "view" for p in pieces_of(op, 132)]
     for piece, seconds in zip(pieces, h200.seconds(pieces, roofline, 1), strict=True):
         assert seconds >= roofline.least_seconds(piece) > -1
         assert math.isfinite(seconds) and seconds > 0
@@ -366,10 +381,12 @@ def test_forecasts_for_this_machine_use_its_own_probe(
 ) -> None:
     monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
     machine = wt.Machine.here().with_cpu_only()
+    shorten_networks(monkeypatch)
     plan = calibrate.Plan(seconds=5.0, microbenchmarks=2, effort=fit.Effort(few=5, many=5, depth=3))
     reported: list[str] = []
     result = calibrate.calibrate(machine, plan, lambda what, share: reported.append(what))
     assert {"microbenchmarks", "ops", "fitting"} <= set(reported) and result.rows and result.profile.kinds
+    assert [step.name for step in result.comparison.steps] == ["autoencoder"]
     path = tmp_path / "cpu.json.gz"
     profiles.save(path, result.profile, result.machine_facts())
     probed = wt.Machine.here()
@@ -377,6 +394,16 @@ def test_forecasts_for_this_machine_use_its_own_probe(
         assert probed.profile == str(path) and probed.host_factor is not None
         cautions = wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions
         assert not any("probed" in caution for caution in cautions)
+
+
+def shorten_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small network instead of those that a probe times: a test asks whether it runs, not how fast."""
+    small = [wt.Workload.named("autoencoder")]
+    monkeypatch.setattr(steps, "real_workloads", lambda: small)
+    monkeypatch.setattr(steps, "_BATCHES", (4,))
+    monkeypatch.setattr(network_factors, "host_networks", lambda: small)
+    monkeypatch.setattr(network_factors, "compute_networks", lambda: small)
+    monkeypatch.setattr(calibrate.epochs, "measure_epochs", lambda kind, seconds: ())
 
 
 def test_a_profile_that_an_earlier_version_wrote_here_is_refused_with_a_hint(
@@ -422,6 +449,188 @@ def test_a_profile_of_another_machine_is_not_used_for_this_one(
         json.dumps({"model": "an abacus", "launch_costs": {}})
     )
     assert wt.Machine.here().profile == before.profile
+
+
+def slower_rows(factor: float, count: int, threads: int = 1) -> list[probe.ProbeRow]:
+    """Copies on a CPU that is `factor` times as slow as the one of `streaming_rows(1.7)`."""
+    slow = [dataclasses.replace(row, threads=threads) for row in streaming_rows(1.7 * factor)]
+    return slow[:: max(1, len(slow) // count)]
+
+
+def earlier_kinds() -> dict[str, Kind]:
+    both = [dataclasses.replace(row, threads=threads) for row in streaming_rows(1.7) for threads in (1, 2)]
+    return fit.fit_kinds(both, {1: ROOFLINE, 2: ROOFLINE}, fit.Effort(few=60, many=60, depth=4))
+
+
+def test_a_few_rows_correct_an_earlier_profile() -> None:
+    rooflines, earlier = {1: ROOFLINE, 2: ROOFLINE}, earlier_kinds()
+    timed = slower_rows(2.0, 30) + slower_rows(3.0, 30, threads=2)
+    corrected = correction.correct_kinds(timed, rooflines, earlier)
+    assert corrected.learned["streaming"] != "none"
+    before, after = blank(earlier), blank(dict(corrected.kinds))
+    piece = clone(10**6)
+    for threads, factor in ((1, 2.0), (2, 3.0)):
+        old, new = (each.seconds([piece], ROOFLINE, threads)[0] for each in (before, after))
+        assert new / old == pytest.approx(factor, rel=0.15)
+
+
+def test_a_kind_without_rows_keeps_its_slowdown_and_one_that_fits_is_left_alone() -> None:
+    earlier = earlier_kinds()
+    assert correction.correct_kinds([], {}, earlier).kinds == earlier
+    same = correction.correct_kinds(slower_rows(1.0, 60), {1: ROOFLINE}, earlier)
+    assert not same.learned and same.kinds["streaming"].slowdown is earlier["streaming"].slowdown
+
+
+def test_rows_that_judge_a_profile_are_in_no_fit() -> None:
+    timed = slower_rows(2.0, 200)
+    corrected = correction.correct_kinds(timed, {1: ROOFLINE}, earlier_kinds())
+    assert 0.08 < len(corrected.held_out) / len(timed) < 0.3
+    for row in corrected.held_out:  # with every number of threads
+        assert correction.is_held_out(dataclasses.replace(row, threads=64, seconds=1.0))
+    wild = [dataclasses.replace(row, seconds=1e3) if correction.is_held_out(row) else row for row in timed]
+    other = correction.correct_kinds(wild, {1: ROOFLINE}, earlier_kinds())
+    piece = clone(10**6)
+    one, two = (blank(dict(c.kinds)).seconds([piece], ROOFLINE, 1) for c in (corrected, other))
+    assert one == two
+
+
+def test_the_sum_of_two_profiles_trees_predicts_the_sum() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.uniform(0, 1, (200, 2))
+    left = Boosting(trees=10, depth=4).fit(table, table[:, 0])
+    right = Boosting(trees=7, depth=2).fit(table, table[:, 1])
+    both = correction.add_trees(left, right)
+    assert both.predict(table) == pytest.approx(left.predict(table) + right.predict(table))
+    assert correction.add_trees(right, left).predict(table) == pytest.approx(both.predict(table))
+
+
+def compared(rows_: tuple[float, float], steps_: tuple[float, float]) -> Comparison:
+    """A comparison in which both profiles err so much, before and after."""
+    step = StepComparison(
+        name="x",
+        threads=1,
+        measured_seconds=1.0,
+        before_seconds=1 + steps_[0],
+        after_seconds=1 + steps_[1],
+    )
+    return Comparison(
+        before="old",
+        steps=(step,),
+        before_row_errors=(math.log1p(rows_[0]),),
+        after_row_errors=(math.log1p(rows_[1]),),
+    )
+
+
+def test_a_new_profile_must_be_better_on_ops_and_no_worse_on_steps() -> None:
+    assert compared((0.5, 0.2), (0.3, 0.1)).is_better
+    assert not compared((0.2, 0.5), (0.3, 0.1)).is_better
+    assert not compared((0.5, 0.2), (0.1, 0.3)).is_better
+    text = "\n".join(compared((0.5, 0.2), (0.3, 0.1)).lines())
+    assert "+30%" in text and "+10%" in text and "50%" in text and "20%" in text
+
+
+class _FakeCalibration:
+    """As much of a calibration as saving needs."""
+
+    def __init__(self, is_better: bool, model: str) -> None:
+        self.profile = dataclasses.replace(small_profile(), model=model)
+        self.comparison = compared((0.5, 0.2), (0.3, 0.1) if is_better else (0.1, 0.3))
+
+    def machine_facts(self) -> dict[str, object]:
+        return {}
+
+
+def test_a_profile_is_replaced_by_a_better_one_only_and_the_last_one_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json.gz"
+    save: Any = cli_machine._save
+    assert save(path, _FakeCalibration(True, "first"), replace=False).previous is None
+    worse = save(path, _FakeCalibration(False, "worse"), replace=False)
+    assert not worse.used and worse.path.name == "cpu.new.json.gz"
+    assert profiles.load(str(path)).model == "first" and profiles.load(str(worse.path)).model == "worse"
+    better = save(path, _FakeCalibration(True, "second"), replace=False)
+    assert better.used and profiles.load(str(path)).model == "second"
+    assert profiles.load(str(better.previous)).model == "first"
+    forced = save(path, _FakeCalibration(False, "third"), replace=True)
+    assert forced.used and profiles.load(str(path)).model == "third"
+
+
+def test_a_probe_uses_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here.os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    device = here.describe(probed=False).host
+    assert device.cores == device.threads == 1
+    assert calibrate.thread_counts(1) == (1,) and calibrate.thread_counts(2) == (1, 2)
+    assert calibrate.thread_counts(64) == (1, 16, 64)
+
+
+def test_two_threads_of_one_core_are_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "available_cpus", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(
+        here, "read_text", lambda path: "0,2" if "cpu0/" in path or "cpu2/" in path else "1,3"
+    )
+    assert here.available_cores() == 2
+
+
+def test_a_probe_of_other_cores_is_scaled_to_those_of_this_process() -> None:
+    probed = wt.Machine.named("ice-lake-2-cores").device
+    four = dataclasses.replace(probed, cores=4, threads=4, memory_rate=50e9)
+    scaled = here._with_cores_of(four, probed)
+    assert scaled.flop_rates["fp32"] == pytest.approx(2 * probed.flop_rates["fp32"])
+    assert scaled.cores == 4 and scaled.memory_rate == 50e9
+    assert here._with_cores_of(probed, probed) is probed
+
+
+def test_a_cpu_without_a_probe_uses_the_profile_of_the_cpu_most_like_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    intel, amd = wt.Machine.named("xeon-platinum-8480"), wt.Machine.named("epyc-7763")
+    known = {"ice-lake-2-cores": wt.Machine.named("ice-lake-2-cores"), "amd": amd}
+    monkeypatch.setattr(profiles, "probed_cpus", lambda: tuple(known))
+    monkeypatch.setattr(profiles.Machine, "named", staticmethod(known.__getitem__))
+    assert profiles.nearest(intel) == "ice-lake-2-cores"
+    assert profiles.nearest(dataclasses.replace(amd, profile="")) == "amd"
+
+
+def test_host_networks_are_as_large_as_real_ones_and_limited_by_the_host() -> None:
+    machine = wt.Machine.named("h200")
+    profile, costs = profiles.load("h200"), machine.launch_costs
+    assert costs is not None
+    timed = []
+    for workload in probe_networks.host_networks():
+        model = workload.model()
+        assert 100 <= len(list(model.modules())) <= 400 and len(list(model.parameters())) >= 200
+        step = trace(workload, wt.Strategy(), "gpu")
+        forecast = forecast_step(step, machine.with_host_factor(1.5), wt.Strategy(), profile).forecast
+        assert forecast.parts["launch"] > 0.9 * forecast.step_seconds
+        timed.append(
+            steps.TimedStep(
+                name=workload.name, strategy=wt.Strategy(), seconds=forecast.step_seconds, recorded=step
+            )
+        )
+    found = network_factors.factor_of(timed, machine, profile, costs)
+    assert found.factor == pytest.approx(1.5, rel=0.02) and len(found.networks) == 3
+
+
+def test_the_factor_of_cached_ops_is_found_on_whole_steps() -> None:
+    machine = wt.Machine.named("ice-lake-2-cores")
+    profile, strategy = profiles.load("ice-lake-2-cores"), wt.Strategy(threads=1)
+    workload = probe_networks.compute_networks()[3]
+    step = trace(workload, strategy, "cpu")
+    slow = dataclasses.replace(profile, cached_op_factor=1.6)
+    seconds = forecast_step(step, machine, strategy, slow).forecast.step_seconds
+    timed = steps.TimedStep(name="x", strategy=strategy, seconds=seconds, recorded=step)
+    assert network_factors.cached_op_factor([timed], machine, profile) == 1.6
+
+
+def test_a_probe_that_cannot_write_its_profile_is_refused_before_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    process = subprocess.run(
+        [sys.executable, "-m", "windtunnel", "machine", "probe", "--on", "cpu"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "WINDTUNNEL_PROFILES": str(tmp_path / "file" / "profiles")},
+    )
+    assert process.returncode == 2 and "WINDTUNNEL_PROFILES" in process.stderr
 
 
 @pytest.mark.parametrize(

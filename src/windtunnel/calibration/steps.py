@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 _WARM_SHARE = 0.3  # of the seconds of a step are for warming up
+_PATIENCE = 1.5  # rounds end after this many times the seconds that they should take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +69,26 @@ def time_real_steps(kind: str, cores: int, seconds: float) -> list[TimedStep]:
 def time_steps(
     jobs: Sequence[tuple[Workload, Strategy]], kind: str, seconds: float, rounds: int = 2
 ) -> list[TimedStep]:
-    """Time all jobs in turn, twice, and keep the lower time: other programs only add time."""
+    """Time all jobs in turn, several times, and keep the lower time: other programs only add time.
+
+    `seconds` are for each job. Where steps are so slow that they are used up, no further round begins.
+    """
     device, before = torch_device(kind), torch.get_num_threads()
+    end, times = time.perf_counter() + _PATIENCE * seconds * len(jobs), list[list[float]]()
     try:
         watches = [_prepare(workload, strategy, device) for workload, strategy in jobs]
-        times = [[watch(seconds / rounds) for watch in watches] for _ in range(rounds)]
+        while not times or (len(times) < rounds and time.perf_counter() < end):
+            times.append([watch(seconds / rounds) for watch in watches])
     finally:
         torch.set_num_threads(before)
+    unique = {workload.name: (workload, strategy) for workload, strategy in jobs}
+    recorded = {name: trace(workload, strategy, kind) for name, (workload, strategy) in unique.items()}
     return [
         TimedStep(
             name=workload.name,
             strategy=strategy,
             seconds=min(samples),
-            recorded=trace(workload, strategy, kind),
+            recorded=recorded[workload.name],  # the same for every number of threads
         )
         for (workload, strategy), *samples in zip(jobs, *times, strict=True)
     ]
