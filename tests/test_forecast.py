@@ -355,9 +355,12 @@ def test_the_memory_peak_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("job", "machine"), [("rnn", "h200"), ("rnn", "i7-3820")])
-def test_a_printed_forecast_equals_its_golden_output(job: str, machine: str) -> None:
+def test_a_printed_forecast_equals_its_golden_output(
+    job: str, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pathlib import Path
 
+    monkeypatch.setenv("COLUMNS", "110")
     path = Path(__file__).parent / "golden" / f"{job}-{machine}.txt"
     text = str(fly(job, machine, n_rec=50, n_steps=100)) + "\n"
     assert text == path.read_text()

@@ -79,7 +79,7 @@ def test_inference_runs_in_eval_mode_without_gradients_and_leaves_the_weights() 
 
 
 def test_running_statistics_cost_one_pass_over_the_image() -> None:
-    """16 MiB in and out. Training reads the image once more for its statistics."""
+    """256 MiB in and 256 MiB out at 4.8 TB/s; the cache holds 60 MiB. Training reads the image once more."""
     job = wt.Workload(
         name="norm",
         model=lambda: nn.BatchNorm2d(64),
@@ -89,10 +89,10 @@ def test_running_statistics_cost_one_pass_over_the_image() -> None:
     )
     seconds = {}
     for inference in (False, True):
-        result = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=64, inference=inference))
+        result = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=256, inference=inference))
         seconds[inference] = result.families["normalisation"]
-    moved = 2 * 64 * 64 * 64 * 64 * 4
-    assert moved / 4.8e12 <= seconds[True] < 2 * moved / 4.8e12 < seconds[False]
+    moved, cache = 2 * 256 * 64 * 64 * 64 * 4, 60 * 2**20
+    assert (moved - cache) / 4.8e12 <= seconds[True] < 1.5 * moved / 4.8e12 < seconds[False]
 
 
 def test_inference_is_measured_as_it_is_forecast(tmp_path: Path) -> None:

@@ -44,10 +44,13 @@ def test_without_tf32_the_default_and_tf32_cost_what_fp32_costs(job: str, machin
 
 
 @pytest.mark.parametrize(("machine", "precision"), [("gtx1080", "bf16"), ("gtx1080", "fp16"), ("t4", "bf16")])
-def test_products_in_a_format_that_the_device_lacks_cost_what_fp32_costs(machine: str, precision: str) -> None:
+def test_products_in_a_format_that_the_device_lacks_cost_no_more_than_those_of_fp32(
+    machine: str, precision: str
+) -> None:
+    """They may cost less where memory limits them: their numbers have half the bytes."""
     job = wt.Workload.named("fcn5")
     lacking, full = (forecast(job, machine, precision=p) for p in (precision, "fp32"))
-    assert lacking.families["matmul"] == pytest.approx(full.families["matmul"])
+    assert lacking.families["matmul"] <= full.families["matmul"]
     assert any(f"no fast {precision} on {machine}" in caution for caution in lacking.cautions)
     assert not any("no fast" in caution for caution in full.cautions)
 
@@ -166,7 +169,10 @@ def test_a_layout_changes_strides_and_no_values() -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_a_channels_last_residual_network_is_faster_on_tensor_cores(precision: str) -> None:
     job = wt.Workload.named("resnet50")
-    plain, last = (forecast(job, "h200", precision=precision, layout=name) for name in (None, "channels_last"))
+    plain, last = (
+        wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=64, precision=precision, layout=name))  # type: ignore[arg-type]
+        for name in (None, "channels_last")
+    )
     assert (last.device_seconds or 0) < (plain.device_seconds or 0)
     assert last.memory.parts["weights"] == plain.memory.parts["weights"]
     assert any("channels-last batch norm was not probed" in caution for caution in last.cautions)

@@ -87,11 +87,12 @@ class Strategy:
             "recompute": Recompute,
             "optimizer": Optimizer | None,
             "layout": Layout | None,
-            "cudnn_benchmark": bool,
-            "inference": bool,
         }
         for name, kind in kinds.items():
             records.convert(getattr(self, name), kind, f"strategy: {name}")
+        for name in ("cudnn_benchmark", "inference"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadRecord(f"strategy: {name} must be true or false, not {getattr(self, name)!r}.")
         if self.batch is not None:
             self.micro_batch(self.batch)
         if self.inference:

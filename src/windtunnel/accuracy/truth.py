@@ -23,7 +23,9 @@ from windtunnel.strategy import Strategy
 # Above this ratio of step time to device time, the step waits for the host.
 HOST_BOUND = 1.4
 _CONTRADICTION = 1.1
-_GRID = ("batch", "precision", "optimizer", "execution", "threads")
+_GRID = ("batch", "precision", "optimizer", "execution", "threads", "layout", "inference")
+# Keys leave these out while they have their defaults, so that rows measured before keep their keys.
+_ADDED_LATER = {"layout": None, "inference": False}
 _NUMBERS = ("step_seconds", "device_seconds", "peak_bytes", "host_factor")
 Quantity = Literal["device", "step", "memory"]
 QUANTITIES: tuple[Quantity, ...] = ("device", "step", "memory")
@@ -44,14 +46,19 @@ class TruthCase:
     optimizer: str | None = None
     execution: str = "eager"
     threads: int | None = None
+    layout: str | None = None
+    inference: bool = False
     kind: str = "other"
     detail: bool = False
 
     @property
     def key(self) -> str:
         """A unique name of the case; `kind` and `detail` are not part of it."""
+        left_out = {"kind", "detail"} | {
+            name for name, default in _ADDED_LATER.items() if getattr(self, name) == default
+        }
         return records.digest(
-            {name: value for name, value in records.plain(self).items() if name not in ("kind", "detail")}
+            {name: value for name, value in records.plain(self).items() if name not in left_out}
         )
 
     def workload(self) -> Workload:
@@ -64,6 +71,8 @@ class TruthCase:
     def __str__(self) -> str:
         words = [self.job, *(f"{key}={value}" for key, value in self.settings.items()), f"b{self.batch}"]
         words += [self.precision, *([self.optimizer] if self.optimizer else []), self.execution]
+        words += [self.layout] if self.layout else []
+        words += ["inference"] if self.inference else []
         return " ".join(words + ([f"threads {self.threads}"] if self.threads else []))
 
 
