@@ -203,7 +203,7 @@ def test_more_memory_never_makes_a_case_stop_fitting(recorded: Callable[..., Tra
 def test_a_job_that_does_not_fit_is_refused_with_its_parts_and_the_largest_batch_that_fits() -> None:
     job = wt.Workload.named("fcn5", layers=(4096, 1024, 64))
     tiny = wt.Machine.named("k80")
-    tiny = dataclasses.replace(tiny, device=dataclasses.replace(tiny.device, memory_bytes=1.1e9))
+    tiny = dataclasses.replace(tiny, device=dataclasses.replace(tiny.device, memory_bytes=4e9))
     with pytest.raises(DoesNotFit) as caught:
         wt.predict(job, tiny, wt.Strategy(batch=1_000_000))
     assert "data" in str(caught.value) and "k80" in str(caught.value)

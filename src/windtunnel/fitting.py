@@ -22,7 +22,7 @@ _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Shortage:
     """A step that does not fit, and how to forecast the memory of another strategy for the same job."""
 
     memory_of: Callable[[Strategy], DeviceMemory]
@@ -81,13 +81,13 @@ class Option:
         return f"{self.words} needs {saved} less: {verdict}."
 
 
-def advice(trial: Trial) -> list[str]:
+def advice(shortage: Shortage) -> list[str]:
     """At most four lines: the largest batch, then the options that fit, those that save most first."""
-    largest = trial.largest_batch(trial.memory.total_bytes)
-    recomputed = _recomputation(trial)
-    options = [o for o in (*_options(trial, largest), recomputed) if o is not None and o.helps]
+    largest = shortage.largest_batch(shortage.memory.total_bytes)
+    recomputed = _recomputation(shortage)
+    options = [o for o in (*_options(shortage, largest), recomputed) if o is not None and o.helps]
     fitting = sorted((o for o in options if o.fits), key=lambda o: -o.saved_bytes)
-    lines = [_batch_line(trial, largest, recomputed), *(option.line() for option in fitting)]
+    lines = [_batch_line(shortage, largest, recomputed), *(option.line() for option in fitting)]
     if not largest and not fitting:
         closest = sorted(options, key=lambda o: -o.saved_bytes)
         lines += [option.line() for option in closest[: _MOST_LINES - 2]]
@@ -95,41 +95,41 @@ def advice(trial: Trial) -> list[str]:
     return lines[:_MOST_LINES]
 
 
-def _batch_line(trial: Trial, largest: int, recomputed: Option | None) -> str:
+def _batch_line(shortage: Shortage, largest: int, recomputed: Option | None) -> str:
     """The largest batch, and the largest one with recomputation where that is what still does not fit."""
     line = (
         f"Largest batch that fits: {largest}."
         if largest
-        else f"Not even a batch of {trial.strategy.accumulate} fits."
+        else f"Not even a batch of {shortage.strategy.accumulate} fits."
     )
     if recomputed is None or recomputed.fits or not recomputed.helps:
         return line
-    more = trial.largest_batch(recomputed.needed_bytes, recompute="blocks")
+    more = shortage.largest_batch(recomputed.needed_bytes, recompute="blocks")
     return f"{line} With --recompute blocks: {more}." if more > largest else line
 
 
-def _recomputation(trial: Trial) -> Option | None:
-    if trial.strategy.recompute != "none":
+def _recomputation(shortage: Shortage) -> Option | None:
+    if shortage.strategy.recompute != "none":
         return None
-    return trial.try_option("--recompute blocks", recompute="blocks")
+    return shortage.try_option("--recompute blocks", recompute="blocks")
 
 
-def _options(trial: Trial, largest: int) -> list[Option | None]:
+def _options(shortage: Shortage, largest: int) -> list[Option | None]:
     """Changes that keep the batch: of the allocator, the optimiser, the precision and the micro-batches."""
-    strategy, memory = trial.strategy, trial.memory
+    strategy, memory = shortage.strategy, shortage.memory
     options: list[Option | None] = []
     if memory.fragmented_bytes:
         whole = memory.total_bytes - memory.fragmented_bytes
         options.append(Option(f"{_EXPANDABLE} (no fragmentation)", whole, memory))
     if _has_two_states(memory) and strategy.optimizer in (None, "adam", "adamw"):
-        options.append(trial.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
+        options.append(shortage.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
     if strategy.precision not in ("bf16", "fp16"):
-        low = trial.low_precision
-        options.append(trial.try_option(f"--precision {low}", precision=low))
-    parts = _micro_batches(trial.batch, largest // strategy.accumulate)
+        low = shortage.low_precision
+        options.append(shortage.try_option(f"--precision {low}", precision=low))
+    parts = _micro_batches(shortage.batch, largest // strategy.accumulate)
     if parts:
-        words = f"--accumulate {parts} (micro-batches of {trial.batch // parts})"
-        options.append(trial.try_option(words, accumulate=parts))
+        words = f"--accumulate {parts} (micro-batches of {shortage.batch // parts})"
+        options.append(shortage.try_option(words, accumulate=parts))
     return options
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from windtunnel import units
 from windtunnel.errors import DoesNotFit
-from windtunnel.fitting import Trial, advice, largest_that_fits
+from windtunnel.fitting import Shortage, advice, largest_that_fits
 from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step
@@ -82,7 +82,7 @@ def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, fore
     parts = sorted(memory.needed_parts.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{name} {units.show(size, 'B')}" for name, size in parts)
     needed, capacity = units.show(memory.total_bytes, "B"), units.show(memory.capacity_bytes or 0, "B")
-    trial = Trial(
+    shortage = Shortage(
         memory_of=lambda changed: memory_of(workload, machine, changed),
         strategy=dataclasses.replace(strategy, batch=forecast.batch),
         memory=memory,
@@ -91,5 +91,5 @@ def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, fore
     return DoesNotFit(
         f"{workload.name} at batch {forecast.batch} needs {needed} on each device; "
         f"{machine.name} has {capacity}.\n    {shares}",
-        hint="\n    ".join(advice(trial)),
+        hint="\n    ".join(advice(shortage)),
     )
