@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +53,15 @@ def recorded() -> Callable[..., Trace]:
         return _trace(job, tuple(sorted(settings.items())), batch, precision, target)
 
     return get
+
+
+def run(*words: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command `windtunnel` in a process of its own, with the tests' store or another one."""
+    environment = {**os.environ, **({"WINDTUNNEL_STORE": str(store)} if store else {})}
+    return subprocess.run(
+        [sys.executable, "-m", "windtunnel", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )

@@ -12,19 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import run
 
 QUICK = ["--processes", "1", "--seconds", "0.1"]
-
-
-def run(*words: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({"WINDTUNNEL_STORE": str(store)} if store else {})}
-    return subprocess.run(
-        [sys.executable, "-m", "windtunnel", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
 
 
 def test_help_shows_examples_before_options() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from windtunnel.forecast.forecast import Forecast
 from windtunnel.measurement.measure import Measurement
 from windtunnel.results import Memory
 
-COMMON = {
+COMMON: dict[str, Any] = {
     "job": "case",
     "machine": "here",
     "strategy": {},
@@ -23,31 +24,18 @@ COMMON = {
 }
 
 
+def of_step(step: float) -> dict[str, Any]:
+    return {**COMMON, "step_seconds": step, "low_seconds": step, "high_seconds": step}
+
+
 def forecast(step: float, families: dict[str, float], host: float = 0.0, **parts: float) -> Forecast:
-    return Forecast(
-        **COMMON,
-        step_seconds=step,
-        low_seconds=step,
-        high_seconds=step,
-        parts=parts,
-        host_seconds=host,
-        families=families,
-    )  # type: ignore[arg-type]
+    return Forecast(**of_step(step), parts=parts, host_seconds=host, families=families)
 
 
 def measured(
     step: float, families: dict[str, float], host: float = 0.0, kernels: float | None = 10.0, **parts: float
 ) -> Measurement:
-    return Measurement(
-        **COMMON,  # type: ignore[arg-type]
-        step_seconds=step,
-        low_seconds=step,
-        high_seconds=step,
-        parts=parts,
-        host_seconds=host,
-        families=families,
-        kernels=kernels,
-    )
+    return Measurement(**of_step(step), parts=parts, host_seconds=host, families=families, kernels=kernels)
 
 
 def test_the_family_with_the_largest_difference_is_named() -> None:
@@ -106,7 +94,10 @@ def test_the_difference_of_a_real_step_is_plain_data_and_a_table(tmp_path: Path)
     assert {"matmul", "streaming"} <= set(seen.families)
     assert seen.device_seconds == pytest.approx(sum(seen.families.values()))
     assert seen.device_seconds + (seen.host_seconds or 0.0) == pytest.approx(seen.step_seconds)
-    difference = explain(wt.predict(job, here, strategy), seen)
-    data = json.loads(json.dumps(difference.plain()))
-    assert {"matmul", "host"} <= {row["name"] for row in data["rows"]}
+    expected = wt.predict(job, here, strategy)
+    difference = explain(expected, seen)
+    rows = json.loads(json.dumps(difference.plain()))["rows"]
+    assert sum(row["measured"] for row in rows) == pytest.approx(seen.step_seconds)
+    assert sum(row["predicted"] for row in rows) == pytest.approx(expected.step_seconds)
+    assert {row["name"] for row in rows} <= {"host", "all others", *seen.families, *expected.families}
     assert "whole step" in str(difference) and difference.largest.name in difference.sentence()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import run
 
 import windtunnel as wt
 from windtunnel import perfetto
@@ -24,17 +22,6 @@ from windtunnel.measurement.processes import MeasureOptions
 from windtunnel.measurement.store import Store
 
 QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=120)
-
-
-def run(*words: str, store: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "WINDTUNNEL_STORE": str(store)}
-    return subprocess.run(
-        [sys.executable, "-m", "windtunnel", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
 
 
 def three_steps() -> Timeline:

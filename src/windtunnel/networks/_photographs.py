@@ -40,16 +40,10 @@ def build(
     job: str, settings: S, network: Callable[[S], nn.Module], optimizer: Optimizer, default_batch: int = 32
 ) -> Workload:
     """A job that classifies random images of the size in the settings."""
-
-    def batch(n: int) -> tuple[Tensor, Tensor]:
-        return torch.rand(n, settings.channels, settings.size, settings.size), torch.randint(
-            0, settings.classes, (n,)
-        )
-
     return Workload(
         name=job,
         model=lambda: weights.initialise(network(settings), settings.init, job),
-        batch=batch,
+        batch=lambda n: _images.random_labelled_images(settings, n),
         loss=_loss,
         forward=forward_inputs,
         optimizer=optimizer,
