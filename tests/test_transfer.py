@@ -83,6 +83,13 @@ def test_the_probed_gpu_itself_comes_out_as_it_was_probed() -> None:
         assert transferred == pytest.approx(own, rel=0.35)
 
 
+def test_a_gpu_of_the_same_chip_with_a_slower_memory_is_never_faster() -> None:
+    work = pieces()
+    probed = PROFILE.seconds(work, roofline_of(H200, PROFILE), 1)
+    for own, transferred in zip(probed, seconds_on(Machine.named("h100"), work), strict=True):
+        assert transferred >= own * 0.97
+
+
 def test_large_elementwise_ops_take_their_bytes_at_the_copy_rate() -> None:
     """300 million elements, 12 bytes each, at 0.91 of 936 GB/s: 4.23 ms on an RTX 3090."""
     rtx3090 = Machine.named("rtx3090")

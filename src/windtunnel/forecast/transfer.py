@@ -34,7 +34,8 @@ class Rules:
     tensor_share            what large products and convolutions reach with tensor cores
     first_tensor_share      the same on the first tensor cores (compute capability 7.x)
     copy_share              what large elementwise ops reach of the stated memory rate
-    multiprocessor_factor   a GPU with the multiprocessors of the probed one needs this share of its time
+    multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs of
+                            other generations
     sharpness               exponent of the smooth maximum of the three limits
     latency_seconds         a kernel's time up to this does not depend on the number of multiprocessors
     cached_share            the share of the memory time if a small part of the cache holds all bytes
@@ -78,7 +79,9 @@ class Transfer:
         self._throttle = throttle
         self._has_winograd = (target.compute_capability or 0.0) < _WITHOUT_WINOGRAD
         self._clock_ratio = (source.clock_rate or 1.0) / (target.clock_rate or source.clock_rate or 1.0)
-        self._scale = _throughput(source) / _throughput(target) * rules.multiprocessor_factor / throttle**0.5
+        is_alike = int(source.compute_capability or 0) == int(target.compute_capability or 0)
+        factor = 1.0 if is_alike else rules.multiprocessor_factor
+        self._scale = _throughput(source) / _throughput(target) * factor / throttle**0.5
 
     def seconds(
         self, pieces: Sequence[Piece], probed_seconds: Sequence[float], roofline: Roofline
