@@ -333,8 +333,8 @@ def test_a_quick_run_has_the_whole_grid_with_the_option_whole(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--whole",), "--whole goes with --quick"),
-        (("--whole", "--rigorous"), "--whole goes with --quick"),
+        (("--whole",), "--whole is only for --quick"),
+        (("--whole", "--rigorous"), "--whole is only for --quick"),
         (("--on", "tpu"), "'tpu'"),
     ],
 )
