@@ -22,6 +22,7 @@ FLOORS = (
     ("errors",),
     ("units", "agreement"),
     ("records",),
+    ("job.imports", "job.scalers"),
     ("machine", "strategy", "results", "job.workload", "job.lesson", "accuracy.truth"),
     ("machine.here", "job", "fused"),
     ("families",),

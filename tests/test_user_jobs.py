@@ -1,5 +1,5 @@
-"""Jobs as people write them, in files of their own (`tests/jobs`): none may crash, and each is either forecast
-or refused with the line."""
+"""Jobs as people write them, in files of their own (`tests/jobs`): none may crash, and each is forecast or
+refused with the line."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_assumed_number_may_be_logged_but_not_compared() -> None:
 
 
 def test_experts_together_compute_each_token_twice() -> None:
-    # 64 tokens, each to 2 of 4 experts of 2 x (32 x 64 + 64 x 32) flop; which expert gets which does not matter.
+    # 64 tokens, each to 2 of 4 experts of 2 x (32 x 64 + 64 x 32) flop; which one does not matter.
     for name in ("experts_where", "experts_one_hot", "experts_count"):
         steps = recorded("layers", name)
         inside = [op for op in steps.ops if "experts." in op.module and op.phase == "forward"]
@@ -185,7 +185,7 @@ def test_a_packed_layer_is_one_call_on_a_gpu_and_each_timestep_on_a_cpu() -> Non
     gpu, cpu = recorded("layers", "packed_lstm"), recorded("layers", "packed_lstm", "cpu")
     calls = [op.name for op in gpu.ops if op.family == "recurrent"]
     assert calls == ["windtunnel.recurrent", "windtunnel.recurrent_backward"]
-    # Two layers in two directions of at most 11 timesteps, with a product for the input and one for the state.
+    # Two layers in two directions of at most 11 timesteps, with a product of the input and one of the state.
     products = sum(op.family == "matmul" and op.phase == "forward" for op in cpu.ops)
     assert 2 * 2 * 2 * 3 < products <= 2 * 2 * 2 * 11 + 1
 
@@ -348,7 +348,8 @@ def test_a_job_file_that_imports_torchvision_is_measured_and_predicted(tmp_path:
 
             def build():
                 return wt.Workload(
-                    name="tiny", model=lambda: torchvision.ops.MLP(4, [4, 2]), batch=lambda n: torch.randn(n, 4),
+                    name="tiny", model=lambda: torchvision.ops.MLP(4, [4, 2]),
+                    batch=lambda n: torch.randn(n, 4),
                     loss=lambda m, b: m(b).sum(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
             """
         )

@@ -445,7 +445,7 @@ def ensemble():
 
 
 def norms():
-    """Weight norm, spectral norm and orthogonal weights as parametrizations; spectral norm in its old form."""
+    """Weight norm and spectral norm, as parametrizations and in their old form."""
 
     def model():
         return nn.Sequential(

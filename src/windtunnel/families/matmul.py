@@ -131,7 +131,7 @@ def _product_shape(call: OpCall) -> tuple[int, int, int, int]:
 
 
 def _grouped_shape(left: Tensor, right: Tensor, groups: int) -> tuple[int, int, int, int]:
-    """Groups of equal size: their true sizes are values, but their sum is the length of the joined dimension."""
+    """Groups of equal size: their true sizes are values, but their sum is the length that they share."""
     rows, columns, depth = left.shape[-2], right.shape[-1], left.shape[-1]
     if left.dim() == right.dim():  # joined along the depth, as for a gradient of weights
         return groups, rows, columns, max(1, depth // groups)

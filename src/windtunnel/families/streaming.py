@@ -73,11 +73,12 @@ class StreamingFamily(Family):
         binary_cross_entropy_with_logits smooth_l1_loss select_backward slice_backward arange tril triu
         constant_pad_nd roll flip repeat softplus_backward hardswish_backward hardtanh hardtanh_backward
         hardtanh_ mkldnn_linear cos sin erf ceil floor round remainder glu glu_backward huber_loss linspace
-        scalar_tensor lift_fresh isnan isinf nan_to_num norm_except_dim new_full sqrt_ sgn clamp_min_ clamp_max_
-        logical_and_ logical_or_ bitwise_and_ bitwise_or_ hardswish_ hardsigmoid_ hardsigmoid_backward
-        smooth_l1_loss_backward huber_loss_backward exp_ log_ log2 log10 neg_ abs_ reciprocal_ floor_divide
-        masked_scatter masked_scatter_ repeat_interleave log_sigmoid_forward log_sigmoid_backward
-        xlogy atan2 expm1 sinh cosh tan atan asin acos erfinv lgamma digamma trunc frac fmod logaddexp
+        scalar_tensor lift_fresh isnan isinf nan_to_num norm_except_dim new_full sqrt_ sgn clamp_min_
+        clamp_max_ logical_and_ logical_or_ bitwise_and_ bitwise_or_ hardswish_ hardsigmoid_
+        hardsigmoid_backward smooth_l1_loss_backward huber_loss_backward exp_ log_ log2 log10
+        neg_ abs_ reciprocal_ floor_divide masked_scatter masked_scatter_ repeat_interleave
+        log_sigmoid_forward log_sigmoid_backward xlogy atan2 expm1 sinh cosh tan atan asin acos erfinv lgamma digamma trunc frac
+        fmod logaddexp
         """.split()
     )
     kernels = ("elementwise", "catarray", "memset", "memcpy", "fill", "copy")

@@ -1,4 +1,4 @@
-"""Import torchvision even where its own operators do not load, such as a CUDA build beside a CPU build of torch.
+"""Import torchvision where its own operators do not load: a CUDA build beside a CPU build of torch.
 
 That import fails on the names of the operators. Declaring them is enough for all networks but those that
 detect objects. Two operators of these are given in Python, so that a detector can also run for real.
@@ -36,7 +36,8 @@ _SCHEMAS = (
     f"_ps_roi_pool_backward(Tensor grad, Tensor rois, Tensor channel_mapping, {_POOLED}, {_SIZES}) -> Tensor",
     "qroi_align(Tensor input, Tensor rois, float input_scale, int input_zero_point, float rois_scale, "
     f"int rois_zero_point, {_POOLED}, int sampling_ratio, bool aligned) -> Tensor",
-    f"deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, {_STEPS}) -> Tensor",
+    "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+    f"{_STEPS}) -> Tensor",
     "_deform_conv2d_backward(Tensor grad, Tensor input, Tensor weight, Tensor offset, Tensor mask, "
     f"Tensor bias, {_STEPS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "_cuda_version() -> int",
@@ -104,7 +105,7 @@ def _declare() -> None:
 def _nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """The boxes that remain when each one removes those it overlaps, from the best score down."""
     import torch
-    from torchvision.ops import box_iou
+    from torchvision.ops import box_iou  # type: ignore[import-untyped]
 
     order = scores.argsort(descending=True)
     overlaps = box_iou(boxes[order], boxes[order]) > iou_threshold
@@ -120,7 +121,7 @@ def _roi_align(
 ) -> Any:
     from torchvision.ops import roi_align
 
-    python = sys.modules[roi_align.__module__]._roi_align  # type: ignore[attr-defined]
+    python = sys.modules[roi_align.__module__]._roi_align
     return python(source, rois, scale, height, width, ratio, aligned)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
-from windtunnel.job import imports, scalers
 from windtunnel.errors import BadJob, BadRecord
+from windtunnel.job import imports, scalers
 
 if TYPE_CHECKING:
     import torch

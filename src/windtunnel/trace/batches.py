@@ -1,4 +1,4 @@
-"""The tensors of a batch in whatever structure a job keeps it: tuples, dicts, dataclasses, a library's classes."""
+"""The tensors of a batch in any structure: tuples, dicts, dataclasses, a library's classes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fake tensors that know their values where these are cheap.
 
 A step may depend on values: lengths decide shapes, masks how many examples go on, a counter how many layers
-run. Small integers, and small tensors that code creates from constants, are therefore computed for real beside
-the fake ones. Weights, activations and losses stay fake, so a trace costs no more than before.
+run. Small integers, and small tensors that code creates from constants, are therefore computed for real
+beside the fake ones. Weights, activations and losses stay fake, so a trace costs no more than before.
 
 A tensor without a known value can still be asked for it:
 
@@ -308,7 +308,7 @@ class KnownTensorMode(FakeTensorMode):
             return kwargs
         if self.target == "cpu":
             raise BadJob(
-                f"{users_line() or 'The job'} asks for the device {str(device)!r}, which a CPU machine lacks.",
+                f"{users_line() or 'The job'} asks for the device {str(device)!r}, which a CPU lacks.",
                 hint="Predict it on a GPU machine, or let the job use the device of its model.",
             )
         return {**kwargs, "device": torch.device("cpu")}
@@ -388,7 +388,7 @@ def _pack(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Ten
 
 def _align(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
     """CTC's loss of each example and its table: timesteps by twice the longest target."""
-    logs, targets, _, lengths = args[:4]
+    logs, _, _, lengths = args[:4]
     known = mode.need(lengths).value if isinstance(lengths, Tensor) else torch.tensor(lengths)
     examples = logs.shape[1] if logs.dim() == 3 else 1
     longest = int(known.max()) if known.numel() else 0
@@ -405,6 +405,7 @@ def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -
     """Products of groups of rows, in any number format: PyTorch's own fake kernel knows bf16 only."""
     left, right = args[:2]
     groups = args[2] if len(args) > 2 else kwargs.get("offs")
+    shape: tuple[int, ...]
     if left.dim() == right.dim() == 2:
         shape = (groups.shape[0], left.shape[0], right.shape[1])
     elif left.dim() == right.dim():
@@ -412,7 +413,8 @@ def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -
     else:
         shape = (left.shape[-2], right.shape[-1])
     with mode:
-        return left.new_empty(shape, dtype=kwargs.get("out_dtype"))
+        result: Tensor = left.new_empty(shape, dtype=kwargs.get("out_dtype"))
+    return result
 
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {

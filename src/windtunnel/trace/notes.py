@@ -56,14 +56,15 @@ class Notes:
             )
         elif self.assumptions:
             said.append(
-                f"indices that the network computes ({_lines(self.assumptions)}) are assumed to be spread evenly"
+                f"indices that the network computes ({_lines(self.assumptions)}) are assumed to be "
+                "spread evenly"
             )
         if self.values:
             said.append(f"values that leave PyTorch ({_lines(self.values)}) are random numbers here")
         if self.compiled and execution != "compiled":
             said.append(
-                f"the job calls torch.compile itself ({_lines(self.compiled)}), but this forecast is for eager "
-                "execution: use --execution compiled"
+                f"the job calls torch.compile itself ({_lines(self.compiled)}), but this forecast is for "
+                "eager execution: use --execution compiled"
             )
         if self.reads and target == "gpu":
             said.append(f"the host waits for the device where it reads a value: {_lines(self.reads)}")

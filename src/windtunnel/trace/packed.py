@@ -1,4 +1,4 @@
-"""Recurrent layers on packed sequences: PyTorch's C++ code reads the lengths from memory that fake tensors lack."""
+"""Packed sequences and CTC: PyTorch's C++ code reads lengths from memory, which fake tensors lack."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from windtunnel.job import scalers
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.places import users_line
 
-
 _CPU = torch.device("cpu")
 
 
@@ -82,7 +81,7 @@ def _cuda_autocast() -> Iterator[None]:
 @contextlib.contextmanager
 def _cuda_tensors() -> Iterator[None]:
     """Tensors that a job moves to "cuda" are there already."""
-    move = torch.Tensor.to
+    move: Any = torch.Tensor.to
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         args = tuple(_CPU if _is_cuda(value) else value for value in args)

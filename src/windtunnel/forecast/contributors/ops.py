@@ -51,8 +51,8 @@ class CpuOps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuOps:
-    """The host runs ahead until it reads a value. The device starts an op when it is launched and the op before
-    has ended."""
+    """The host runs ahead until it reads a value. The device starts an op when it is launched and the op
+    before has ended."""
 
     ops: Sequence[Op]
     prices: Sequence[Price]
@@ -63,8 +63,8 @@ class GpuOps:
         batch = _batch(step, self.worker)
         kernel = None
         for op, price in zip(self.ops, self.prices, strict=True):
-            waits = kernel is not None and op.name == WAIT
-            launch = step.add(_launch(host, op, price), after=(kernel,) if waits else ())
+            before = (kernel,) if kernel is not None and op.name == WAIT else ()
+            launch = step.add(_launch(host, op, price), after=before)
             if price.device_seconds:
                 kernel = step.add(_kernel(device, op, price), after=(launch, *batch))
                 batch = ()
