@@ -37,8 +37,12 @@ def dropping() -> wt.Workload:
 
 
 @pytest.mark.parametrize("machine", ["h200", "t4", "ice-lake-2-cores"])
-@pytest.mark.parametrize(("job", "settings"), [("resnet18", {}), ("gpt2", SMALL_GPT2), ("lstm", {}), ("ffn", {})])
-def test_inference_is_never_slower_and_never_needs_more_memory(job: str, settings: dict, machine: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "settings"), [("resnet18", {}), ("gpt2", SMALL_GPT2), ("lstm", {}), ("ffn", {})]
+)
+def test_inference_is_never_slower_and_never_needs_more_memory(
+    job: str, settings: dict[str, object], machine: str
+) -> None:
     workload, on = wt.Workload.named(job, **settings), wt.Machine.named(machine)
     training, inference = (wt.predict(workload, on, strategy) for strategy in (TRAINING, INFERENCE))
     assert inference.step_seconds < training.step_seconds

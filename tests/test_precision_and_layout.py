@@ -104,7 +104,9 @@ def test_the_measurement_sets_the_flags_that_the_forecast_assumes(precision: str
 
 def test_the_headline_says_what_the_default_precision_is() -> None:
     job = wt.Workload.named("resnet18")
-    assert "PyTorch's default precision (tf32 convolutions, fp32 products)" in forecast(job, "h200").headline()
+    assert (
+        "PyTorch's default precision (tf32 convolutions, fp32 products)" in forecast(job, "h200").headline()
+    )
     for machine in ("t4", "i7-3820"):
         result = forecast(job, machine)
         assert result.strategy["precision"] == "fp32" and "precision fp32" in result.headline()
@@ -205,7 +207,9 @@ def test_the_gain_of_benchmark_mode_is_not_modelled_and_the_forecast_says_so() -
     job = wt.Workload.named("resnet18")
     plain, chosen = (forecast(job, "h200", cudnn_benchmark=on) for on in (False, True))
     assert plain.step_seconds == chosen.step_seconds
-    assert set(chosen.cautions) - set(plain.cautions) == {"the gain of cuDNN's benchmark mode is not modelled"}
+    assert set(chosen.cautions) - set(plain.cautions) == {
+        "the gain of cuDNN's benchmark mode is not modelled"
+    }
     assert "cuDNN benchmark" in chosen.headline()
 
 

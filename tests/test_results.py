@@ -87,7 +87,7 @@ def test_a_forecast_shows_itself_in_a_notebook_and_its_json_has_the_inputs_and_t
         (lambda: (torch.zeros(100, 4, 2), torch.zeros(100, 4, 2)), "sequence length 100"),
         (lambda: torch.zeros(4, 50, 80), "sequence length 50"),
         (lambda: (torch.zeros(4, 26752), torch.zeros(4, dtype=torch.long)), ""),
-        (lambda: [], ""),
+        (list, ""),
     ],
 )
 def test_inputs_are_described_by_their_shapes(batch: Any, words: str) -> None:

@@ -30,7 +30,8 @@ def test_all_gpus_of_the_catalogue_have_the_launch_costs_of_one_host() -> None:
 def test_equal_hosts_spend_equal_time_and_results_name_them() -> None:
     recorded = trace(JOB, STRATEGY, "gpu")
     results = [
-        forecast_trace(recorded, JOB, wt.Machine.named(name), STRATEGY) for name in ("h200", "a100-80gb", "t4")
+        forecast_trace(recorded, JOB, wt.Machine.named(name), STRATEGY)
+        for name in ("h200", "a100-80gb", "t4")
     ]
     assert len({result.host_seconds for result in results}) == 1
     for result in results:
