@@ -6,6 +6,7 @@ The replay runs two steps, because a warm process finds the optimizer's state an
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,8 +32,8 @@ _SPARE = 0.02
 _SPARE_WITHOUT_WORKSPACES = 0.1
 _CONVOLUTION_WORKSPACE = 3.0
 # Shares of the peak that fragmentation may add, as they are tried first.
-_FRAGMENTED_SHARES = (0.01, 0.03, 0.06, 0.12)
-_FRAGMENTED_STEP = 0.01  # the precision of the share
+_FRAGMENTED_SHARES = (0.015, 0.03, 0.06, 0.12)
+_FRAGMENTED_STEP = 0.015  # the precision of the share
 _STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
 
 
@@ -41,8 +42,9 @@ class DeviceMemory(Memory):
     """The memory of a forecast step.
 
     `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch
-    returns unused segments before it fails, and convolutions do with less workspace: `scarce_parts` are the
-    parts of the peak then, and `fragmented_bytes` lie in pieces between tensors even then. `spare_bytes` are not used by the step but must stay free.
+    returns unused segments before it fails, and convolutions do with less workspace. `scarce_parts` are the
+    parts of the peak then; `fragmented_bytes` lie in pieces between tensors even then. `spare_bytes` are not
+    used by the step but must stay free.
     """
 
     scarce_parts: Mapping[str, float] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class DeviceMemory(Memory):
 
     @property
     def needed_parts(self) -> dict[str, float]:
-        """What the step needs, by purpose: the parts of the peak where memory is scarce, and what is added."""
+        """What the step needs: the parts of its peak where memory is scarce, and what is added."""
         beside = {
             "fragmentation": self.fragmented_bytes,
             "CUDA context": self.context_bytes,
@@ -87,7 +89,7 @@ def account(
         )
     plenty = Pools(rounding)
     replay = _run(trace, plenty, strategy, workspace)
-    scarce = _run_scarcely(trace, plenty, strategy, workspace)
+    scarce = _run_scarcely(trace, replay, strategy, workspace)
     return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
@@ -101,22 +103,23 @@ def account(
 
 
 def _run_scarcely(
-    trace: Trace, plenty: Pools, strategy: Strategy, workspace: Sequence[float] | None
+    trace: Trace, plenty: _Replay, strategy: Strategy, workspace: Sequence[float] | None
 ) -> _Replay:
     """Replay steps in the smallest memory in which they run.
 
     At each limit PyTorch returns unused segments before it fails. Where that is not enough, more memory is
-    tried, up to what the allocator reserves without a limit.
+    tried, up to what the allocator reserves where memory is `plenty`.
     """
 
-    def run(limit: float) -> _Replay | None:
+    def run(limit: float, needs: Sequence[float] | None = workspace) -> _Replay | None:
         with contextlib.suppress(Exhausted):
-            return _run(trace, Pools(plenty.rounding, limit), strategy, workspace)
+            return _run(trace, Pools(plenty.rounding, limit), strategy, needs)
         return None
 
-    peak = _run(trace, Pools(plenty.rounding), strategy, _indispensable(trace, workspace)).peak
-    low, high, best = float(peak), float(plenty.most_reserved), run(plenty.most_reserved)
-    assert best is not None, "the steps ran without a limit in as much memory"
+    needs = _indispensable(trace, workspace)
+    least = plenty if needs == workspace else run(math.inf, needs)
+    assert least is not None, "nothing fails without a limit"
+    peak, low, high, best = least.peak, float(least.peak), float(plenty.reserved), plenty
     for share in _FRAGMENTED_SHARES:
         limit = peak * (1 + share)
         found = run(limit) if limit < high else None
@@ -235,6 +238,10 @@ class _Replay:
     def reserved(self) -> int:
         """The most that the allocator held."""
         return self._store.most_reserved if isinstance(self._store, Pools) else self.peak
+
+    @property
+    def rounding(self) -> Rounding | None:
+        return self._store.rounding if isinstance(self._store, Pools) else None
 
     def peak_parts(self) -> dict[str, float]:
         return {part: float(size) for part, size in self._peak_parts.items() if size}
