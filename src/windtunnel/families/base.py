@@ -118,6 +118,8 @@ class Family:
     launches_by_size: bool = False
     # A library takes the same workspace for the same sizes, by no rule that could be learned.
     repeats_workspaces: bool = False
+    # If there is no memory for a workspace, PyTorch takes a slower algorithm that needs less.
+    workspace_is_optional: bool = False
     # A call can use the whole device, so the device's rates bound it.
     fills_device: bool = True
     # The part of its arithmetic that the best algorithm needs.

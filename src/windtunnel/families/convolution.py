@@ -151,6 +151,7 @@ class ConvolutionFamily(Family):
     uses_tensor_cores = True
     is_cudnn_call = True
     repeats_workspaces = True
+    workspace_is_optional = True  # cuDNN's next plan is tried (aten/src/ATen/native/cudnn/Conv_v8.cpp)
     fewest_flop_share = _WINOGRAD_SHARE
 
     def size_names(self, op_name: str) -> tuple[str, ...]:

@@ -6,14 +6,16 @@ The replay runs two steps, because a warm process finds the optimizer's state an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from windtunnel.families import registry
 from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Trace
+from windtunnel.trace import Op, Trace
 from windtunnel.units import MIB
 
 # cuBLAS keeps a workspace for each thread and stream that calls it, and backward runs in its own thread.
@@ -30,8 +32,8 @@ _SPARE = 0.02
 _SPARE_WITHOUT_WORKSPACES = 0.1
 _CONVOLUTION_WORKSPACE = 3.0
 # Shares of the peak that fragmentation may add, as they are tried first.
-_FRAGMENTED_SHARES = (0.01, 0.03, 0.06, 0.12)
-_FRAGMENTED_STEP = 0.01  # the precision of the share
+_FRAGMENTED_SHARES = (0.015, 0.03, 0.06, 0.12)
+_FRAGMENTED_STEP = 0.015  # the precision of the share
 _STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
 
 
@@ -40,10 +42,12 @@ class DeviceMemory(Memory):
     """The memory of a forecast step.
 
     `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch
-    returns unused segments before it fails. `fragmented_bytes` lie in pieces between tensors even then.
-    `spare_bytes` are not used by the step but must stay free.
+    returns unused segments before it fails, and convolutions do with less workspace. `scarce_parts` are the
+    parts of the peak then; `fragmented_bytes` lie in pieces between tensors even then. `spare_bytes` are not
+    used by the step but must stay free.
     """
 
+    scarce_parts: Mapping[str, float] = field(default_factory=dict)
     fragmented_bytes: float = 0.0
     spare_bytes: float = 0.0
 
@@ -54,13 +58,14 @@ class DeviceMemory(Memory):
 
     @property
     def needed_parts(self) -> dict[str, float]:
-        """What the step needs, by purpose: the parts of the peak, and what comes on top of them."""
+        """What the step needs: the parts of its peak where memory is scarce, and what is added."""
         beside = {
             "fragmentation": self.fragmented_bytes,
             "CUDA context": self.context_bytes,
             "spare": self.spare_bytes,
         }
-        return {**self.parts, **{name: size for name, size in beside.items() if size}}
+        parts = self.scarce_parts or self.parts
+        return {**parts, **{name: size for name, size in beside.items() if size}}
 
 
 def account(
@@ -84,44 +89,61 @@ def account(
         )
     plenty = Pools(rounding)
     replay = _run(trace, plenty, strategy, workspace)
-    least = _least_reserved(replay.peak, plenty, lambda pools: _run(trace, pools, strategy, workspace))
+    scarce = _run_scarcely(trace, replay, strategy, workspace)
     return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
         reserved_bytes=float(plenty.most_reserved),
         context_bytes=float(_CONTEXT),
         capacity_bytes=machine.device.memory_bytes,
-        fragmented_bytes=float(least - replay.peak),
-        spare_bytes=_spare_bytes(trace, replay.peak, workspace is not None),
+        scarce_parts=scarce.peak_parts(),
+        fragmented_bytes=float(scarce.reserved - scarce.peak),
+        spare_bytes=_spare_bytes(trace, scarce.peak, workspace is not None),
     )
 
 
-def _least_reserved(peak: int, plenty: Pools, run: Callable[[Pools], object]) -> int:
-    """The smallest memory in which the steps run: the peak, and what fragmentation adds to it.
+def _run_scarcely(
+    trace: Trace, plenty: _Replay, strategy: Strategy, workspace: Sequence[float] | None
+) -> _Replay:
+    """Replay steps in the smallest memory in which they run.
 
     At each limit PyTorch returns unused segments before it fails. Where that is not enough, more memory is
-    tried, up to what the allocator reserves without a limit.
+    tried, up to what the allocator reserves where memory is `plenty`.
     """
 
-    def runs(limit: int) -> bool:
+    def run(limit: float, needs: Sequence[float] | None = workspace) -> _Replay | None:
         with contextlib.suppress(Exhausted):
-            run(Pools(plenty.rounding, limit))
-            return True
-        return False
+            return _run(trace, Pools(plenty.rounding, limit), strategy, needs)
+        return None
 
-    low, high = peak, plenty.most_reserved
-    limits = (int(peak * (1 + share)) for share in _FRAGMENTED_SHARES)
-    for limit in limits:
-        if limit >= high:
+    needs = _indispensable(trace, workspace)
+    least = plenty if needs == workspace else run(math.inf, needs)
+    assert least is not None, "nothing fails without a limit"
+    peak, low, high, best = least.peak, float(least.peak), float(plenty.reserved), plenty
+    for share in _FRAGMENTED_SHARES:
+        limit = peak * (1 + share)
+        found = run(limit) if limit < high else None
+        if found is not None:
+            high, best = limit, found
             break
-        if runs(limit):
-            high = limit
-            break
-        low = limit
+        low = min(limit, high)
     while high - low > _FRAGMENTED_STEP * peak:
-        middle = (low + high) // 2
-        low, high = (low, middle) if runs(middle) else (middle, high)
-    return high
+        middle = (low + high) / 2
+        found = run(middle)
+        low, high, best = (middle, high, best) if found is None else (low, middle, found)
+    return best
+
+
+def _indispensable(trace: Trace, workspace: Sequence[float] | None) -> list[float] | None:
+    """The workspaces without which no algorithm runs."""
+    if workspace is None:
+        return None
+    return [0.0 if _is_optional(op.family) else need for op, need in zip(trace.ops, workspace, strict=True)]
+
+
+def _is_optional(family: str) -> bool:
+    known = registry.get(family)
+    return known is not None and known.workspace_is_optional
 
 
 def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None) -> _Replay:
@@ -202,7 +224,7 @@ class _Replay:
             if op.family == "matmul" and self._matrix_workspace:
                 self._take_matrix_workspace(stream, op.phase == "backward")
             if need:
-                self._take("need", need, "workspace", stream)
+                self._take_workspace(op, need, stream)
             self._update_peak()
             if need:
                 self._free(("need",))
@@ -211,6 +233,15 @@ class _Replay:
         if not self._is_warm:
             self._take_state(stream)
         self._update_peak()
+
+    @property
+    def reserved(self) -> int:
+        """The most that the allocator held."""
+        return self._store.most_reserved if isinstance(self._store, Pools) else self.peak
+
+    @property
+    def rounding(self) -> Rounding | None:
+        return self._store.rounding if isinstance(self._store, Pools) else None
 
     def peak_parts(self) -> dict[str, float]:
         return {part: float(size) for part, size in self._peak_parts.items() if size}
@@ -230,6 +261,13 @@ class _Replay:
             if name not in self._blocks and (self._is_warm or part != "gradients"):
                 self._take(name, size, part, stream)
         self._is_warm = True
+
+    def _take_workspace(self, op: Op, need: float, stream: str) -> None:
+        try:
+            self._take("need", need, "workspace", stream)
+        except Exhausted:
+            if not _is_optional(op.family):
+                raise
 
     def _take_matrix_workspace(self, stream: str, in_backward: bool) -> None:
         key = ("matrix workspace", stream, in_backward)
