@@ -422,6 +422,7 @@ def test_a_profile_that_an_earlier_version_wrote_here_is_refused_with_a_hint(
     with pytest.raises(BadRecord, match="format 3") as refused:
         wt.predict(wt.Workload.named("rnn", n_steps=5), wt.Machine.here())
     assert "windtunnel machine probe" in str(refused.value.hint)
+    assert not cli_machine._is_readable(wt.Machine.here()), "a new probe replaces it in any case"
 
 
 def test_a_probed_host_is_as_fast_as_its_probe_says_at_any_speed_of_plain_python(
@@ -619,6 +620,26 @@ def test_the_factor_of_cached_ops_is_found_on_whole_steps() -> None:
     seconds = forecast_step(step, machine, strategy, slow).forecast.step_seconds
     timed = steps.TimedStep(name="x", strategy=strategy, seconds=seconds, recorded=step)
     assert network_factors.cached_op_factor([timed], machine, profile) == 1.6
+
+
+def test_what_whole_steps_take_beyond_their_forecasts_is_spread_over_all_kinds() -> None:
+    machine, profile = wt.Machine.named("ice-lake-2-cores"), profiles.load("ice-lake-2-cores")
+    workload, one, two = probe_networks.compute_networks()[3], wt.Strategy(threads=1), wt.Strategy(threads=2)
+    recorded = trace(workload, one, "cpu")
+
+    def seconds(strategy: wt.Strategy, by: Profile) -> float:
+        return forecast_step(recorded, machine, strategy, by).forecast.step_seconds
+
+    timed = [
+        steps.TimedStep(
+            name="x", strategy=strategy, seconds=seconds(strategy, profile) * factor, recorded=recorded
+        )
+        for strategy, factor in ((one, 1.0), (two, 1.3))
+        for _ in range(9)
+    ]
+    scaled = network_factors.with_network_residuals(timed, machine, profile)
+    assert seconds(one, scaled) == pytest.approx(seconds(one, profile), rel=0.01)
+    assert 1.1 < seconds(two, scaled) / seconds(two, profile) < 1.3
 
 
 def test_a_probe_that_cannot_write_its_profile_is_refused_before_it_starts(tmp_path: Path) -> None:

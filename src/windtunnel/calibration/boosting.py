@@ -18,6 +18,7 @@ from windtunnel.forecast.trees import Numbers, Trees
 _BINS = 48
 _FEATURE_SHARE, _LEAST_FEATURES = 0.7, 3  # that a level tries
 _ENOUGH_ROWS = 40
+_FEW_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,28 +97,42 @@ class _Bins(NamedTuple):
 
     def best_question(self, sample: _Sample, shrinkage: float, rng: np.random.Generator) -> tuple[int, float]:
         """The feature and threshold that explain most if they split all leaves at once."""
-        width, features = _BINS + 1, self.numbers.shape[1]
+        features = self.numbers.shape[1]
         candidates = rng.permutation(features)[: max(_LEAST_FEATURES, int(features * _FEATURE_SHARE))]
+        candidates = np.array([feature for feature in candidates if len(self.edges[feature])], dtype=np.int64)
+        # All features at once for few rows, where the calls take the time; one by one for many, where the
+        # caches would not hold them.
+        size = len(candidates) if len(self.numbers) <= _FEW_ROWS else 1
         best, answer = -1.0, (0, 0)
-        for feature in candidates:
-            if not len(self.edges[feature]):
-                continue
-            cell = sample.leaf * width + self.numbers[:, feature]
-            sums, counts = (
-                np.bincount(cell, weights=weights, minlength=sample.leaves * width)
-                .reshape(sample.leaves, width)
-                .cumsum(axis=1)
-                for weights in (sample.pull, sample.weights)
-            )
-            below = sums**2 / (counts + shrinkage)
-            above = (sums[:, -1:] - sums) ** 2 / (counts[:, -1:] - counts + shrinkage)
-            gain = (below + above).sum(axis=0)
-            edge = int(gain[: len(self.edges[feature])].argmax())
-            if gain[edge] > best:
-                best, answer = float(gain[edge]), (int(feature), edge)
+        for begin in range(0, len(candidates), max(size, 1)):
+            some = candidates[begin : begin + size]
+            gains = self._gains(some, sample, shrinkage)
+            place = int(gains.argmax())
+            if gains.flat[place] > best:
+                best, answer = float(gains.flat[place]), (int(some[place // _BINS]), place % _BINS)
         feature, edge = answer
         edges = self.edges[feature]
         return feature, float(edges[edge]) if len(edges) else 0.0
+
+    @staticmethod
+    def _repeat(weights: Numbers, features: NDArray[np.int64]) -> Numbers:
+        return weights if len(features) == 1 else np.tile(weights, len(features))
+
+    def _gains(self, features: NDArray[np.int64], sample: _Sample, shrinkage: float) -> Numbers:
+        """What each edge (column) of each feature (row) explains; -2 where a feature has fewer edges."""
+        width, shape = _BINS + 1, (len(features), sample.leaves, _BINS + 1)
+        cells = (np.arange(len(features))[:, None] * sample.leaves + sample.leaf) * width
+        cells += self.numbers[:, features].T
+        cells, least = cells.ravel(), shape[0] * shape[1] * width
+        sums, counts = (
+            np.bincount(cells, weights=weights, minlength=least).reshape(shape).cumsum(axis=2)
+            for weights in (self._repeat(sample.pull, features), self._repeat(sample.weights, features))
+        )
+        below = sums**2 / (counts + shrinkage)
+        above = (sums[:, :, -1:] - sums) ** 2 / (counts[:, :, -1:] - counts + shrinkage)
+        gains: Numbers = (below + above).sum(axis=1)[:, :_BINS]
+        known = np.array([len(self.edges[feature]) for feature in features])
+        return np.asarray(np.where(np.arange(_BINS) < known[:, None], gains, -2.0))
 
 
 def _edges(column: Numbers) -> Numbers:

@@ -22,6 +22,7 @@ from windtunnel.calibration.network_factors import (
     factor_of,
     time_compute_networks,
     time_host_networks,
+    with_network_residuals,
 )
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
@@ -189,6 +190,7 @@ def _with_network_factors(profile: Profile, timed: _Timed, machine: Machine) -> 
     if timed.compute_steps:
         factor = cached_op_factor(timed.compute_steps, machine, profile)
         profile = dataclasses.replace(profile, cached_op_factor=factor)
+        profile = with_network_residuals(timed.compute_steps, machine, profile)
     return profile
 
 

@@ -183,14 +183,18 @@ def _scale(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | No
     """One factor for one thread and one for more, pulled towards 1 where rows are few."""
     assert before is not None
     residuals, many = slowdown - prior, table[:, -1] > 1
-    leaves = [_shrunk_median(residuals[~many]), _shrunk_median(residuals[many])]
-    factor = Trees(
+    factors = _shrunk_median(residuals[~many]), _shrunk_median(residuals[many])
+    return add_trees(before, thread_factors(table.shape[1], *factors))
+
+
+def thread_factors(features: int, one: float, many: float) -> Trees:
+    """A tree that asks only for threads, which are the last of so many features."""
+    return Trees(
         base=0.0,
-        features=np.array([[table.shape[1] - 1]]),
+        features=np.array([[features - 1]]),
         thresholds=np.array([[1.0]]),
-        leaves=np.array([leaves]),
+        leaves=np.array([[one, many]]),
     )
-    return add_trees(before, factor)
 
 
 def _shrunk_median(values: Numbers) -> float:

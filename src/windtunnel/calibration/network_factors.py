@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from windtunnel.calibration.correction import add_trees, thread_factors
 from windtunnel.calibration.probe_networks import compute_networks, host_networks
 from windtunnel.calibration.steps import TimedStep, time_steps
 from windtunnel.errors import Unavailable
@@ -16,6 +17,7 @@ from windtunnel.machine.machine import LaunchCosts, Machine
 from windtunnel.strategy import Strategy
 
 _HOST_BOUND = 0.5  # a step counts if launching takes at least this share of its forecast
+_MOST_RESIDUAL = 0.35  # in logarithms; beyond it another program disturbed the steps
 _CACHED_OP_FACTORS = (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
 
 
@@ -72,3 +74,29 @@ def cached_op_factor(steps: Sequence[TimedStep], machine: Machine, profile: Prof
         return sum(abs(math.log(step.forecast(machine, tried).step_seconds / step.seconds)) for step in steps)
 
     return min(_CACHED_OP_FACTORS, key=error)
+
+
+def with_network_residuals(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> Profile:
+    """The profile with all slowdowns scaled by what whole steps take beyond their forecasts, with one thread
+    and with more: waking threads and fetching weights from memory are in no op that is timed again and again.
+    """
+    residuals: dict[bool, list[float]] = {False: [], True: []}
+    for step in steps:
+        ratio = step.seconds / step.forecast(machine, profile).step_seconds
+        residuals[(step.strategy.threads or 1) > 1].append(math.log(ratio))
+    one, many = (_shrunk(residuals[is_many]) for is_many in (False, True))
+    kinds = {
+        name: dataclasses.replace(
+            kind, slowdown=add_trees(kind.slowdown, thread_factors(len(kind.features), one, many))
+        )
+        for name, kind in profile.kinds.items()
+    }
+    return dataclasses.replace(profile, kinds=kinds)
+
+
+def _shrunk(residuals: Sequence[float]) -> float:
+    """The median residual, pulled towards none as by one more network, and bounded."""
+    if not residuals:
+        return 0.0
+    middle = statistics.median(residuals) * len(residuals) / (len(residuals) + 1)
+    return max(-_MOST_RESIDUAL, min(_MOST_RESIDUAL, middle))

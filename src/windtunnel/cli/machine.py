@@ -11,7 +11,7 @@ import typer
 
 from windtunnel import records, units
 from windtunnel.cli import words
-from windtunnel.errors import BadInput, Unavailable
+from windtunnel.errors import BadInput, BadRecord, Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import OF_THIS_MACHINE, Device, Machine
@@ -123,7 +123,7 @@ def probe_machine(
         return
     path = _profile_path(before, to)
     result, rows_path = _probe_device(before, path, _Wish(thorough, seconds, more))
-    kept = _save(path, result, replace=replace or to is not None)
+    kept = _save(path, result, replace=replace or to is not None or not _is_readable(before))
     facts = {
         "profile": str(kept.path),
         "previous": str(kept.previous) if kept.previous else None,
@@ -180,10 +180,22 @@ def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration
     fresh = here.describe(probed=False)
     fresh = fresh.with_cpu_only() if before.device.kind == "cpu" else fresh
     rows_path = path.with_name(f"{path.name.partition('.')[0]}.rows.csv.gz")
+    before = before if _is_readable(before) else fresh
     earlier = rows.load(rows_path) if wish.more and before.profile and rows_path.is_file() else []
     result = calibrate.calibrate(fresh, plan, _show_progress, before, earlier)
     rows.save(rows_path, result.rows)
     return result, rows_path
+
+
+def _is_readable(machine: Machine) -> bool:
+    """Whether this version can read the profile in use. One of an earlier version is to be replaced."""
+    from windtunnel.machine import profiles
+
+    try:
+        profiles.profile_for(machine)
+    except BadRecord:
+        return False
+    return True
 
 
 def _save(path: Path, result: Calibration, replace: bool) -> _Kept:

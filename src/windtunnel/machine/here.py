@@ -40,7 +40,12 @@ def describe(probed: bool = True) -> Machine:
     short product) and the Python speed are measured.
     """
     machine = _describe()
-    return _with_host_probe(_with_device_probe(machine)) if probed else machine
+    return with_probes(machine) if probed else machine
+
+
+def with_probes(machine: Machine) -> Machine:
+    """This machine with what the probes of its device and of its host measured."""
+    return _with_host_probe(_with_device_probe(machine))
 
 
 def launch_costs_base(machine: Machine) -> tuple[LaunchCosts, str]:

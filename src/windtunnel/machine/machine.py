@@ -198,7 +198,9 @@ class Machine:
             return Machine.named(text)
         machine = Machine.here()
         if text == "cpu":
-            return machine.with_cpu_only()
+            from windtunnel.machine import here
+
+            return machine if machine.device == machine.host else here.with_probes(machine.with_cpu_only())
         if text != "here" and machine.device.kind != "gpu":
             raise Unavailable(
                 "PyTorch finds no CUDA GPU on this machine.",
