@@ -34,8 +34,8 @@ class Rules:
     tensor_share            what large products and convolutions reach with tensor cores
     first_tensor_share      the same on the first tensor cores (compute capability 7.x)
     copy_share              what large elementwise ops reach of the stated memory rate
-    multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs of
-                            other generations
+    multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
+                            of other generations
     sharpness               exponent of the smooth maximum of the three limits
     latency_seconds         a kernel's time up to this does not depend on the number of multiprocessors
     cached_share            the share of the memory time if a small part of the cache holds all bytes
@@ -61,11 +61,11 @@ RULES = Rules()
 # lanes busy. Later ones have 64, or 128 of which kernels rarely use more than 64: the fp32 convolutions of an
 # H200 take as long for each multiprocessor and clock as those of a V100, a P100 or an A100.
 _WIDE, _NARROW = 128, 64
-# Watts for each multiprocessor of 64 lanes and GHz that full-rate fp32 arithmetic draws, by the generation's
-# process. 12 nm: DeepBench's fp32 products on a T4 (70 W) run at 0.58 of the clock that the power of 250 W
-# and more sustains. The others follow from that by the voltage and capacitance of the process.
-_FULL_WATTS = {5: 3.0, 6: 2.2, 7: 1.9, 8: 1.85, 9: 1.15, 10: 1.15, 12: 1.15}
-_ADA_WATTS = 1.15  # compute capability 8.9 has the process of 9.0
+# Energy of one clock of a multiprocessor of 64 lanes in full-rate fp32 arithmetic, by compute capability.
+# 7.x (12 nm): DeepBench's fp32 products on a T4 (70 W) run at 0.58 of the clock that 250 W and more sustain.
+# The others are scaled from that by the process of the generation; no row was at hand to check them.
+_CYCLE_JOULES = {5: 3.0e-9, 6: 2.2e-9, 7: 1.9e-9, 8: 1.85e-9, 9: 1.15e-9, 10: 1.15e-9, 12: 1.15e-9}
+_ADA, _ADA_CYCLE_JOULES = 8.9, 1.15e-9  # its process is that of 9.0
 # From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
 _WITHOUT_WINOGRAD = 9.0
 
@@ -140,11 +140,11 @@ def power_share(device: Device) -> float:
     generation = device.compute_capability
     if not (generation and device.power and device.cores and device.clock_rate):
         return 1.0
-    full = _ADA_WATTS if generation == 8.9 else _FULL_WATTS.get(int(generation))
-    if full is None:
+    joules = _ADA_CYCLE_JOULES if generation == _ADA else _CYCLE_JOULES.get(int(generation))
+    if joules is None:
         return 1.0
-    lanes = _lanes(device) / _NARROW
-    return min(1.0, device.power / (device.cores * lanes * device.clock_rate / 1e9) / full)
+    full_power = device.cores * _lanes(device) / _NARROW * device.clock_rate * joules
+    return min(1.0, device.power / full_power)
 
 
 def _throughput(device: Device) -> float:
