@@ -361,7 +361,7 @@ def test_whole_epochs_in_one_call_are_forecast_without_launches(tmp_path: Path, 
         a_task("torch", "loop", device=device),
         (a_task("fused", "epoch", n_steps, device=device) for n_steps in (10, 100, 1000)),
     )
-    assert known.make([loop, short, fused, long]) == 0
+    assert known.make([loop, short, fused, long], seconds=3600) == 0
     seconds = [known.step_seconds(task) or 0.0 for task in (short, fused, long, loop)]
     assert 0 < seconds[0] < seconds[2] and 0 < seconds[1] < seconds[3] / 5
     by_calls = predict(
@@ -385,7 +385,7 @@ def test_whole_epochs_without_a_probe_lie_between_the_arithmetic_and_the_call(
         "windtunnel.forecast.profile.Profile.epoch_seconds", lambda self, n_rec, ends, timesteps: None
     )
     known, task = Forecasts(Store(tmp_path / "study.sqlite"), has_gpu=False), a_task("fused", "epoch")
-    known.make([task])
+    known.make([task], seconds=3600)
     forecast = known.get(task) or {}
     by_calls = predict(
         Workload.named("rnn", variant="fused", **task.settings), known._machine(task), Strategy(threads=1)
@@ -403,7 +403,7 @@ def test_every_job_of_pytorch_is_forecast_as_the_network_that_frameworks_build(t
         {"width": 16, "length": 4},
     )
     task = Task(framework="torch", variant="module", job="lstm", settings=settings, device="gpu", batch=8)
-    known.make([task])
+    known.make([task], seconds=3600)
     strategy = Strategy(batch=8, optimizer="sgd")
     machine = known._machine(task)
     without, with_dropout = (
