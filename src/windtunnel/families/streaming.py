@@ -77,7 +77,8 @@ class StreamingFamily(Family):
         clamp_max_ logical_and_ logical_or_ bitwise_and_ bitwise_or_ hardswish_ hardsigmoid_
         hardsigmoid_backward smooth_l1_loss_backward huber_loss_backward exp_ log_ log2 log10
         neg_ abs_ reciprocal_ floor_divide masked_scatter masked_scatter_ repeat_interleave
-        log_sigmoid_forward log_sigmoid_backward xlogy atan2 expm1 sinh cosh tan atan asin acos erfinv lgamma digamma trunc frac
+        log_sigmoid_forward log_sigmoid_backward xlogy atan2 expm1 sinh cosh tan atan asin
+        acos erfinv lgamma digamma trunc frac
         fmod logaddexp
         """.split()
     )
