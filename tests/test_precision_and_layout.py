@@ -192,12 +192,12 @@ def test_channels_last_batch_norm_is_a_sum_and_a_pass_over_the_elements() -> Non
     assert sums.bytes == pytest.approx(2 * bytes_of, rel=1e-3) and elementwise.bytes == 3 * bytes_of
 
 
-def test_batch_norm_in_fp16_runs_the_kernels_of_fp32_and_in_bf16_others() -> None:
+def test_batch_norm_in_fp16_and_in_bf16_runs_different_kernels() -> None:
     def features(dtype: str) -> tuple[float, ...]:
         op = PlainOp("aten.native_batch_norm", "normalisation", dtype, (32, 64, 3136, 1), 1.0, 2.0, 2.0)
         return pieces_of(op, 132)[0].features
 
-    assert features("fp16") == features("fp32") != features("bf16")
+    assert features("fp16") != features("bf16")
 
 
 # cuDNN's benchmark mode.
