@@ -174,6 +174,16 @@ def test_plain_attention_computes_what_pytorch_computes(options: dict[str, Any])
     assert torch.allclose(attention_kernels._attend_plainly(call), expected, atol=1e-5)
 
 
+def test_a_library_that_looks_for_fake_tensors_builds_no_mask_that_a_real_step_lacks() -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden": 32, "layers": 1, "heads": 4, "num_key_value_heads": 2, "vocabulary": 64}
+    settings = {**sizes, "intermediate_size": 32, "length": 16}
+    steps = run(wt.Workload.named("transformers:qwen2", **settings), "bf16", batch=2)
+    (call,) = (op for op in steps.ops if op.name == "windtunnel.attention")
+    causal, masked = call.shape[-2:]
+    assert (causal, masked) == (1, 0), "one sequence in each row: causal, without a mask"
+
+
 def test_gradients_that_meet_are_added_in_place() -> None:
     """A weight is used three times: its second and third gradient are added to the first, without new
     memory."""

@@ -484,8 +484,9 @@ def test_the_parts_sum_to_what_is_said_to_be_needed(
     memory = prediction.memory_of(wt.Workload.named(job, **settings), H200, wt.Strategy(**options))  # type: ignore[arg-type]
     assert sum(memory.needed_parts.values()) == memory.total_bytes
     assert memory.reserved_bytes is not None
-    inside = memory.peak_bytes + memory.fragmented_bytes
-    assert memory.peak_bytes <= inside <= memory.reserved_bytes
+    # Where memory is scarce, a convolution takes less workspace: the peak is then lower.
+    inside = sum(memory.scarce_parts.values()) + memory.fragmented_bytes
+    assert sum(memory.scarce_parts.values()) <= memory.peak_bytes and inside <= memory.reserved_bytes
     assert memory.total_bytes == pytest.approx(inside + memory.context_bytes + memory.spare_bytes)
 
 
