@@ -33,7 +33,7 @@ def nearest(machine: Machine) -> str:
     """The profile of the catalogue whose machine is most like this one.
 
     Of a GPU it is the reference. Of a CPU it is that of the same vendor and vector width, by which libraries
-    choose their code; then of the nearest cache of a core, which tells generations apart, and number of cores.
+    choose their code; then of the nearest cache of a core, which tells generations apart, and core count.
     """
     reference = REFERENCE[machine.device.kind]
     if machine.device.kind == "gpu":
