@@ -1,7 +1,7 @@
 """Probe this CPU and check forecasts on the CPU truth cases: without the probe, with it, by the roofline.
 
     python benchmarks/cpu_probe_check.py OUT_FOLDER [--probe-seconds 170] [--seconds-per-row 2] [--budget 690]
-                                                    [--catalogue NAME --title TEXT --year YEAR]
+        [--catalogue NAME --title TEXT --year YEAR --year-source TEXT]
 
 It takes at most `--budget` seconds on a quiet machine. A second call with the same folder uses the profile
 and the steps that are there. With --catalogue, the profile, its rows and a machine file go into the
@@ -62,6 +62,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--catalogue", help="the machine's name in the catalogue")
     parser.add_argument("--title", default="", help="what the machine is, for its file")
     parser.add_argument("--year", type=int, help="when the processor was launched")
+    parser.add_argument("--year-source", default="", help="where the year is stated")
     return parser.parse_args()
 
 
@@ -160,19 +161,30 @@ def keep(options: argparse.Namespace, path: Path) -> None:
     sources = {key: f"{text.replace(' here', '')}, {date}" for key, text in sources.items()}
     versions = f"torch {profile.versions['torch']}, Python {profile.versions['python']}"
     sources["launch_costs"] = f"measured by microbenchmarks (windtunnel machine probe), {versions}, {date}"
+    device = effective_clock(facts["device"], sources)
     if options.year:
-        sources["year"] = "the vendor's product page"
+        sources["year"] = options.year_source
     data = {
         "name": name,
         "title": options.title or name,
         **({"year": options.year} if options.year else {}),
         "profile": name,
-        "host": {**facts["device"], "model": options.title or facts["device"]["model"]},
+        "host": {**device, "model": options.title or device["model"]},
         "launch_costs": records.plain(records.read(LaunchCosts, facts["launch_costs"], str(path))),
         "sources": sources,
     }
     records.save(CATALOG / "machines" / f"{name}.toml", data)
     print(f"in the catalogue: {name} ({len(timed):,} rows)")
+
+
+def effective_clock(device: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
+    """The device with the clock at which its cores compute; a virtual machine states another one."""
+    per_cycle = here._flop_per_cycle()
+    if per_cycle is None:
+        return device
+    flop, reason = per_cycle
+    sources["host.clock_rate"] = f"computed: measured fp32 rate of one core / {flop} flop a cycle ({reason})"
+    return {**device, "clock_rate": device["flop_rates"]["fp32"] / device["cores"] / flop}
 
 
 if __name__ == "__main__":

@@ -589,6 +589,12 @@ def test_a_cpu_without_a_probe_uses_the_profile_of_the_cpu_most_like_it(
     monkeypatch.setattr(profiles.Machine, "named", staticmethod(known.__getitem__))
     assert profiles.nearest(intel) == "ice-lake-2-cores"
     assert profiles.nearest(dataclasses.replace(amd, profile="")) == "amd"
+    old = known["ice-lake-2-cores"]
+    known["newer"] = dataclasses.replace(
+        old, name="newer", device=dataclasses.replace(old.device, core_cache_bytes=2.0 * 2**20)
+    )
+    assert profiles.nearest(dataclasses.replace(known["newer"], profile="")) == "newer"
+    assert profiles.nearest(dataclasses.replace(old, profile="")) == "ice-lake-2-cores"
 
 
 def test_host_networks_are_as_large_as_real_ones_and_limited_by_the_host() -> None:

@@ -31,8 +31,8 @@ def profile_for(machine: Machine) -> Profile:
 def nearest(machine: Machine) -> str:
     """The profile of the catalogue whose machine is most like this one.
 
-    Of a GPU it is the reference. Of a CPU it is that of the same vendor and vector width, then of the nearest
-    number of cores: the libraries choose their code by vendor and width.
+    Of a GPU it is the reference. Of a CPU it is that of the same vendor and vector width, by which libraries
+    choose their code; then of the nearest cache of a core, which tells generations apart, and core count.
     """
     reference = REFERENCE[machine.device.kind]
     if machine.device.kind == "gpu":
@@ -52,7 +52,9 @@ def _distance(one: Device, other: Device) -> float:
     vendors = _vendor(one) != _vendor(other)
     width = abs(math.log2(_flop_per_cycle(one) / _flop_per_cycle(other)))
     cores = abs(math.log2((one.cores or 1) / (other.cores or 1)))
-    return 2.0 * vendors + width + cores / 8
+    caches = one.core_cache_bytes, other.core_cache_bytes
+    cache = abs(math.log2(caches[0] / caches[1])) if caches[0] and caches[1] else 0.0
+    return 2.0 * vendors + width + cache / 4 + cores / 8
 
 
 def _vendor(device: Device) -> str:
