@@ -337,7 +337,7 @@ def test_predicting_changes_nothing_outside() -> None:
     assert not torch.distributed.is_initialized()
 
 
-def test_a_job_file_that_imports_torchvision_is_measured_and_predicted(tmp_path: Path) -> None:
+def test_a_job_file_that_imports_torchvision_is_predicted(tmp_path: Path) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     (tmp_path / "job.py").write_text(
