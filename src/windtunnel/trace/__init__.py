@@ -8,6 +8,7 @@ from typing import Literal
 
 Phase = Literal["forward", "backward", "update"]
 Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
+GENERATED = "generated"  # the namespace of kernels that a compiler generates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +43,24 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """How torch.compile cut the step: its graphs, their nodes and inputs, and where Python code between
+    graphs runs op by op (`breaks`)."""
+
+    graphs: int
+    breaks: int
+    nodes: int
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """A steady training step: optimiser state exists already, gradients are freed at its beginning.
 
     `nodes` counts the nodes that autograd visits, `backward_calls` and `update_calls` the calls of backward
     and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
-    batch).
+    batch). `compilation` is known if the step was traced as torch.compile runs it. `notes` say what the trace
+    could not show.
     """
 
     job: str
@@ -64,6 +77,8 @@ class Trace:
     backward_calls: int
     update_calls: int
     torch: str
+    compilation: Compilation | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def flop(self) -> float:

@@ -27,12 +27,15 @@ from windtunnel.trace import Op, Trace, lower
 from windtunnel.trace.recorder import Recorder, tensors_of
 
 
-def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
-    """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it."""
+def record(workload: Workload, strategy: Strategy, target: str, *, compiled: bool = False) -> Trace:
+    """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it.
+
+    If `compiled`, as torch.compile would run it on a GPU.
+    """
     batch = strategy.batch or workload.default_batch
     try:
         with torch.random.fork_rng(devices=[]), _quiet():
-            return _record(workload, strategy, target, batch)
+            return _record(workload, strategy, target, batch, compiled)
     except WindtunnelError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -63,24 +66,30 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
+def _record(
+    workload: Workload, strategy: Strategy, target: str, batch: int, compiled: bool
+) -> Trace:
     torch.manual_seed(0)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     model = _fake_model(workload, fake)
     recorder = Recorder(target)
-    with fake, lower.as_on(target):
+    compiler = _compiler(recorder) if compiled else None
+    with fake, lower.as_on(target), compiler or contextlib.nullcontext():
         examples = _fake_batch(workload, fake, batch)
-        trainer = Trainer(workload, model, strategy, "cpu")
+        job = compiler.compile(workload, model) if compiler else workload
+        trainer = Trainer(job, model, strategy, "cpu")
         if target == "gpu":
             for optimizer in trainer.all_optimizers():
                 lower.prefer_lists(optimizer)
         _prime(trainer, examples)
+        if compiler:
+            compiler.warm_up(trainer, examples)
         recorder.hold(model.parameters(), "weights")
         recorder.hold(model.buffers(), "weights")
         recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
         recorder.hold(_state_tensors(trainer), "optimiser")
         recorder.hold(tensors_of(examples), "data")
-        with recorder.watch(model), recorder:
+        with recorder.watch(model, modules=compiler is None), recorder:
             trainer.step(examples)
         recorder.name_gradients(model)
     return Trace(
@@ -98,7 +107,15 @@ def _record(workload: Workload, strategy: Strategy, target: str, batch: int) -> 
         backward_calls=recorder.backward_calls,
         update_calls=recorder.update_calls,
         torch=torch.__version__,
+        compilation=compiler.compilation if compiler else None,
     )
+
+
+def _compiler(recorder: Recorder) -> Any:
+    """Loaded only where it is needed: PyTorch's compiler takes seconds to import."""
+    from windtunnel.trace.compiled import Compiler
+
+    return Compiler(recorder)
 
 
 def _fake_model(workload: Workload, fake: FakeTensorMode) -> torch.nn.Module:
