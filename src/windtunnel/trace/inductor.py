@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._inductor import codecache, compile_fx, scheduler
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.debug import DebugContext
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
@@ -48,6 +49,7 @@ def as_on_gpu() -> Iterator[None]:
     properties = DeviceProperties(type="cuda", index=0, cc=90, major=9, **facts)
     stated = types.SimpleNamespace(name="stand-in", gcnArchName="", major=9, minor=0, **_FACTS)
     patches = (
+        (post_grad, "is_gpu", lambda device: True),
         (scheduler, "has_triton", lambda *args, **kwargs: True),
         (DeviceProperties, "create", classmethod(lambda cls, device: properties)),
         (torch.cuda, "get_device_properties", lambda *args, **kwargs: stated),
@@ -68,17 +70,17 @@ def lower(
 ) -> GraphLowering:
     """The graph after Inductor's scheduler has fused it.
 
-    Shapes are propagated on CPU tensors, since some Python functions refuse CUDA tensors without CUDA; all
-    that follows sees a GPU.
+    Inductor's passes over the graph run on CPU tensors, since a build without CUDA refuses many functions of
+    CUDA tensors; the lowering and the scheduler see a GPU.
     """
     compile_fx.view_to_reshape(module)
     with torch.no_grad():
         mode = compile_fx.fake_tensor_prop(module, inputs)
     compile_fx._recursive_record_original_output_strides(module)
-    _move(module, mode)
-    moved = [_to_gpu(tensor, mode) for tensor in inputs]
     with V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         compile_fx._recursive_post_grad_passes(module, is_inference=is_inference)
+        _move(module, mode)
+        moved = [_to_gpu(tensor, mode) for tensor in inputs]
         graph = GraphLowering(
             module,
             example_inputs=moved,
