@@ -82,7 +82,7 @@ class Compiler:
         self._breaks = int(sum(counters.get("graph_break", {}).values()))
 
     def _backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        table = {**select_decomp_table(), **_stand_in_decompositions()}
+        table = {**select_decomp_table(), **_gpu_decompositions()}
         return compile_fx.compile_fx(module, inputs, inner_compile=self._schedule, decompositions=table)
 
     def _schedule(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -165,10 +165,11 @@ def _last_uses(graph: Graph) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(names) for names in ending)
 
 
-def _stand_in_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Decompositions of the stand-ins for CUDA's softmax that reads low precision and writes fp32."""
+def _gpu_decompositions() -> dict[Any, Callable[..., Any]]:
+    """What Inductor does on a GPU but not on the CPU, and the stand-ins for CUDA's softmax that reads low
+    precision and writes fp32."""
     aten, known = torch.ops.aten, select_decomp_table()
-    table: dict[Any, Callable[..., Any]] = {}
+    table: dict[Any, Callable[..., Any]] = {aten.bernoulli.p: _bernoulli}
     for name in ("_softmax", "_log_softmax"):
         forward = known[getattr(aten, name).default]
         backward = known[getattr(aten, f"{name}_backward_data").default]
@@ -178,6 +179,11 @@ def _stand_in_decompositions() -> dict[Any, Callable[..., Any]]:
             _softmax_backward, backward
         )
     return table
+
+
+def _bernoulli(source: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    drawn = torch.rand(source.shape, dtype=torch.float32, device=source.device)
+    return (drawn < p).to(source.dtype)
 
 
 def _softmax_to_fp32(decomposition: Any, source: Tensor, dim: int) -> Any:

@@ -243,11 +243,12 @@ def _by_name(accesses: Iterable[tuple[Any, float]], most: Any) -> dict[str, floa
 
 
 def _layout(streams: Sequence[Any], numel: int) -> int:
-    """As of any streaming op: 1 if some tensors are broadcast, 2 if one is read across its order."""
+    """As of any streaming op: 2 if a whole tensor is read across its order, else 0.
+
+    A generated kernel has its indices compiled in, so it reads a broadcast vector at no cost.
+    """
     whole = [dep for dep in streams if not dep.is_indirect() and _touched(dep) >= numel]
-    if any(not dep.stride1_for_last_dim() for dep in whole):
-        return 2
-    return int(len(whole) < len(streams))
+    return 2 if any(not dep.stride1_for_last_dim() for dep in whole) else 0
 
 
 def _touched(dep: Any) -> int:
