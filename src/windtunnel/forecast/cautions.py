@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
@@ -53,14 +54,33 @@ def _largest_first(seconds_by_name: dict[str, float]) -> list[tuple[str, float]]
 
 
 def _about_execution(pricer: Pricer, timeline: Timeline) -> list[str]:
-    cautions = []
-    if pricer.strategy.execution == "compiled":
+    cautions = _about_compilation(pricer) if pricer.strategy.compiles else []
+    if not timeline.is_steady:
+        cautions.append("the step did not become steady: it still changes from one step to the next")
+    return cautions
+
+
+def _about_compilation(pricer: Pricer) -> list[str]:
+    """Graph breaks, the time of the first step, and what was not learned."""
+    cautions, compilation = [], pricer.compilation
+    if compilation is None:
         cautions.append(
             "the forecast of torch.compile is a first model: its fused kernels and the host's cost of "
             "launching them are assumed, not learned"
         )
-    if not timeline.is_steady:
-        cautions.append("the step did not become steady: it still changes from one step to the next")
+    else:
+        if compilation.breaks:
+            cautions.append(
+                f"the compiler leaves the step in {compilation.breaks} places (graph breaks), where it runs "
+                "op by op"
+            )
+        seconds = first_step_seconds(pricer.generated)
+        cautions.append(
+            f"the first step compiles for about {seconds:.0f} s; generated kernels are priced as PyTorch's "
+            "own of the same bytes"
+        )
+    if pricer.strategy.execution == "reduce-overhead":
+        cautions.append("reduce-overhead was never compared with a measurement")
     return cautions
 
 

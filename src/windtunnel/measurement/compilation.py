@@ -27,13 +27,13 @@ def load() -> None:
     import torch._inductor.compile_fx  # noqa: F401
 
 
-def compile_job(torch: Any, workload: Workload, model: Any) -> Workload:
+def compile_job(torch: Any, workload: Workload, model: Any, mode: str = "default") -> Workload:
     """The same job with its loss compiled, and so its backward. A job with its own step gets its model
-    compiled."""
+    compiled. `mode` is that of torch.compile."""
     if workload.loss is not None:
-        return dataclasses.replace(workload, loss=torch.compile(workload.loss))
+        return dataclasses.replace(workload, loss=torch.compile(workload.loss, mode=mode))
     for part in (model, *model.children()):
-        part.compile()
+        part.compile(mode=mode)
     return workload
 
 

@@ -248,7 +248,7 @@ class _MeasuredJob:
                 "parts are from a profiler pass; on a CPU the cost of launching an op inside the framework "
                 "counts as compute"
             )
-        if self.strategy.execution == "compiled":
+        if self.strategy.compiles:
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return cautions
 

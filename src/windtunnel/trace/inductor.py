@@ -41,17 +41,16 @@ _FACTS = {
     "warp_size": 32,
 }
 _CAPABILITY = (9, 0)
-# Inductor pads matrices whose sizes are not aligned if the product is bound by arithmetic and a benchmark says
-# that it pays. Half of 989 Tflop/s over 4.8 TB/s (H200 data sheet) is its bound; the benchmark is taken to
-# agree, since Hopper's tensor cores need aligned rows.
+# Inductor pads matrices whose sizes are not aligned if the product is bound by arithmetic and a benchmark
+# says that it pays. Half of 989 Tflop/s over 4.8 TB/s (H200 data sheet) is its bound; the benchmark is taken
+# to agree, since Hopper's tensor cores need aligned rows.
 _PADDED_FROM = 0.5 * 989e12 / 4.8e12
 
 
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
     """Let Inductor believe that the first CUDA device exists and that Triton is installed."""
-    known = {field for field in DeviceProperties._fields} if hasattr(DeviceProperties, "_fields") else None
-    facts = {name: value for name, value in _FACTS.items() if known is None or name in known}
+    facts = {name: value for name, value in _FACTS.items() if name in DeviceProperties._fields}
     properties = DeviceProperties(type="cuda", index=0, cc=90, major=9, **facts)
     stated = types.SimpleNamespace(name="stand-in", gcnArchName="", major=9, minor=0, **_FACTS)
     patches = (

@@ -66,9 +66,7 @@ def _quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _record(
-    workload: Workload, strategy: Strategy, target: str, batch: int, compiled: bool
-) -> Trace:
+def _record(workload: Workload, strategy: Strategy, target: str, batch: int, compiled: bool) -> Trace:
     torch.manual_seed(0)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     model = _fake_model(workload, fake)
