@@ -168,7 +168,7 @@ def time_case(case: Case, device: str, seconds: float) -> dict[str, Any]:
     messages: list[dict[str, Any]] = []
     sampler = Sampler(step, sync, LEAST_GROUP_SECONDS[device], messages.append, watches=device == "cpu")
     first = sampler.first()
-    if case.execution == "compiled":
+    if case.strategy().compiles:
         compilation.forget_peak(torch, device)
     sampler.warm_up(0.4 * seconds)
     groups = steady_groups(sampler, device, 0.6 * seconds)

@@ -1,17 +1,21 @@
-"""torch.compile: how the forecast fuses an eager trace, and that a compiled step can be measured."""
+"""torch.compile: what PyTorch's compiler would launch, the simple rule where it cannot be asked, and that a
+compiled step can be measured."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import windtunnel as wt
+from windtunnel import prediction
 from windtunnel.errors import MeasurementFailed
 from windtunnel.forecast.compiled import FUSED, fuse
-from windtunnel.trace import Allocation, Op, Part, Phase, Trace
+from windtunnel.trace import GENERATED, Allocation, Op, Part, Phase, Trace
 
 SIZE = 1000.0
 JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
@@ -177,6 +181,117 @@ def test_tensors_of_a_fused_trace_are_created_and_freed_once(
             sum(a.bytes for a in trace.allocations.values() if a.part == part) for trace in (eager, compiled)
         ]
         assert sizes[0] == sizes[1]
+
+
+def small_network() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(16, 32, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(32),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(32, 128, 3, padding=1, bias=False),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128 * 16 * 16, 8),
+    )
+
+
+def small_job(loss: Callable[..., torch.Tensor] | None = None) -> wt.Workload:
+    return wt.Workload(
+        name="small",
+        model=small_network,
+        batch=lambda n: (torch.randn(n, 16, 16, 16), torch.randint(0, 8, (n,))),
+        loss=loss or (lambda model, pair: torch.nn.functional.cross_entropy(model(pair[0]), pair[1])),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+
+
+COMPILED = wt.Strategy(batch=32, precision="bf16", execution="compiled")
+
+
+@pytest.fixture(scope="module")
+def steps() -> tuple[Trace, Trace]:
+    """An eager and a compiled step of the same job for a GPU, in this order."""
+    eager = wt.Strategy(batch=32, precision="bf16")
+    return prediction.trace(small_job(), eager, "gpu"), prediction.trace(small_job(), COMPILED, "gpu")
+
+
+def test_the_compiler_keeps_library_calls_and_moves_fewer_bytes(steps: tuple[Trace, Trace]) -> None:
+    eager, compiled = steps
+    for family in ("convolution", "matmul"):
+        flop = [sum(o.flop for o in trace.ops if o.family == family) for trace in steps]
+        assert flop[0] == flop[1] > 0
+    assert moved_bytes(compiled) < moved_bytes(eager)
+    assert any(o.name == f"{GENERATED}.reduction" for o in compiled.ops), "batch norm becomes own kernels"
+    assert not any(o.family == "normalisation" for o in compiled.ops)
+    assert compiled.compilation is not None and compiled.compilation.graphs == 2
+    assert compiled.compilation.breaks == 0 and compiled.module_calls == 1
+
+
+def test_the_compiler_lays_convolutions_out_channels_last(steps: tuple[Trace, Trace]) -> None:
+    """Inductor leaves networks alone that have at most 64 channels everywhere; this one has 128."""
+    eager, compiled = ([o.shape[-1] for o in t.ops if o.family == "convolution"] for t in steps)
+    assert not any(eager) and all(compiled)
+
+
+def test_a_compiled_chain_reads_once_and_writes_once() -> None:
+    """exp(x) * 2 + 1 is summed: one kernel reads 4 x 1024 x 1024 bytes and writes nothing large."""
+    job = wt.Workload(
+        name="chain",
+        model=lambda: torch.nn.Linear(1, 1),
+        batch=lambda n: torch.randn(1024, 1024),
+        loss=lambda model, x: (torch.exp(x) * 2 + 1).sum() * model.weight.sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    trace = prediction.trace(job, wt.Strategy(batch=1, execution="compiled"), "gpu")
+    large = [o for o in trace.ops if o.read_bytes + o.written_bytes > 1e6]
+    assert len(large) == 1 and large[0].read_bytes == 4 * 1024 * 1024 and large[0].written_bytes < 1e6
+
+
+def test_tensors_of_a_compiled_step_are_created_and_freed_once(steps: tuple[Trace, Trace]) -> None:
+    eager, compiled = steps
+    alive = set(compiled.held)
+    for each in compiled.ops:
+        assert not alive & set(each.allocated)
+        alive |= set(each.allocated)
+        assert set(each.freed) <= alive
+        alive -= set(each.freed)
+    for part in ("weights", "gradients", "optimiser", "data"):
+        sizes = [sum(a.bytes for a in t.allocations.values() if a.part == part) for t in (eager, compiled)]
+        assert sizes[0] == sizes[1]
+
+
+def test_compiling_leaves_no_mark_on_later_eager_traces(steps: tuple[Trace, Trace]) -> None:
+    assert prediction.trace(small_job(), wt.Strategy(batch=32, precision="bf16"), "gpu") == steps[0]
+
+
+def test_a_graph_break_is_counted_and_said() -> None:
+    def loss(model: torch.nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        scores = model(pair[0])
+        torch._dynamo.graph_break()
+        return torch.nn.functional.cross_entropy(scores, pair[1])
+
+    forecast = wt.predict(small_job(loss), wt.Machine.named("h200"), COMPILED)
+    assert any("graph breaks" in caution for caution in forecast.cautions)
+
+
+def test_a_captured_step_is_never_slower_than_a_compiled_one(steps: tuple[Trace, Trace]) -> None:
+    h200 = wt.Machine.named("h200")
+    captured = dataclasses.replace(COMPILED, execution="reduce-overhead")
+    forecasts = [prediction.forecast_trace(steps[1], small_job(), h200, s) for s in (COMPILED, captured)]
+    assert forecasts[1].step_seconds < forecasts[0].step_seconds
+    assert forecasts[1].device_seconds == forecasts[0].device_seconds
+    assert any("never compared" in caution for caution in forecasts[1].cautions)
+
+
+def test_a_step_that_cannot_be_compiled_is_fused_by_the_simple_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise RuntimeError("no such op")
+
+    monkeypatch.setattr("windtunnel.trace.inductor.lower", refuse)
+    trace = prediction.trace(small_job(), COMPILED, "gpu")
+    assert trace.compilation is None and "could not trace" in trace.notes[0]
+    assert any(o.name == FUSED for o in trace.ops)
 
 
 def test_a_compiled_step_is_measured_if_a_compiler_exists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from windtunnel import units
-from windtunnel.errors import DoesNotFit
+from windtunnel.errors import BadJob, DoesNotFit
 from windtunnel.fitting import Shortage, advice, largest_that_fits
 from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.compiled import fuse
@@ -23,8 +23,24 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
     """What one steady step of the job does on a "cpu" or a "gpu"."""
     from windtunnel.trace.record import record
 
-    recorded = record(workload, strategy, target)
-    return fuse(recorded) if strategy.execution == "compiled" else recorded
+    if not strategy.compiles:
+        return record(workload, strategy, target)
+    if target == "cpu":
+        return fuse(record(workload, strategy, target))
+    try:
+        return record(workload, strategy, target, compiled=True)
+    except BadJob as error:
+        # The eager step says what is wrong with the job, if anything is.
+        fused = fuse(record(workload, strategy, target))
+        return dataclasses.replace(fused, cautions=(*fused.cautions, _not_compiled(error)))
+
+
+def _not_compiled(error: BadJob) -> str:
+    reason = error.message.splitlines()[0][:200]
+    return (
+        "PyTorch's compiler could not trace this step here, so the eager step is fused by a simple rule, "
+        f"which was 30 % off on 7 networks ({reason})"
+    )
 
 
 def predict(workload: Workload, machine: Machine, strategy: Strategy | None = None) -> Forecast:

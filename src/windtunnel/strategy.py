@@ -13,7 +13,7 @@ from windtunnel.errors import BadRecord
 
 Precision = Literal["pytorch", "fp32", "tf32", "bf16", "fp16"]
 Layout = Literal["contiguous", "channels_last"]
-Execution = Literal["eager", "graph", "compiled"]
+Execution = Literal["eager", "graph", "compiled", "reduce-overhead"]
 Data = Literal["resident", "streamed"]
 Recompute = Literal["none", "blocks"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "fused-adamw"]
@@ -37,7 +37,8 @@ class Strategy:
     batch            examples in one step
     precision        number format of matrix products and convolutions; see below
     threads          CPU threads; default: one for each physical core
-    execution        eager: op by op; graph: one captured CUDA graph; compiled: torch.compile
+    execution        eager: op by op; graph: one captured CUDA graph; compiled: torch.compile;
+                     reduce-overhead: torch.compile whose kernels are captured in CUDA graphs
     data             resident: the data set is in device memory; streamed: each batch is copied from the host
     prefetch         batches copied ahead while earlier ones are trained on
     accumulate       micro-batches of equal size in one step; their gradients are added before the one update
@@ -107,6 +108,11 @@ class Strategy:
                     f"strategy: {name}={getattr(self, name)} has no effect with inference.",
                     hint=f"Leave {name} out, or leave inference out.",
                 )
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile compiles the step."""
+        return self.execution in ("compiled", "reduce-overhead")
 
     def micro_batch(self, batch: int) -> int:
         """Examples in one micro-batch if a step has `batch` examples."""

@@ -67,7 +67,8 @@ Execution = Annotated[
     str,
     typer.Option(
         "--execution",
-        help="eager: op by op. graph: the whole step as one captured CUDA graph. compiled: by torch.compile.",
+        help="eager: op by op. graph: the whole step as one captured CUDA graph. compiled: by torch.compile. "
+        "reduce-overhead: by torch.compile with CUDA graphs.",
     ),
 ]
 Data = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
@@ -83,11 +84,8 @@ class Cautions:
 
     def _of_strategy(self) -> Iterator[_Caution]:
         strategy = self.pricer.strategy
-        if strategy.execution == "compiled":
-            yield _Caution(
-                1.0,
-                "the forecast of torch.compile is a first model: its kernels and launch costs are assumed",
-            )
+        if strategy.compiles:
+            yield from self._of_compilation()
         if strategy.cudnn_benchmark:
             yield _Caution(_MIN_SHARE, "the gain of cuDNN's benchmark mode is not modelled")
         if strategy.inference and self.machine.device.kind == "gpu":
@@ -97,6 +95,27 @@ class Cautions:
             )
         if strategy.inference and self.trace.infers_loss:
             yield _Caution(_MIN_SHARE, INFERENCE_OF_LOSS)
+
+    def _of_compilation(self) -> Iterator[_Caution]:
+        """Graph breaks, the time of the first step, and what was not learned."""
+        compilation = self.pricer.compilation
+        if compilation is None:
+            yield _Caution(
+                1.0,
+                "the forecast of torch.compile is a first model: its kernels and launch costs are assumed",
+            )
+            return
+        if compilation.breaks:
+            places = f"{compilation.breaks} places (graph breaks)"
+            yield _Caution(1.0, f"the compiler leaves the step in {places}, where it runs op by op")
+        seconds = first_step_seconds(self.pricer.generated)
+        yield _Caution(
+            _MIN_SHARE,
+            f"the first step compiles for about {seconds:.0f} s; generated kernels are priced as PyTorch's own "
+            "of the same bytes",
+        )
+        if self.pricer.strategy.execution == "reduce-overhead":
+            yield _Caution(1.0, "reduce-overhead was never compared with a measurement")
 
     def _of_machine(self) -> Iterator[_Caution]:
         machine, device = self.machine, self.machine.device

@@ -13,11 +13,12 @@ from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.transfer import Transfer
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Op, Trace
+from windtunnel.trace import GENERATED, Op, Trace
 
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
-# Compiled code starts kernels without the dispatcher and without Python's modules: a guess at what is left.
+# A CPU's compiled code starts its loops without the dispatcher and without Python's modules: a guess at what
+# is left.
 _COMPILED_SHARE = 0.4
 # The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
 _MICROBENCHMARK_KERNELS = 20.0
@@ -53,6 +54,9 @@ class Pricer:
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
+        self.compilation = trace.compilation
+        self._is_compiled = trace.compilation is not None
+        self.generated = sum(op.name.startswith(f"{GENERATED}.") for op in trace.ops)
         self._tables = {
             "forward": self.launch_costs.forward,
             "backward": self.launch_costs.backward,
@@ -62,10 +66,17 @@ class Pricer:
         forward = sum(op.phase == "forward" for op in trace.ops)
         # The costs of autograd and of modules are spread over the ops of their phase.
         self._beside = {
-            "forward": self.launch_costs.module_seconds * trace.module_calls / max(forward, 1),
+            "forward": self._call_seconds(trace) / max(forward, 1),
             "backward": self.launch_costs.node_seconds * trace.nodes / max(backward, 1),
             "update": 0.0,
         }
+
+    def _call_seconds(self, trace: Trace) -> float:
+        """What the host spends to call modules, or to replay captured graphs: one forward and one backward
+        for each."""
+        if self.strategy.execution == "reduce-overhead":
+            return 2 * self.launch_costs.graph_seconds * trace.module_calls
+        return self.launch_costs.module_seconds * trace.module_calls
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,15 +115,28 @@ class Pricer:
         if family is not None and family.launches_by_size:
             launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
             host += launches * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
-        pause = self.profile.node_seconds if self.strategy.execution == "graph" else self.profile.gap_seconds
+        captured = self.strategy.execution == "graph" or (
+            self.strategy.execution == "reduce-overhead" and op.phase != "update"
+        )
+        pause = self.profile.node_seconds if captured else self.profile.gap_seconds
         return Price(host, work.seconds, work.kernels * pause, work.workspace_bytes)
 
     def host_seconds(self, op: Op) -> float:
+        if self._is_compiled and op.phase != "update":
+            return self._compiled_seconds(op) + self._beside[op.phase]
         table = self._tables[op.phase]
         seconds = table.get(op.family, table["other"]) + self.launch_costs.tensor_seconds * (op.calls - 1)
         if self.strategy.execution == "compiled" and op.phase != "update":
             seconds *= _COMPILED_SHARE
         return seconds + self._beside[op.phase]
+
+    def _compiled_seconds(self, op: Op) -> float:
+        """The host's cost of one call from compiled code; nothing if a captured graph holds it."""
+        if op.family == "view" or self.strategy.execution == "reduce-overhead":
+            return 0.0
+        table = self.launch_costs.forward
+        key = GENERATED if op.name.startswith(f"{GENERATED}.") else op.family
+        return table.get(key, table["other"])
 
     def _device_work(self, ops: Sequence[Op]) -> list[DeviceWork]:
         """What the device does for each op; nothing for a view, which moves no data."""

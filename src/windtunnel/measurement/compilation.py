@@ -28,15 +28,15 @@ def load() -> None:
     import torch._inductor.compile_fx  # noqa: F401
 
 
-def compile_job(torch: ModuleType, workload: Workload, model: Any) -> Workload:
+def compile_job(torch: ModuleType, workload: Workload, model: Any, mode: str = "default") -> Workload:
     """The same job with its loss compiled, and so its backward. A job with its own step gets its model
-    compiled. What inference runs is compiled as a whole."""
+    compiled. What inference runs is compiled as a whole. `mode` is that of torch.compile."""
     if workload.forward is not None:
-        workload = dataclasses.replace(workload, forward=torch.compile(workload.forward))
+        workload = dataclasses.replace(workload, forward=torch.compile(workload.forward, mode=mode))
     if workload.loss is not None:
-        return dataclasses.replace(workload, loss=torch.compile(workload.loss))
+        return dataclasses.replace(workload, loss=torch.compile(workload.loss, mode=mode))
     for part in (model, *model.children()):
-        part.compile()
+        part.compile(mode=mode)
     return workload
 
 

@@ -37,7 +37,7 @@ class JobSubject:
         set_up(torch, self.strategy, order.threads, order.device)
         if order.device == "cpu":
             _load_libraries(torch)
-        if self.strategy.execution == "compiled":
+        if self.strategy.compiles:
             compilation.load()
 
     def build(self) -> Built:
@@ -56,14 +56,14 @@ class JobSubject:
             dtype=",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
             versions={"torch": torch.__version__},
             threads=torch.get_num_threads,
-            compiles=self.strategy.execution == "compiled",
+            compiles=self.strategy.compiles,
             peak=functools.partial(torch_peak, torch) if gpu else None,
             device_name=torch.cuda.get_device_name(0) if gpu else "",
             facts=facts | ({"cuda": torch.version.cuda} if gpu else {}),
         )
 
     def after_first_step(self, emit: Emit) -> None:
-        if self.strategy.execution == "compiled":
+        if self.strategy.compiles:
             compilation.forget_peak(self.torch, self.device)
             emit({"kind": "compiled", **compilation.count_graphs(self.torch)})
 
@@ -85,7 +85,7 @@ class JobSubject:
 
     def explain(self, error: Exception, state: str) -> tuple[str, str]:
         """State and hint for what went wrong while the job was built or stepped."""
-        if state == "raised" and self.strategy.execution == "compiled" and compilation.is_refusal(error):
+        if state == "raised" and self.strategy.compiles and compilation.is_refusal(error):
             return compilation.STATE, compilation.HINT
         return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
 
@@ -135,8 +135,9 @@ def make_step(
     place = torch_device(device)
     sync: Callable[[], None] = torch.cuda.synchronize if place == "cuda" else (lambda: None)
     model = workload.model().to(place) if model is None else model
-    if strategy.execution == "compiled":
-        workload = compilation.compile_job(torch, workload, model)
+    if strategy.compiles:
+        mode = "default" if strategy.execution == "compiled" else strategy.execution
+        workload = compilation.compile_job(torch, workload, model, mode)
     trainer = Trainer(workload, model, strategy, place)
     batch = _make_batch(workload, strategy) if batch is None else batch
 

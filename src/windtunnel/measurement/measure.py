@@ -253,7 +253,7 @@ class _MeasuredJob:
             )
         if self.strategy.inference and self.workload.forward is None:
             cautions.append(INFERENCE_OF_LOSS)
-        if self.strategy.execution == "compiled":
+        if self.strategy.compiles:
             cautions += _compiler_cautions(reports, self.device, self.workload.step is not None)
         return cautions
 

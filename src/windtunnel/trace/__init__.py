@@ -11,6 +11,7 @@ WAIT = "windtunnel.wait"
 
 Phase = Literal["forward", "backward", "update"]
 Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
+GENERATED = "generated"  # the namespace of kernels that a compiler generates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,17 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """How torch.compile cut the step: its graphs, their nodes and inputs, and where Python code between
+    graphs runs op by op (`breaks`)."""
+
+    graphs: int
+    breaks: int
+    nodes: int
+    inputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """A steady training step: optimiser state exists already, gradients are freed at its beginning.
 
@@ -52,7 +64,8 @@ class Trace:
     and of optimisers. `held` are the allocations alive before the first op (weights, optimiser state, the
     batch). `inputs` says the size of the images or the length of the sequences in the batch, in words.
     `infers_loss`: the step is inference of a job without forward(), and runs its loss() instead. `cautions`
-    say what the recorder had to assume.
+    say what the recorder had to assume. `compilation` is known if the step was traced as
+    torch.compile runs it.
     """
 
     job: str
@@ -72,6 +85,7 @@ class Trace:
     inputs: str = ""
     infers_loss: bool = False
     cautions: tuple[str, ...] = ()
+    compilation: Compilation | None = None
 
     @property
     def flop(self) -> float:

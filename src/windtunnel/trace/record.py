@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -39,11 +39,16 @@ _REHEARSED_BATCH = 2  # batch norm needs two examples
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
-def record(workload: Workload, strategy: Strategy, target: str) -> Trace:
-    """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it."""
+def record(workload: Workload, strategy: Strategy, target: str, *, compiled: bool = False) -> Trace:
+    """The steady training step of `workload` as `target` ("cpu" or "gpu") would run it.
+
+    If `compiled`, as torch.compile would run it on a GPU.
+    """
     batch = strategy.batch or workload.default_batch
     try:
         with torch.random.fork_rng(devices=[]), _quiet():
+            if compiled:
+                return _record_compiled(workload, strategy, target, batch)
             return _record_or_rehearse(workload, strategy, target, batch)
     except WindtunnelError:
         raise
@@ -129,25 +134,89 @@ def _record(
             with recorder.watch(model), recorder:
                 trainer.step(examples)
             recorder.name_gradients(model)
-    return Trace(
-        job=workload.name,
-        batch=batch,
-        target="gpu" if target == "gpu" else "cpu",
-        precision=strategy.precision,
-        ops=recorder.finish(),
-        allocations=dict(recorder.allocations),
-        held=recorder.held,
-        batch_bytes=sum(tensor_bytes(t) for t in batches.tensors(examples)),
-        parameters=sum(p.numel() for p in model.parameters()),
-        module_calls=recorder.module_calls,
-        nodes=recorder.nodes,
-        backward_calls=recorder.backward_calls,
-        update_calls=recorder.update_calls,
-        torch=torch.__version__,
-        inputs=describe_inputs(examples, batch),
-        infers_loss=strategy.inference and workload.forward is None,
-        cautions=notes.cautions(target, strategy.execution),
-    )
+    recorded = _Recorded(workload, strategy, model, recorder, examples)
+    return dataclasses.replace(recorded.trace(), cautions=notes.cautions(target, strategy.execution))
+
+
+class _Recorded(NamedTuple):
+    """A step that was recorded, with all that its trace is made from."""
+
+    workload: Workload
+    strategy: Strategy
+    model: torch.nn.Module
+    recorder: Recorder
+    examples: Any
+
+    def trace(self) -> Trace:
+        workload, recorder = self.workload, self.recorder
+        batch = self.strategy.batch or workload.default_batch
+        return Trace(
+            job=workload.name,
+            batch=batch,
+            target="gpu" if recorder.target == "gpu" else "cpu",
+            precision=self.strategy.precision,
+            ops=recorder.finish(),
+            allocations=dict(recorder.allocations),
+            held=recorder.held,
+            batch_bytes=sum(tensor_bytes(t) for t in batches.tensors(self.examples)),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            module_calls=recorder.module_calls,
+            nodes=recorder.nodes,
+            backward_calls=recorder.backward_calls,
+            update_calls=recorder.update_calls,
+            torch=torch.__version__,
+            inputs=describe_inputs(self.examples, batch),
+            infers_loss=self.strategy.inference and workload.forward is None,
+        )
+
+
+def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
+    """The step as torch.compile runs it. The compiler needs plain fake tensors, without known values."""
+    from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
+
+    torch.manual_seed(0)
+    fake = _PlainFakeMode()
+    model = _fake_model(workload, strategy, fake)
+    recorder = Recorder(target)
+    compiler = Compiler(recorder)
+    with fake, lower.as_on(target), lower.decide_as_real(), compiler:
+        examples = arrange(_fake_batch(workload, fake, batch), strategy)
+        trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
+        for optimizer in trainer.all_optimizers():
+            lower.prefer_lists(optimizer)
+        _prime(trainer, examples)
+        compiler.warm_up(trainer, examples)
+        recorder.hold(model.parameters(), "weights")
+        recorder.hold(model.buffers(), "weights")
+        recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
+        recorder.hold(_state_tensors(trainer), "optimiser")
+        recorder.hold(tensors_of(examples), "data")
+        with recorder.watch(model, modules=False), recorder:
+            trainer.step(examples)
+        recorder.name_gradients(model)
+    recorded = _Recorded(workload, strategy, model, recorder, examples)
+    return dataclasses.replace(recorded.trace(), compilation=compiler.compilation)
+
+
+class _PlainFakeMode(FakeTensorMode):
+    """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
+
+    is_building = False
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def adopt(self, tensor: Tensor, *, is_value: bool) -> Tensor:
+        return self.from_tensor(tensor)
+
+    def place_on_device(self, tensor: Tensor) -> None:
+        """All fake tensors are alike."""
+
+    def forget(self, tensor: Tensor) -> None:
+        """No value is known."""
+
+
+_FakeMode = KnownTensorMode | _PlainFakeMode
 
 
 def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
@@ -176,7 +245,7 @@ def _refuse_large(workload: Workload, model: torch.nn.Module) -> None:
         )
 
 
-def _fake_model(workload: Workload, strategy: Strategy, fake: KnownTensorMode) -> torch.nn.Module:
+def _fake_model(workload: Workload, strategy: Strategy, fake: _FakeMode) -> torch.nn.Module:
     """The network without its bytes. If building it reads values, it is built for real, then swapped."""
     fake.is_building = True
     try:
@@ -223,7 +292,7 @@ def _prime(trainer: Trainer, examples: Any) -> None:
         trainer.model.zero_grad(set_to_none=True)
 
 
-def _make_fake(model: torch.nn.Module, fake: KnownTensorMode) -> None:
+def _make_fake(model: torch.nn.Module, fake: _FakeMode) -> None:
     """Swap parameters and buffers of a model built for real for fake ones; shared ones stay shared."""
     swapped: dict[int, Tensor] = {}
     for module in model.modules():
@@ -239,7 +308,7 @@ def _make_fake(model: torch.nn.Module, fake: KnownTensorMode) -> None:
             module._flat_weights = [swapped.get(id(w), w) for w in flat]  # type: ignore[assignment]
 
 
-def _fake_batch(workload: Workload, fake: KnownTensorMode, batch: int) -> Any:
+def _fake_batch(workload: Workload, fake: _FakeMode, batch: int) -> Any:
     """One batch without its bytes, whether the user's function returns fake tensors or real ones."""
     try:
         examples = workload.batch(batch)

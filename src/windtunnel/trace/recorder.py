@@ -63,6 +63,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._path: list[str] = []
         self._updating = False
         self._went_back = False
+        self._paused = False
+        self._watching = False
         self._need_contiguous = tuple(name for each in families.registry for name in each.needs_contiguous)
 
     @property
@@ -76,23 +78,58 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if storage not in self._names:
                     self._held.append(self._name(storage, part))
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code may run while this mode is active; it reports its kernels by `add`."""
+        return True
+
     @contextlib.contextmanager
-    def watch(self, model: torch.nn.Module) -> Iterator[None]:
-        """Know while recording which module runs, and whether the optimiser does."""
+    def paused(self) -> Iterator[None]:
+        """Record nothing of what PyTorch runs meanwhile."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def enter_graph(self) -> None:
+        """Note that a compiled forward begins."""
+        self._went_back = False
+        self.module_calls += self._watching
+
+    def add(self, op: Op, created: Sequence[Tensor]) -> None:
+        """Record an op that PyTorch does not run here, and the tensors it creates."""
+        if not self._watching:
+            return
+        phase = self._phase()
+        allocated = [self._name(tensor.untyped_storage(), _part(phase)) for tensor in created]
+        self._entries.append(_Entry(dataclasses.replace(op, phase=phase), allocated=allocated))
+
+    @contextlib.contextmanager
+    def watch(self, model: torch.nn.Module, *, modules: bool = True) -> Iterator[None]:
+        """Know while recording which module runs, and whether the optimiser does.
+
+        Without `modules` no module is hooked: a compiler would compile the hooks too.
+        """
         paths = {module: name for name, module in model.named_modules()}
-        modules = torch.nn.modules.module
+        every = torch.nn.modules.module
         hooks = [
-            modules.register_module_forward_pre_hook(lambda module, _: self._enter(paths.get(module, ""))),
-            modules.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
             register_optimizer_step_pre_hook(lambda *_: self._set_updating(True)),
             register_optimizer_step_post_hook(lambda *_: self._set_updating(False)),
         ]
+        if modules:
+            hooks += [
+                every.register_module_forward_pre_hook(lambda module, _: self._enter(paths.get(module, ""))),
+                every.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
+            ]
         autograd = torch.autograd
         backward, grad = self._counting(autograd.backward), self._counting(autograd.grad)
+        self._watching = True
         try:
             with mock.patch.multiple(autograd, backward=backward, grad=grad):
                 yield
         finally:
+            self._watching = False
             for hook in hooks:
                 hook.remove()
 
@@ -102,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func.namespace not in ("prim", "profiler"):
+        if not self._paused and func.namespace not in ("prim", "profiler"):
             self._note(func, args, kwargs, result)
         return result
 

@@ -1,0 +1,194 @@
+"""Record a step as torch.compile runs it on a GPU.
+
+PyTorch's own front end traces the job and cuts it into forward and backward graphs; Inductor schedules them
+(`inductor.py`). What would be compiled code is a function that tells the recorder its kernels one by one,
+creates the tensors that they would create, and lets go of each tensor after its last use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx
+from torch._inductor.decomposition import select_decomp_table
+
+from windtunnel.job.trainer import Trainer
+from windtunnel.job.workload import Workload
+from windtunnel.trace import Compilation, inductor
+from windtunnel.trace.kernels import Buffer, Graph, Kernel, describe
+from windtunnel.trace.recorder import Recorder
+
+_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+
+
+class Compiler:
+    """Compiles a job for the recorder; a context in which compiled code may be built and run."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._graphs: list[Graph] = []
+        self._breaks = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Compiler:
+        torch._dynamo.reset()
+        counters.clear()
+        self._stack.enter_context(inductor.as_on_gpu())
+        # Caches are for code that runs; what is built here must never be found by a real compilation.
+        self._stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            self._stack.callback(setattr, logger, "disabled", logger.disabled)
+            logger.disabled = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        torch._dynamo.reset()
+
+    @property
+    def compilation(self) -> Compilation:
+        return Compilation(
+            graphs=len(self._graphs),
+            breaks=self._breaks,
+            nodes=sum(graph.nodes for graph in self._graphs),
+            inputs=sum(len(graph.inputs) for graph in self._graphs),
+        )
+
+    def compile(self, workload: Workload, model: torch.nn.Module) -> Workload:
+        """The same job with its loss compiled, as a measurement compiles it."""
+        if workload.loss is not None:
+            compiled = torch.compile(workload.loss, backend=self._backend, dynamic=False)
+            return dataclasses.replace(workload, loss=compiled)
+        for part in (model, *model.children()):
+            part.compile(backend=self._backend, dynamic=False)
+        return workload
+
+    def warm_up(self, trainer: Trainer, examples: Any) -> None:
+        """Compile: a first step does that, forward and backward."""
+        trainer.step(examples)
+        if trainer.workload.step is None:
+            trainer.model.zero_grad(set_to_none=True)
+        self._breaks = int(sum(counters.get("graph_break", {}).values()))
+
+    def _backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        table = {**select_decomp_table(), **_gpu_decompositions()}
+        return compile_fx.compile_fx(module, inputs, inner_compile=self._schedule, decompositions=table)
+
+    def _schedule(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        """Instead of Inductor's code generation: schedule the graph and return a function that plays it."""
+        nodes = sum(node.op == "call_function" for node in module.graph.nodes)
+        is_backward = bool(options.get("is_backward"))
+        lowered = inductor.lower(
+            module,
+            inputs,
+            is_backward=is_backward,
+            is_inference=bool(options.get("is_inference")),
+        )
+        graph = describe(lowered, nodes)
+        context = torch._guards.TracingContext.try_get()
+        if context is not None and context.output_strides is not None:  # backward reads what forward wrote
+            context.output_strides.extend(output and output.stride for output in graph.outputs)
+        self._graphs.append(graph)
+        play = functools.partial(_play, graph, _last_uses(graph), self._recorder, is_backward)
+        play._boxed_call = True  # type: ignore[attr-defined]
+        return play
+
+
+def _play(
+    graph: Graph, last_uses: Sequence[frozenset[str]], recorder: Recorder, is_backward: bool, args: list[Any]
+) -> list[Tensor | None]:
+    """Report the kernels of a graph, and return its results. Frees arguments as compiled code does."""
+    if not is_backward:
+        recorder.enter_graph()
+    with recorder.paused():
+        memory = {
+            name: value for name, value in zip(graph.inputs, args, strict=True) if isinstance(value, Tensor)
+        }
+        args.clear()
+        for kernel, ending in zip(graph.kernels, last_uses, strict=True):
+            created = _create(kernel, memory, ending)
+            recorder.add(kernel.op, created)
+            del created
+            for name in ending:
+                memory.pop(name, None)
+        return [_result(output, memory) for output in graph.outputs]
+
+
+def _create(kernel: Kernel, memory: dict[str, Tensor], ending: frozenset[str]) -> list[Tensor]:
+    """New tensors of a kernel. A generated kernel writes over an input that nobody needs afterwards."""
+    created = []
+    for buffer in kernel.creates:
+        found = next((n for n in sorted(ending) if _fits(buffer, memory.get(n))), None)
+        if found is not None and kernel.is_generated:
+            memory[buffer.name] = memory.pop(found).as_strided((buffer.elements,), (1,), 0)
+        else:
+            memory[buffer.name] = torch.empty(buffer.elements, dtype=buffer.dtype)
+            created.append(memory[buffer.name])
+    return created
+
+
+def _fits(buffer: Buffer, tensor: Tensor | None) -> bool:
+    """Whether a buffer can take over the memory of a tensor: same number format and size, as in Inductor."""
+    if tensor is None or tensor.dtype != buffer.dtype:
+        return False
+    return int(tensor.untyped_storage().nbytes()) == buffer.elements * buffer.dtype.itemsize
+
+
+def _result(output: Buffer | None, memory: dict[str, Tensor]) -> Tensor | None:
+    if output is None:
+        return None
+    return memory[output.name].as_strided(output.shape, output.stride, output.offset)
+
+
+def _last_uses(graph: Graph) -> tuple[frozenset[str], ...]:
+    """For each kernel, the buffers that no later kernel and no output uses."""
+    kept = {output.name for output in graph.outputs if output is not None}
+    last: dict[str, int] = {}
+    for number, kernel in enumerate(graph.kernels):
+        for name in (*kernel.reads, *(buffer.name for buffer in kernel.creates)):
+            last[name] = number
+    ending: list[set[str]] = [set() for _ in graph.kernels]
+    for name, number in last.items():
+        if name not in kept:
+            ending[number].add(name)
+    return tuple(frozenset(names) for names in ending)
+
+
+def _gpu_decompositions() -> dict[Any, Callable[..., Any]]:
+    """What Inductor does on a GPU but not on the CPU, and the stand-ins for CUDA's softmax that reads low
+    precision and writes fp32."""
+    aten, known = torch.ops.aten, select_decomp_table()
+    table: dict[Any, Callable[..., Any]] = {aten.bernoulli.p: _bernoulli}
+    for name in ("_softmax", "_log_softmax"):
+        forward = known[getattr(aten, name).default]
+        backward = known[getattr(aten, f"{name}_backward_data").default]
+        ours = torch.ops.windtunnel
+        table[getattr(ours, f"{name}_to_fp32").default] = functools.partial(_softmax_to_fp32, forward)
+        table[getattr(ours, f"{name}_to_fp32_backward").default] = functools.partial(
+            _softmax_backward, backward
+        )
+    return table
+
+
+def _bernoulli(source: Tensor, p: float = 0.5, *, generator: Any = None) -> Tensor:
+    drawn = torch.rand(source.shape, dtype=torch.float32, device=source.device)
+    return (drawn < p).to(source.dtype)
+
+
+def _softmax_to_fp32(decomposition: Any, source: Tensor, dim: int) -> Any:
+    return decomposition(source.float(), dim, False)
+
+
+def _softmax_backward(decomposition: Any, gradient: Tensor, output: Tensor, dim: int, low: Tensor) -> Any:
+    return decomposition(gradient, output, dim, torch.float32).to(low.dtype)
