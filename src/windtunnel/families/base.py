@@ -114,6 +114,8 @@ class Family:
     is_fusible: bool = False
     # One call runs all timesteps, and its workspace follows from a formula. Some devices run it as many ops.
     is_sequence: bool = False
+    # The engine behind it also trains whole epochs in one call.
+    trains_epochs: bool = False
     # The number of kernels that a call starts depends on its sizes.
     launches_by_size: bool = False
     # A library takes the same workspace for the same sizes, by no rule that could be learned.

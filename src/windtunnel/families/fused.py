@@ -58,6 +58,7 @@ class FusedFamily(Family):
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"fused": FusedFeatures._fields})
     draws: Mapping[str, int] = {"fused_recurrent": 4}
     is_sequence = True
+    trains_epochs = True
     fills_device = False
 
     def flop(self, call: OpCall) -> float:

@@ -57,7 +57,7 @@ class Cautions:
         if not machine.profile:
             yield _Caution(
                 1.0 - self.launching,
-                f"{machine.name} was not probed: priced by its stated rates and the efficiencies of "
+                f"{machine.name} was not probed: priced by its data sheet and by the probe of "
                 f"{self.profile.model}",
             )
         if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
@@ -111,8 +111,8 @@ class Cautions:
         seconds = first_step_seconds(self.pricer.generated)
         yield _Caution(
             _MIN_SHARE,
-            f"the first step compiles for about {seconds:.0f} s; generated kernels are priced as PyTorch's own "
-            "of the same bytes",
+            f"the first step compiles for about {seconds:.0f} s; generated kernels are priced as PyTorch's "
+            "own of the same bytes",
         )
         if self.pricer.strategy.execution == "reduce-overhead":
             yield _Caution(1.0, "reduce-overhead was never compared with a measurement")

@@ -47,6 +47,7 @@ def _in_whole_epochs(forecast: Forecast, machine: Machine, epoch: EpochShape) ->
 
     The engine that trains whole epochs launches nothing per step. A probe times it for some widths.
     """
+    from windtunnel.families import registry
     from windtunnel.forecast.price import roofline_of
     from windtunnel.forecast.uncertainty import spreads_of
     from windtunnel.machine.profiles import profile_for
@@ -64,7 +65,8 @@ def _in_whole_epochs(forecast: Forecast, machine: Machine, epoch: EpochShape) ->
     # On a CPU the probe times the ops with PyTorch's call, which is then subtracted. For a small network
     # nothing remains. The lower end is its arithmetic on one core at the specified rate; the upper end
     # includes the call.
-    seconds = max(forecast.families.get("fused", 0.0), least)
+    ops = sum(forecast.families.get(family.name, 0.0) for family in registry if family.trains_epochs)
+    seconds = max(ops, least)
     high_seconds = (seconds + (forecast.host_seconds or 0.0)) * doubt
     return StepTiming(seconds=seconds, low_seconds=least, high_seconds=high_seconds)
 
