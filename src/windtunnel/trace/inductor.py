@@ -57,6 +57,7 @@ def as_on_gpu() -> Iterator[None]:
         (post_grad, "is_gpu", lambda device: True),
         (decomposition, "is_gpu", lambda device: True),
         (pad_mm, "check_device", lambda *tensors: True),
+        (pad_mm, "has_triton", lambda *args, **kwargs: True),
         (pad_mm, "_should_pad", _should_pad),
         (scheduler, "has_triton", lambda *args, **kwargs: True),
         (DeviceProperties, "create", classmethod(lambda cls, device: properties)),
