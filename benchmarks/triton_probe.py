@@ -2,9 +2,9 @@
 
     python benchmarks/triton_probe.py OUT.jsonl [--seconds 120]
 
-Each line has the kind of the kernel, its shape, number format and layout, the bytes that it must move, and the
-seconds by the profiler's record of its kernels. Shapes are random and from no network. The forecast prices such
-kernels as PyTorch's own of the same bytes; these rows say how far that is from the truth.
+Each line has the kind of the kernel, its shape and number format, the bytes that it must move, and the
+seconds by the profiler's record of its kernels. Shapes are random and from no network. The forecast
+prices such kernels as PyTorch's own of the same bytes; these rows say how far that is from the truth.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Compiler:
         graph = describe(lowered, nodes)
         context = torch._guards.TracingContext.try_get()
         if context is not None and context.output_strides is not None:  # backward reads what forward wrote
-            context.output_strides.extend(output and output.stride for output in graph.outputs)
+            context.output_strides.extend(output.stride if output else None for output in graph.outputs)
         self._graphs.append(graph)
         play = functools.partial(_play, graph, _last_uses(graph), self._recorder, is_backward)
         play._boxed_call = True  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._inductor import codecache, compile_fx, decomposition, scheduler
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes import pad_mm, post_grad
+from torch._inductor.fx_passes.post_grad import view_to_reshape
 from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel import conv
 from torch._inductor.lowering import lowerings
@@ -57,6 +58,7 @@ def as_on_gpu() -> Iterator[None]:
         (post_grad, "is_gpu", lambda device: True),
         (decomposition, "is_gpu", lambda device: True),
         (pad_mm, "check_device", lambda *tensors: True),
+        (pad_mm, "has_triton", lambda *args, **kwargs: True),
         (pad_mm, "_should_pad", _should_pad),
         (scheduler, "has_triton", lambda *args, **kwargs: True),
         (DeviceProperties, "create", classmethod(lambda cls, device: properties)),
@@ -82,7 +84,7 @@ def lower(
     Inductor's passes over the graph run on CPU tensors, since a build without CUDA refuses many functions of
     CUDA tensors; the lowering and the scheduler see a GPU.
     """
-    compile_fx.view_to_reshape(module)
+    view_to_reshape(module)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         mode = compile_fx.fake_tensor_prop(module, inputs)
     compile_fx._recursive_record_original_output_strides(module)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._inductor import dependencies, ir
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, NopKernelSchedulerNode
+from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
 from torch._inductor.virtualized import V
 
 from windtunnel import families
@@ -127,7 +127,7 @@ class _Describer:
         buffer = self.graph.name_to_buffer.get(name) or self.graph.graph_inputs.get(name)
         return float(self._elements(name) * buffer.get_dtype().itemsize) if buffer is not None else 0.0
 
-    def _created(self, node: BaseSchedulerNode) -> tuple[Buffer, ...]:
+    def _created(self, node: Any) -> tuple[Buffer, ...]:
         """The buffers that a node brings into being; those used only inside its kernel do not exist."""
         inside = set(node.get_nodes())
         created = []
@@ -142,10 +142,10 @@ class _Describer:
                     created.append(buffer)
         return tuple(created)
 
-    def _reads(self, node: BaseSchedulerNode) -> frozenset[str]:
+    def _reads(self, node: Any) -> frozenset[str]:
         return frozenset(self.owner(dep.name) for dep in node.read_writes.reads)
 
-    def _library_call(self, node: ExternKernelSchedulerNode) -> Kernel:
+    def _library_call(self, node: Any) -> Kernel:
         """A call of cuDNN, cuBLAS or PyTorch's own kernels, described as the same call of an eager step."""
         kernel: Any = node.node
         created = self._created(node)
@@ -170,7 +170,7 @@ class _Describer:
         )
         return Kernel(op=op, reads=self._reads(node), creates=created, is_generated=False)
 
-    def _generated(self, node: BaseSchedulerNode) -> Kernel:
+    def _generated(self, node: Any) -> Kernel:
         """A generated kernel: what it reads once, and what it writes because something else needs it."""
         numel, reduced = (max(int(size), 1) for size in node.group[1])
         created = self._created(node)
@@ -205,10 +205,10 @@ class _Describer:
         )
         return Kernel(op=op, reads=self._reads(node), creates=created, is_generated=True)
 
-    def _traffic(self, node: BaseSchedulerNode, deps: Any) -> Iterator[tuple[Any, float]]:
+    def _traffic(self, node: Any, deps: Any) -> Iterator[tuple[Any, float]]:
         """Accesses of memory with their bytes. A lookup touches at most one element for each it returns."""
         for each in node.get_nodes():
-            loop = math.prod(_ints([size for sizes in each.get_ranges() for size in sizes]))
+            loop = int(math.prod(int(size) for sizes in each.get_ranges() for size in sizes))
             for dep in deps(each):
                 if not isinstance(dep, dependencies.MemoryDep):
                     continue
@@ -278,7 +278,8 @@ def _call_of(kernel: Any) -> tuple[str, list[Any]]:
     tensors = [_as_tensor(each) for each in kernel.inputs]
     if isinstance(kernel, ir.FallbackKernel):
         args, _ = kernel.unflatten_args(tensors, kernel.constant_args)
-        return kernel.op_overload.overloadpacket.__name__, list(args)
+        overload: Any = kernel.op_overload
+        return overload.overloadpacket.__name__, list(args)
     name = _packet_name(kernel)
     if name == "convolution":
         given = dict(kernel.kwargs)
@@ -321,7 +322,8 @@ def _is_part(node: Any) -> bool:
 
 
 def _namespace(kernel: Any) -> str:
-    return kernel.op_overload.namespace if isinstance(kernel, ir.FallbackKernel) else "aten"
+    overload: Any = kernel.op_overload if isinstance(kernel, ir.FallbackKernel) else None
+    return str(overload.namespace) if overload is not None else "aten"
 
 
 def _dtype(dtypes: Sequence[torch.dtype]) -> str:
@@ -329,7 +331,7 @@ def _dtype(dtypes: Sequence[torch.dtype]) -> str:
     return _FORMATS.get(first, "fp32")
 
 
-def _module_of(node: BaseSchedulerNode) -> str:
+def _module_of(node: Any) -> str:
     """The module whose ops a kernel runs, by the first op that has one."""
     for each in node.get_nodes():
         for origin in each.node.get_origins() if each.node is not None else ():

@@ -198,7 +198,7 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     return dataclasses.replace(recorded.trace(), compilation=compiler.compilation)
 
 
-class _PlainFakeMode(FakeTensorMode):
+class _PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
 
     is_building = False
