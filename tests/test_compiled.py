@@ -306,7 +306,7 @@ def test_a_step_that_cannot_be_compiled_is_fused_by_the_simple_rule(
 
     monkeypatch.setattr("windtunnel.trace.inductor.lower", refuse)
     trace = prediction.trace(small_job(), COMPILED, "gpu")
-    assert trace.compilation is None and "could not trace" in trace.notes[0]
+    assert trace.compilation is None and "could not trace" in trace.cautions[-1]
     assert any(o.name == FUSED for o in trace.ops)
 
 
