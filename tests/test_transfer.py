@@ -90,6 +90,14 @@ def test_a_gpu_of_the_same_chip_with_a_slower_memory_is_never_faster() -> None:
         assert transferred >= own * 0.97
 
 
+def test_a_machine_without_cores_and_clock_is_priced_by_its_fp32_rate() -> None:
+    """An RTX 3090 has 128 lanes in each of its multiprocessors, so both ways agree."""
+    rtx3090 = Machine.named("rtx3090")
+    unknown = with_device(rtx3090, clock_rate=None)
+    for before, after in zip(seconds_on(rtx3090), seconds_on(unknown), strict=True):
+        assert after == pytest.approx(before, rel=0.2)
+
+
 def test_large_elementwise_ops_take_their_bytes_at_the_copy_rate() -> None:
     """300 million elements, 12 bytes each, at 0.91 of 936 GB/s: 4.23 ms on an RTX 3090."""
     rtx3090 = Machine.named("rtx3090")

@@ -148,8 +148,10 @@ def power_share(device: Device) -> float:
 
 
 def _throughput(device: Device) -> float:
-    """Lanes that work at once, times clock."""
-    return float(device.cores or 1) * _lanes(device) * (device.clock_rate or 1.0)
+    """Lanes that work at once, times clock; from the fp32 rate if a machine file leaves these out."""
+    if device.cores and device.clock_rate:
+        return device.cores * _lanes(device) * device.clock_rate
+    return device.flop_rates["fp32"] / 2 * _lanes(device) / _WIDE
 
 
 def _lanes(device: Device) -> int:
