@@ -34,6 +34,7 @@ _QUANTITIES = {
     "cache_bytes": "B",
     "core_cache_bytes": "B",
     "power": "W",
+    "compute_capability": "",
 }
 
 
@@ -307,7 +308,7 @@ def _device_lines(m: Machine, name: str, device: Device) -> list[str]:
 
 
 def _row(key: str, value: str, source: str) -> str:
-    return f"  {key:<18}{value:>14}  [{source or 'no source'}]"
+    return f"  {key:<20}{value:>12}  [{source or 'no source'}]"
 
 
 def _shown(value: float | None, unit: str) -> str:
