@@ -184,6 +184,7 @@ def test_the_rules_of_a_family_are_written_in_its_own_file_only() -> None:
         "recurrent_workspace.py": ('"recurrent"',),
         "compiled.py": ('"fused"',),  # the name of a compiled kernel
         "lower.py": ('"fused"',),  # an option of optimisers
+        "kernels.py": ('"convolution"',),  # the name of an op that a compiler calls
         "memory.py": ('"matmul"', '"convolution"'),  # workspaces that cuBLAS and cuDNN keep for a whole step
     }
     for folder in ("trace", "forecast", "calibration"):

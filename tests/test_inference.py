@@ -115,7 +115,7 @@ def test_a_compiled_job_compiles_what_inference_runs() -> None:
 
     class Compiler:
         @staticmethod
-        def compile(function: object) -> object:
+        def compile(function: object, mode: str) -> object:
             compiled.append(function)
             return function
 

@@ -465,7 +465,7 @@ def test_the_command_traces_and_prices_a_step_once_even_with_a_timeline(
 def test_the_command_prints_data_on_standard_output_and_progress_on_standard_error() -> None:
     done = command("--quick", *SHORT)
     data = json.loads(done.stdout)
-    assert data["processes"] in (1, 2) and data["disturbed"] in (True, False)
+    assert 1 <= data["processes"] <= 4 and data["disturbed"] in (True, False)
     assert "measuring rnn: process 1 of 1 done" in done.stderr and "interval ±" in done.stderr
 
 
