@@ -393,7 +393,7 @@ def test_forecasts_for_this_machine_use_its_own_probe(
     if probed.device.kind == "cpu":
         assert probed.profile == str(path) and probed.host_factor is not None
         cautions = wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions
-        assert not any("probed" in caution for caution in cautions)
+        assert not any(f"{probed.name} was not probed" in caution for caution in cautions)
 
 
 def shorten_networks(monkeypatch: pytest.MonkeyPatch) -> None:
