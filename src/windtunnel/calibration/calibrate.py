@@ -18,15 +18,14 @@ from windtunnel.calibration.comparison import Comparison, StepComparison
 from windtunnel.calibration.microbenchmarks import draw
 from windtunnel.calibration.network_factors import (
     HostFactor,
-    cached_op_factor,
+    compute_jobs,
     factor_of,
-    time_compute_networks,
-    time_host_networks,
+    host_jobs,
     with_network_residuals,
 )
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.calibration.recurrent_workspace import fit_workspace_coefficients
-from windtunnel.calibration.steps import TimedStep, time_real_steps
+from windtunnel.calibration.steps import StepTimer, TimedStep, real_jobs
 from windtunnel.errors import Unavailable
 from windtunnel.forecast.price import roofline_of
 from windtunnel.forecast.profile import Profile
@@ -45,12 +44,12 @@ _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
 # Errors of single steps for a probed machine of the same sort, by tuning rows: the start for a new one.
 _DEVICE_SPREAD = {"gpu": 1.15, "cpu": 1.3}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
-_CACHED_OP_FACTOR = {"gpu": 1.0, "cpu": 1.3}
 # What a probe spends its seconds on. Ops of a CPU get all that is left before the fit.
 _MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _FIT_SHARE = 0.05, 0.05, 0.1
-_HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.04, 0.05
+_HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.05, 0.05
+_PORTIONS = 3  # of the ops; networks are timed before the first portion and after each
 _LEAST_OPS_SHARE, _GPU_OPS_SHARE = 0.4, 0.5
-_HOST_SECONDS = 3.0  # for each network of a host probe
+_HOST_SECONDS, _HOST_ROUNDS = 3.0, 3  # for each network of a host probe
 _LAUNCH_COST_RANGE = 0.6, 2.0  # a factor from microbenchmarks to whole networks beyond this is a disturbance
 
 
@@ -92,15 +91,41 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
-    """Everything that a probe times beside ops."""
+class _HostTimes:
+    """What a probe times of the host beside networks."""
 
     costs: LaunchCosts
     interpreter_seconds: float
     latencies: host.Latencies | None
-    host_steps: list[TimedStep]
-    compute_steps: list[TimedStep]
-    real_steps: list[TimedStep]
+
+
+class _Networks:
+    """Whole networks that a probe times in rounds: for launch costs, for compute, and real ones."""
+
+    def __init__(self, machine: Machine, seconds: float) -> None:
+        kind, cores = machine.device.kind, machine.device.cores or 1
+        shares = (
+            (_HOST_SHARE, host_jobs(kind)),
+            (_COMPUTE_SHARE, compute_jobs(kind, cores)),
+            (_STEPS_SHARE, real_jobs(kind, cores)),
+        )
+        self._seconds = [share * seconds / (_PORTIONS + 1) / max(1, len(jobs)) for share, jobs in shares]
+        self._timers = [StepTimer(jobs, kind) for _, jobs in shares]
+
+    @property
+    def seconds(self) -> float:
+        """What one round takes."""
+        pairs = zip(self._timers, self._seconds, strict=True)
+        return sum(len(timer) * seconds for timer, seconds in pairs)
+
+    def time(self) -> None:
+        """One round over all networks."""
+        for timer, seconds in zip(self._timers, self._seconds, strict=True):
+            timer.time(seconds)
+
+    def steps(self) -> list[list[TimedStep]]:
+        """Host networks, compute networks, real ones."""
+        return [timer.steps() for timer in self._timers]
 
 
 def calibrate(
@@ -118,14 +143,18 @@ def calibrate(
     report = progress or (lambda what, share: None)
     begin, cautions = time.perf_counter(), _busy()
     report("microbenchmarks", 0.0)
-    timed = _time_networks(machine, plan, report)
+    timed = _time_host(machine, plan)
+    report("networks", 0.0)
+    networks = _Networks(machine, plan.seconds)
+    networks.time()
     blank = _blank(machine, timed.latencies, _EPOCHS_SHARE * plan.seconds)
-    left = plan.seconds * (1 - _FIT_SHARE) - (time.perf_counter() - begin)
-    rows = _time_ops(machine, plan, left, len(earlier_rows), lambda share: report("ops", share))
+    end = begin + plan.seconds * (1 - _FIT_SHARE)
+    rows = _time_ops(machine, plan, end, len(earlier_rows), networks, report)
     report("fitting", 0.0)
     profile, learned, held_out = _learn(machine, blank, [*earlier_rows, *rows], plan.effort)
     after = dataclasses.replace(machine, launch_costs=timed.costs, profile=machine.name, host_factor=1.0)
-    profile = _with_network_factors(profile, timed, after)
+    host_steps, compute_steps, real_steps = networks.steps()
+    profile = _with_network_factors(profile, host_steps, compute_steps, after)
     wider = _BUSY_SPREAD if cautions else 1.0
     profile = dataclasses.replace(
         profile, device_spread=blank.device_spread * wider, host_spread=blank.host_spread * wider
@@ -137,34 +166,20 @@ def calibrate(
         rows=(*earlier_rows, *rows),
         device=machine.device,
         interpreter_seconds=timed.interpreter_seconds,
-        comparison=_compare(timed.real_steps, before or machine, (after, profile), held_out),
+        comparison=_compare(real_steps, before or machine, (after, profile), held_out),
         cautions=cautions,
     )
 
 
-def _time_networks(machine: Machine, plan: Plan, report: Progress) -> _Timed:
-    """Launch costs by microbenchmarks, then steps of whole networks."""
+def _time_host(machine: Machine, plan: Plan) -> _HostTimes:
+    """Python's speed, launch costs by microbenchmarks, and a GPU's latencies."""
     kind = machine.device.kind
-    pace = here.interpreter_seconds(kind)
+    pace = here.interpreter_seconds()
     costs = measure_launch_costs(machine, plan.microbenchmarks, _MICROBENCHMARK_SHARE * plan.seconds)
     latencies = host.measure_latencies() if kind == "gpu" else None
     if latencies is not None:
         costs = dataclasses.replace(costs, graph_seconds=latencies.graph_seconds)
-    report("networks", 0.0)
-    host_steps = time_host_networks(kind, _HOST_SHARE * plan.seconds / 3)
-    cores = machine.device.cores or 1
-    seconds = _COMPUTE_SHARE * plan.seconds / 8
-    compute_steps = time_compute_networks(cores, seconds) if kind == "cpu" else []
-    report("real steps", 0.0)
-    real_steps = time_real_steps(kind, cores, _STEPS_SHARE * plan.seconds / 5)
-    return _Timed(
-        costs=costs,
-        interpreter_seconds=pace,
-        latencies=latencies,
-        host_steps=host_steps,
-        compute_steps=compute_steps,
-        real_steps=real_steps,
-    )
+    return _HostTimes(costs=costs, interpreter_seconds=pace, latencies=latencies)
 
 
 def measure_launch_costs(machine: Machine, count: int, most_seconds: float = math.inf) -> LaunchCosts:
@@ -177,21 +192,22 @@ def measure_launch_costs(machine: Machine, count: int, most_seconds: float = mat
 
 def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
     """How many times as slow as these costs this host is now; takes about half a minute."""
-    steps = time_host_networks(machine.device.kind, _HOST_SECONDS)
-    return factor_of(steps, machine, profiles.profile_for(machine), base)
+    timer = StepTimer(host_jobs(machine.device.kind), machine.device.kind)
+    for _ in range(_HOST_ROUNDS):
+        timer.time(_HOST_SECONDS / _HOST_ROUNDS)
+    return factor_of(timer.steps(), machine, profiles.profile_for(machine), base)
 
 
-def _with_network_factors(profile: Profile, timed: _Timed, machine: Machine) -> Profile:
+def _with_network_factors(
+    profile: Profile, host_steps: Sequence[TimedStep], compute_steps: Sequence[TimedStep], machine: Machine
+) -> Profile:
     """The profile with what whole networks pay, as factors on what microbenchmarks and single ops showed."""
+    assert machine.launch_costs is not None
     low, high = _LAUNCH_COST_RANGE
     with contextlib.suppress(Unavailable):
-        factor = factor_of(timed.host_steps, machine, profile, timed.costs).factor
+        factor = factor_of(host_steps, machine, profile, machine.launch_costs).factor
         profile = dataclasses.replace(profile, launch_cost_factor=min(high, max(low, factor)))
-    if timed.compute_steps:
-        factor = cached_op_factor(timed.compute_steps, machine, profile)
-        profile = dataclasses.replace(profile, cached_op_factor=factor)
-        profile = with_network_residuals(timed.compute_steps, machine, profile)
-    return profile
+    return with_network_residuals(compute_steps, machine, profile) if compute_steps else profile
 
 
 def _compare(
@@ -230,13 +246,26 @@ def _microbenchmark_traces(kind: str, count: int) -> list[Trace]:
 
 
 def _time_ops(
-    machine: Machine, plan: Plan, left: float, seed: int, progress: Callable[[float], None]
+    machine: Machine, plan: Plan, end: float, seed: int, networks: _Networks, report: Progress
 ) -> Sequence[ProbeRow]:
-    """Time ops; those of a CPU for all seconds that are left. Another seed draws other ops."""
-    if machine.device.kind == "gpu":
-        return probe.probe_gpu(_GPU_OPS_SHARE * plan.seconds, seed, progress=progress)
-    seconds = max(left, _LEAST_OPS_SHARE * plan.seconds)
-    return probe.probe_cpu(seconds, thread_counts(machine.device.cores or 1), seed, progress=progress)
+    """Time ops in portions, and all networks after each; on a CPU until the clock shows `end`. Another seed
+    draws other ops."""
+    rows = list[ProbeRow]()
+    for portion in range(_PORTIONS):
+        done = portion / _PORTIONS
+        seconds = max(end - time.perf_counter(), _LEAST_OPS_SHARE * plan.seconds * (1 - done))
+        seconds /= _PORTIONS - portion
+
+        def progress(share: float, done: float = done) -> None:
+            report("ops", done + share / _PORTIONS)
+
+        if machine.device.kind == "gpu":
+            rows += probe.probe_gpu(_GPU_OPS_SHARE * plan.seconds / _PORTIONS, seed + portion, progress)
+        else:
+            counts = thread_counts(machine.device.cores or 1)
+            rows += probe.probe_cpu(seconds - networks.seconds, counts, seed + portion, progress)
+        networks.time()
+    return rows
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
@@ -287,7 +316,7 @@ def _blank(machine: Machine, latencies: host.Latencies | None, epoch_seconds: fl
         device_spread=_DEVICE_SPREAD[kind],
         host_spread=_HOST_SPREAD[kind],
         launch_cost_factor=1.0,
-        cached_op_factor=_CACHED_OP_FACTOR[kind],
+        cached_op_factor=1.0,
         kinds={},
     )
 

@@ -6,9 +6,11 @@ belong to one call, however many there are. The host's cost is not in the times.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,9 @@ _MARKER = "spin_kernel"
 # teach more than exact ones: the fit takes medians.
 _GROUP_SECONDS, _GROUPS, _MOST_SECONDS, _LONG_SECONDS = 0.0004, 6, 0.006, 0.03
 _MOST_CALLS = 100
+# The sets of tensors that a CPU's calls go through: their bytes, which exceed the caches of one core, and
+# their number, forward and backward.
+_SETS_BYTES, _MOST_SETS, _MOST_BACKWARD_SETS = 32 * 2**20, 32, 8
 
 Timings = tuple["OpTiming | None", "OpTiming | None"]
 
@@ -56,8 +61,9 @@ class Pool:
         }
         self._used = 0
 
-    def make(self, case: ProbeCase) -> list[Tensor]:
-        self._used = 0
+    def make(self, case: ProbeCase, begin: int = 0) -> list[Tensor]:
+        """The tensors of a case, cut from the numbers from `begin` on."""
+        self._used = begin
         tensors = [self._cut(spec) for spec in case.tensors]
         if case.prepare is not None:
             case.prepare(tensors)
@@ -67,9 +73,14 @@ class Pool:
         if spec.high:
             return torch.randint(spec.high, spec.shape, device=self.device)
         source = self._numbers[DTYPES[spec.dtype]]
-        begin, self._used = self._used, self._used + -(-spec.elements // 256) * 256
+        begin, self._used = self._used, self._used + _rounded(spec)
         tensor = spec.view(source[begin : begin + spec.elements].view(spec.whole))
         return tensor.requires_grad_() if spec.grad else tensor
+
+
+def _rounded(spec: TensorSpec) -> int:
+    """Elements that a tensor takes of the pool."""
+    return -(-spec.elements // 256) * 256
 
 
 def make_empty(specs: Sequence[TensorSpec]) -> list[Tensor]:
@@ -205,10 +216,15 @@ def _median(segments: Sequence[tuple[float, int]], workspace: float) -> OpTiming
 
 class CpuClock:
     """Times one case after another, a few milliseconds each: the lowest of several groups of calls, because
-    other programs only add time."""
+    other programs only add time.
+
+    Every call gets the next of several equal sets of tensors, and results stay alive as long. So an op finds
+    its data where a training step leaves it: not in the first caches, where the same tensors would lie if
+    they were used again and again.
+    """
 
     def __init__(self, elements: int) -> None:
-        self.pool = Pool("cpu", elements)
+        self.pool, self._elements = Pool("cpu", elements), elements
         self._grad_seconds = self._engine()
 
     def _engine(self) -> float:
@@ -222,21 +238,38 @@ class CpuClock:
     def time(self, case: ProbeCase, threads: Sequence[int] = (1,)) -> list[Timings]:
         """Forward and backward with each number of threads; None if it cannot run or has no backward."""
         try:
-            tensors = self.pool.make(case)
-            return [self._time_on(count, case, tensors) for count in threads]
+            sets = self._sets(case)
+            return [self._time_on(count, case, sets) for count in threads]
         except (RuntimeError, NotImplementedError):
             return [(None, None) for _ in threads]
 
-    def _time_on(self, threads: int, case: ProbeCase, tensors: list[Tensor]) -> Timings:
+    def _sets(self, case: ProbeCase) -> list[list[Tensor]]:
+        """Equal sets of tensors, so many that together they exceed the caches of a core."""
+        elements = max(1, sum(map(_rounded, case.tensors)))
+        count = min(_MOST_SETS, -(-_SETS_BYTES // (4 * elements)), self._elements // elements)
+        return [self.pool.make(case, number * elements) for number in range(max(1, count))]
+
+    def _time_on(self, threads: int, case: ProbeCase, sets: Sequence[list[Tensor]]) -> Timings:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        forward = OpTiming(seconds=least_seconds(lambda: case.call(tensors)))
+        forward = OpTiming(seconds=least_seconds(_in_turn(case.call, sets)))
         if not case.has_backward:
             return forward, None
-        result = case.call(tensors)
-        seed, wanted = torch.ones_like(result), [t for t in tensors if t.requires_grad]
-        whole = least_seconds(lambda: torch.autograd.grad(result, wanted, seed, retain_graph=True))
+        results = [
+            (case.call(tensors), [t for t in tensors if t.requires_grad])
+            for tensors in sets[:_MOST_BACKWARD_SETS]
+        ]
+        seed = torch.ones_like(results[0][0])
+        whole = least_seconds(
+            _in_turn(lambda one: torch.autograd.grad(one[0], one[1], seed, retain_graph=True), results)
+        )
         return forward, OpTiming(seconds=max(whole - self._grad_seconds, 1e-7))
+
+
+def _in_turn(call: Callable[[Any], Any], arguments: Sequence[Any]) -> Callable[[], None]:
+    """A function that calls with the next argument and keeps as many results as there are arguments."""
+    endless, kept = itertools.cycle(arguments), deque[Any](maxlen=len(arguments))
+    return lambda: kept.append(call(next(endless)))
 
 
 def least_seconds(call: Any) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from windtunnel.calibration.correction import add_trees, thread_factors
 from windtunnel.calibration.probe_networks import compute_networks, host_networks
-from windtunnel.calibration.steps import TimedStep, time_steps
+from windtunnel.calibration.steps import Job, TimedStep
 from windtunnel.errors import Unavailable
 from windtunnel.forecast.profile import Profile
 from windtunnel.machine.machine import LaunchCosts, Machine
@@ -18,7 +18,6 @@ from windtunnel.strategy import Strategy
 
 _HOST_BOUND = 0.5  # a step counts if launching takes at least this share of its forecast
 _MOST_RESIDUAL = 0.35  # in logarithms; beyond it another program disturbed the steps
-_CACHED_OP_FACTORS = (0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,20 +28,19 @@ class HostFactor:
     networks: dict[str, float]
 
 
-def time_host_networks(kind: str, seconds: float) -> list[TimedStep]:
-    """Steps of all host networks, on one thread of a CPU; `seconds` for each."""
+def host_jobs(kind: str) -> list[Job]:
+    """All host networks, on one thread of a CPU."""
     strategy = Strategy(threads=1 if kind == "cpu" else None)
-    return time_steps([(workload, strategy) for workload in host_networks()], kind, seconds, rounds=3)
+    return [(workload, strategy) for workload in host_networks()]
 
 
-def time_compute_networks(cores: int, seconds: float) -> list[TimedStep]:
-    """Steps of all compute networks on one thread of a CPU and on all; `seconds` for each."""
-    jobs = [
+def compute_jobs(kind: str, cores: int) -> list[Job]:
+    """All compute networks on one thread of a CPU and on all; none on a GPU."""
+    return [
         (workload, Strategy(threads=threads))
-        for workload in compute_networks()
+        for workload in (compute_networks() if kind == "cpu" else ())
         for threads in sorted({1, cores})
     ]
-    return time_steps(jobs, "cpu", seconds)
 
 
 def factor_of(
@@ -63,17 +61,6 @@ def factor_of(
             hint="Forecasts keep the host factor that they have.",
         )
     return HostFactor(factor=statistics.median(factors.values()), networks=factors)
-
-
-def cached_op_factor(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> float:
-    """How much slower than in a probe an op of cached data is in a network: the factor with the smallest
-    errors of the steps."""
-
-    def error(factor: float) -> float:
-        tried = dataclasses.replace(profile, cached_op_factor=factor)
-        return sum(abs(math.log(step.forecast(machine, tried).step_seconds / step.seconds)) for step in steps)
-
-    return min(_CACHED_OP_FACTORS, key=error)
 
 
 def with_network_residuals(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> Profile:

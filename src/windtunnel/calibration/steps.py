@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,6 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 _WARM_SHARE = 0.3  # of the seconds of a step are for warming up
-_PATIENCE = 1.5  # rounds end after this many times the seconds that they should take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,43 +54,53 @@ def real_workloads() -> list[Workload]:
 
 _BATCHES = (32, 8, 64, 2, 4)
 
+Job = tuple[Workload, Strategy]
 
-def time_real_steps(kind: str, cores: int, seconds: float) -> list[TimedStep]:
-    """The five networks, in turn with all cores and with one; `seconds` for each."""
+
+def real_jobs(kind: str, cores: int) -> list[Job]:
+    """The five networks, in turn with all cores and with one."""
     threads = [cores if number % 2 == 0 else 1 for number in range(len(_BATCHES))]
     strategies = [
         Strategy(batch=batch, threads=count if kind == "cpu" else None)
         for batch, count in zip(_BATCHES, threads, strict=True)
     ]
-    return time_steps(list(zip(real_workloads(), strategies, strict=True)), kind, seconds)
+    return list(zip(real_workloads(), strategies, strict=True))
 
 
-def time_steps(
-    jobs: Sequence[tuple[Workload, Strategy]], kind: str, seconds: float, rounds: int = 2
-) -> list[TimedStep]:
-    """Time all jobs in turn, several times, and keep the lower time: other programs only add time.
+class StepTimer:
+    """Times the steps of several jobs in rounds. Of each job, the lowest time of all rounds counts: other
+    programs only add time, and a round some minutes later may be free of them."""
 
-    `seconds` are for each job. Where steps are so slow that they are used up, no further round begins.
-    """
-    device, before = torch_device(kind), torch.get_num_threads()
-    end, times = time.perf_counter() + _PATIENCE * seconds * len(jobs), list[list[float]]()
-    try:
-        watches = [_prepare(workload, strategy, device) for workload, strategy in jobs]
-        while not times or (len(times) < rounds and time.perf_counter() < end):
-            times.append([watch(seconds / rounds) for watch in watches])
-    finally:
-        torch.set_num_threads(before)
-    unique = {workload.name: (workload, strategy) for workload, strategy in jobs}
-    recorded = {name: trace(workload, strategy, kind) for name, (workload, strategy) in unique.items()}
-    return [
-        TimedStep(
-            name=workload.name,
-            strategy=strategy,
-            seconds=min(samples),
-            recorded=recorded[workload.name],  # the same for every number of threads
-        )
-        for (workload, strategy), *samples in zip(jobs, *times, strict=True)
-    ]
+    def __init__(self, jobs: Sequence[Job], kind: str) -> None:
+        self._jobs, self._kind = list(jobs), kind
+        device = torch_device(kind)
+        self._watches = [_prepare(workload, strategy, device) for workload, strategy in self._jobs]
+        self._lowest = [math.inf] * len(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def time(self, seconds: float) -> None:
+        """One round, with so many seconds for each job."""
+        before = torch.get_num_threads()
+        try:
+            for number, watch in enumerate(self._watches):
+                self._lowest[number] = min(self._lowest[number], watch(seconds))
+        finally:
+            torch.set_num_threads(before)
+
+    def steps(self) -> list[TimedStep]:
+        """The jobs with their times and with what they do, which is the same for every number of threads."""
+        unique = {workload.name: (workload, strategy) for workload, strategy in self._jobs}
+        recorded = {
+            name: trace(workload, strategy, self._kind) for name, (workload, strategy) in unique.items()
+        }
+        return [
+            TimedStep(
+                name=workload.name, strategy=strategy, seconds=seconds, recorded=recorded[workload.name]
+            )
+            for (workload, strategy), seconds in zip(self._jobs, self._lowest, strict=True)
+        ]
 
 
 def _prepare(workload: Workload, strategy: Strategy, device: str) -> Callable[[float], float]:

@@ -110,8 +110,9 @@ class Pricer:
 
     def _price(self, op: Op, work: DeviceWork) -> Price:
         host, family = self.host_seconds(op), registry.get(op.family)
-        if self.device.kind == "cpu":  # the timing of an op on a CPU includes its launch
-            return Price(host, max(0.0, work.seconds - host) if work.seconds else 0.0)
+        if self.device.kind == "cpu":
+            # The timing of an op on a CPU includes its own launch, but no modules and no autograd.
+            return Price(host, max(0.0, work.seconds - (host - self._beside[op.phase])))
         if family is not None and family.launches_by_size:
             launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
             host += launches * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
