@@ -40,7 +40,7 @@ from windtunnel.cli import machine as cli_machine
 from windtunnel.errors import BadRecord
 from windtunnel.families import Piece, pieces_of
 from windtunnel.families.base import PlainOp
-from windtunnel.families.drawing import Limits
+from windtunnel.families.drawing import Limits, ProbeCase, TensorSpec
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.allocator import Pools, Rounding
 from windtunnel.forecast.forecast import forecast_step
@@ -434,7 +434,7 @@ def test_a_probed_host_is_as_fast_as_its_probe_says_at_any_speed_of_plain_python
     assert name == "reference host" and machine.host_factor is None
     here.save_host_factor(machine, 1.75)
     for pace in (0.5, 2.0):
-        monkeypatch.setattr(here, "interpreter_seconds", lambda kind, pace=pace: pace)
+        monkeypatch.setattr(here, "interpreter_seconds", lambda pace=pace: pace)
         probed = wt.Machine.here()
         assert probed.host_factor == 1.75 and probed.launch_costs == base.scaled(1.75)
     cautions = wt.predict(wt.Workload.named("rnn", n_steps=5), probed).cautions
@@ -617,15 +617,32 @@ def test_host_networks_are_as_large_as_real_ones_and_limited_by_the_host() -> No
     assert found.factor == pytest.approx(1.5, rel=0.02) and len(found.networks) == 3
 
 
-def test_the_factor_of_cached_ops_is_found_on_whole_steps() -> None:
-    machine = wt.Machine.named("ice-lake-2-cores")
-    profile, strategy = profiles.load("ice-lake-2-cores"), wt.Strategy(threads=1)
-    workload = probe_networks.compute_networks()[3]
-    step = trace(workload, strategy, "cpu")
-    slow = dataclasses.replace(profile, cached_op_factor=1.6)
-    seconds = forecast_step(step, machine, strategy, slow).forecast.step_seconds
-    timed = steps.TimedStep(name="x", strategy=strategy, seconds=seconds, recorded=step)
-    assert network_factors.cached_op_factor([timed], machine, profile) == 1.6
+def test_an_op_on_a_cpu_finds_its_data_where_a_step_leaves_it() -> None:
+    """Equal sets of tensors in turn, none of them twice in a row; a case that fills the pool has one set."""
+    seen: list[int] = []
+
+    def call(tensors: list[torch.Tensor]) -> torch.Tensor:
+        seen.append(tensors[0].data_ptr())
+        return tensors[0] + 1.0
+
+    spec = TensorSpec(shape=(1000, 100), dtype="fp32")
+    case = ProbeCase(family="streaming", precision="fp32", tensors=(spec,), call=call)
+    [(forward, backward)] = clock.CpuClock(10**6).time(case)
+    assert forward is not None and backward is None
+    assert len(set(seen)) == 9 and all(one != two for one, two in itertools.pairwise(seen))
+    seen.clear()
+    clock.CpuClock(150_000).time(case)
+    assert len(set(seen)) == 1
+
+
+def test_of_all_rounds_the_lowest_time_of_a_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([2.0, 5.0, 3.0, 4.0])
+    monkeypatch.setattr(steps, "_prepare", lambda *job: lambda seconds: next(times))
+    jobs = [(wt.Workload.named("autoencoder"), wt.Strategy(batch=4, threads=count)) for count in (1, 2)]
+    timer = steps.StepTimer(jobs, "cpu")
+    timer.time(0.1)
+    timer.time(0.1)
+    assert [step.seconds for step in timer.steps()] == [2.0, 4.0]
 
 
 def test_what_whole_steps_take_beyond_their_forecasts_is_spread_over_all_kinds() -> None:

@@ -323,6 +323,22 @@ def test_a_large_matrix_product_reaches_most_of_the_arithmetic_rate() -> None:
     assert 2.05e-3 <= price.device_seconds < 2.05e-3 / 0.6
 
 
+def test_on_a_cpu_the_work_of_modules_comes_on_top_of_an_op() -> None:
+    """An op's own time holds its launch. The calls of modules, here 1 ms, are beside it."""
+    steps = one_op("streaming", flop=1e6, read=8e6, written=4e6, shape=(1_000_000, 0, 2))
+    machine = wt.Machine.named("ice-lake-2-cores")
+    assert machine.launch_costs is not None
+    calls = round(1e-3 / machine.launch_costs.module_seconds)
+
+    def seconds(trace: Trace) -> float:
+        price = Pricer(machine, wt.Strategy(), trace, profile_for(machine)).price(trace.ops)[0]
+        return price.host_seconds + price.device_seconds
+
+    within = dataclasses.replace(steps, module_calls=calls)
+    assert seconds(steps) > 1e-4
+    assert seconds(within) - seconds(steps) == pytest.approx(1e-3, rel=0.01)
+
+
 def test_an_op_far_outside_the_probed_sizes_gets_a_caution() -> None:
     job = wt.Workload(
         name="huge",

@@ -14,7 +14,7 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.machine.machine import CATALOG, Device, Machine, names
 
 # The probed machine whose profile prices machines that nobody has probed.
-REFERENCE = {"gpu": "h200", "cpu": "ice-lake-2-cores"}
+REFERENCE = {"gpu": "h200", "cpu": "emerald-rapids-2-cores"}
 _VENDORS = {
     "intel": ("intel", "xeon", "core i"),
     "amd": ("amd", "epyc", "ryzen", "threadripper"),
