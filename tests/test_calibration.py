@@ -629,7 +629,9 @@ def test_an_op_on_a_cpu_finds_its_data_where_a_step_leaves_it() -> None:
     case = ProbeCase(family="streaming", precision="fp32", tensors=(spec,), call=call)
     [(forward, backward)] = clock.CpuClock(10**6).time(case)
     assert forward is not None and backward is None
-    assert len(set(seen)) == 9 and all(one != two for one, two in itertools.pairwise(seen))
+    assert len(set(seen)) == min(9, len(seen)) > 2 and all(
+        one != two for one, two in itertools.pairwise(seen)
+    )
     seen.clear()
     clock.CpuClock(150_000).time(case)
     assert len(set(seen)) == 1
