@@ -502,7 +502,7 @@ def test_the_text_prints_the_table_as_the_paper_does() -> None:
 
 def test_a_cell_that_other_load_disturbed_is_marked_and_counted() -> None:
     rows = measured("torch:loop", failing=False)
-    rows[3] = replace(rows[3], environment={**rows[3].environment, "disturbed": True, "slowed": 1.4})
+    rows[3] = replace(rows[3], environment={**rows[3].environment, "disturbed": True})
     printed = str(study.StudyReport(study=STUDY, rows=tuple(rows)))
     assert (
         printed.count(text.MARK) == 2

@@ -17,7 +17,6 @@ _RULINGS = {"holds": ("holds", "✓"), "does not hold": ("does", "✗"), "can't 
 _FACT_NAMES = {
     "disturbed": "disturbed by other programs",
     "reference_loop_seconds": "reference loop, seconds",
-    "slowed": "corrected slowdown by other programs",
     "stopped_by": "stopped by",
 }
 

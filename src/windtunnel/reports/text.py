@@ -153,7 +153,7 @@ def counted(rows: Sequence[StudyRow]) -> str:
         return words
     return (
         f"{words} Other programs disturbed {disturbed:,} of them throughout ({MARK}): their times may be"
-        " too long, so their intervals reach lower."
+        " too long, so no claim is judged by them."
     )
 
 

@@ -63,15 +63,6 @@ class StudyRow:
         return bool(self.environment.get("disturbed"))
 
     @property
-    def corrected(self) -> float | None:
-        """The slowdown by other programs that windtunnel 0.1 took out of a time.
-
-        Later versions correct none.
-        """
-        value = self.environment.get("slowed")
-        return None if value is None else float(value)
-
-    @property
     def reference_seconds(self) -> float | None:
         """What the reference loop took on the quiet machine."""
         value = self.environment.get("reference_loop_seconds")
