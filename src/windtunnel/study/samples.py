@@ -50,7 +50,7 @@ def write(processes: Sequence[RawProcess], path: str | Path) -> Path:
     if suffix not in FORMATS:
         raise BadInput(
             f"{path} does not end in .csv or .jsonl, and --samples writes one of these.",
-            hint="For example --out samples.csv: a line for each sample. JSON lines hold one for each process.",
+            hint="For example samples.csv (a line for each sample) or samples.jsonl (one for each process).",
         )
     formats: dict[str, Callable[[Sequence[RawProcess]], str]] = {"csv": _csv, "jsonl": _jsonl}
     try:
