@@ -18,7 +18,7 @@ _RULINGS = {
     "holds in few": ("does", "✗"),
     "holds nowhere": ("does", "✗"),
     "can't tell": ("open", "?"),
-    "not asked here": ("open", "–"),
+    "not asked here": ("open", "·"),
 }
 # What the facts of an environment are called on the page, where their keys do not say it.
 _FACT_NAMES = {
