@@ -151,9 +151,12 @@ class Figures:
     # Rows
 
     def cells(self, study: str, machine: str = "") -> list[StudyRow]:
-        """Measured cells, each once although two figures may show it; `machine` is xeon or h200."""
-        rows = [row for row in self.rows[study] if machine in machine_of(row)]
-        return list({(key_of(row), row.device_name): row for row in rows}.values())
+        """Measured cells, each once although two figures may show it; `machine` is xeon or h200.
+
+        Where one was measured again for a later figure, the paper's own figure counts.
+        """
+        rows = [row for row in reversed(self.rows[study]) if machine in machine_of(row)]
+        return list({(key_of(row), row.device_name): row for row in rows}.values())[::-1]
 
     def number(self, study: str, machine: str) -> str:
         return f"{len(self.cells(study, machine)):,}"
