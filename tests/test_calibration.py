@@ -80,7 +80,8 @@ def h200() -> Profile:
 
 
 H200_BF16, H200_MEMORY, H200_CACHE = 989e12, 4.8e12, 60 * 2**20  # NVIDIA's figures, dense, by hand
-WINOGRAD = 16 / 36  # the fewest products of a 3 x 3 convolution
+# Winograd's F(4 x 4, 3 x 3) forms 16 outputs with 6 x 6 products instead of 16 x 9.
+WINOGRAD = 36 / 144
 
 
 def too_optimistic(profile: Profile, factor: float) -> Profile:
