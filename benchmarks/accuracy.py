@@ -53,9 +53,9 @@ def errors_of(pair: Pair) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Five decimals, all the way down."""
+    """Seven decimals, all the way down."""
     if isinstance(value, float):
-        return round(value, 5)
+        return round(value, 7)
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
     return [rounded(each) for each in value] if isinstance(value, list) else value
