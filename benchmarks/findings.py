@@ -1,4 +1,4 @@
-"""Draws the plots of docs/findings.md from docs/results, and prints the numbers in its text.
+"""Draws the plots of docs/findings.md from docs/results; findings_text.py writes its text.
 
 python benchmarks/findings.py
 python benchmarks/findings.py collect STUDY docs/results/NAME.json STORE...  writes rows of stores to a file

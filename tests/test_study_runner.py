@@ -383,7 +383,8 @@ def measured_there(tmp_path: Path, study: Study, *frameworks: str) -> tuple[Path
         WithGpu(),
         dataclasses.replace(QUICK, choice=Choice(frameworks=frameworks)),
     )
-    output = ask("export", str(tmp_path / "mine"), "--out", str(out), "--samples", "3", "--store", str(path))
+    mine = str(tmp_path / "mine")
+    output = ask("export", mine, "--out", str(out), "--most-samples", "3", "--store", str(path))
     assert f"{len(export.read(out))} rows written" in output
     return path, out
 

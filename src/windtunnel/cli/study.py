@@ -226,23 +226,44 @@ def compare(
 @app.command()
 def export(
     study: Name,
-    out: Annotated[Path, typer.Option("--out", help="FILE.csv, FILE.json or FILE.parquet.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="FILE.csv, .json or .parquet; with --samples FILE.csv or .jsonl."),
+    ],
     store: levels.StoreFile = None,
     level: Annotated[
         str | None, typer.Option("--level", help="Only what was measured at quick, default or rigorous.")
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", min=0, help="At most so many raw samples of each process.")
+        bool, typer.Option("--samples", help="Write every sample of every process, as the clock gave it.")
+    ] = False,
+    most_samples: Annotated[
+        int, typer.Option("--most-samples", min=0, help="In a row, at most so many samples of each process.")
     ] = 200,
 ) -> None:
-    """Write all rows of a study as a table: measured, forecast and published."""
+    """Write all rows of a study as a table: measured, forecast and published. Or its raw samples."""
     from windtunnel.study import export as exporting
     from windtunnel.study import study as studies
 
     words.refuse_unwritable(out, "--out")
-    rows = _rows(studies.find(study), store, level, samples)
+    whole = studies.find(study)
+    if samples:
+        print(_export_samples(whole, out, store, level))
+        return
+    rows = _rows(whole, store, level, most_samples)
     exporting.write(rows, out)
     print(f"{len(rows)} rows written to {out}.")
+
+
+def _export_samples(study: Study, out: Path, path: Path | None, level: str | None) -> str:
+    from windtunnel.study import samples as raw
+
+    _refuse_unknown_level(level)
+    with _opened(path) as store:
+        processes = raw.raw_processes(study, store, level)
+    raw.write(processes, out)
+    count = sum(len(each.seconds) for process in processes for each in process.report.samples.values())
+    return f"{count:,} samples of {len(processes):,} processes written to {out}."
 
 
 def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
@@ -313,12 +334,16 @@ def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[
 def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200) -> list[StudyRow]:
     from windtunnel.study.results import results
 
+    _refuse_unknown_level(level)
+    with _opened(path) as store:
+        return results(study, store, level=level, samples=samples)
+
+
+def _refuse_unknown_level(level: str | None) -> None:
     if level not in (None, "quick", "default", "rigorous"):
         raise BadInput(
             f"--level cannot be {level!r}.", hint=nearest(str(level), ["quick", "default", "rigorous"])
         )
-    with _opened(path) as store:
-        return results(study, store, level=level, samples=samples)
 
 
 def _verdicts(study: Study, rows: list[StudyRow], with_forecasts: bool) -> list[ClaimVerdict]:

@@ -189,8 +189,7 @@ class Processes:
     def _quiet_seconds(self) -> float:
         """The reference loop on the quiet machine: by this measurement and by those in the store."""
         python = self.reports[0].ready.versions.get("python")
-        task = self.plan.task
-        kind = (self.plan.facts["cpu"], python, task.get("framework", "torch"), task["threads"])
+        kind = (self.plan.facts["cpu"], python)
         own = [report.loop_seconds for report in self.reports if report.loop_seconds is not None]
         return summary.quiet_loop([*own, *self.store.loop_seconds(kind)])
 

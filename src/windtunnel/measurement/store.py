@@ -51,15 +51,10 @@ class StoredCell:
 
     @property
     def loop_kind(self) -> tuple[Any, ...]:
-        """Reference loops compare between processes of one CPU, Python, framework and number of threads:
-        threads that wait for work may keep cores busy."""
+        """The machine and the Python that ran the reference loop: all its processes share one quiet value,
+        whatever their framework and threads."""
         python = self.summary.ready.versions.get("python") if self.summary else None
-        return (
-            self.environment.get("cpu"),
-            python,
-            self.task.get("framework", "torch"),
-            self.task.get("threads"),
-        )
+        return self.environment.get("cpu"), python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

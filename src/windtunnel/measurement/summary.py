@@ -22,9 +22,6 @@ _ENOUGH = 20
 _QUIET = 1.15
 # A measurement with fewer quiet processes than the first number gets further ones, at most the second.
 ENOUGH_QUIET, MOST_FURTHER = 2, 2
-# A step slows down by the reference loop's slowdown to the power of SHARE: measured on 31 disturbed
-# processes of 40 cells whose other processes were quiet. 90 of 100 lie within _SHARE_REACH of that power.
-SHARE, _SHARE_REACH = 0.7, 0.45
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,28 +109,26 @@ def needs_another(loop_seconds: Sequence[float], quiet_seconds: float, wanted: i
 def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
     """The same measurement by its quiet processes alone; by its quietest ones where none was quiet.
 
-    No time is corrected. A measurement without a quiet process is marked `disturbed`, and its interval
-    reaches down to where the step may be on the quiet machine, by how much slower the reference loop ran.
+    The loop chooses and marks; it changes no figure. A measurement without a quiet process is marked
+    `disturbed`: its times may be too long.
     """
     quietest = min(summary.loop_seconds)
     limit = max(quiet_seconds, quietest)
     chosen = tuple(place for place, each in enumerate(summary.loop_seconds) if is_quiet(each, limit))
     medians = tuple(summary.medians[place] for place in chosen)
-    disturbed = not is_quiet(quietest, quiet_seconds)
     over = Interval(median=summary.median, low=summary.low, high=summary.high)
     if len(chosen) < len(summary.medians):
         over = interval([[median] for median in medians])
-    low = over.low / (quietest / quiet_seconds) ** (SHARE + _SHARE_REACH) if disturbed else over.low
     return dataclasses.replace(
         summary,
         medians=medians,
         median=over.median,
-        low=low,
+        low=over.low,
         high=over.high,
         firsts=tuple(summary.firsts[place] for place in chosen),
         chosen=chosen,
         quiet_seconds=quiet_seconds,
-        disturbed=disturbed,
+        disturbed=not is_quiet(quietest, quiet_seconds),
     )
 
 

@@ -17,7 +17,6 @@ from windtunnel.reports.palette import MOST_LINES
 from windtunnel.reports.text import MARK, TIMES, ratio_words
 from windtunnel.study.rows import StudyRow
 
-_SLOWED = 1.02  # a smaller slowdown is not mentioned
 _MOST_MAPS, _MOST_STRIPS, _MOST_CHARTS = 6, 3, 140
 _PLACE = "<!--chart {}-->"
 _LONG = 60  # a table with more cells is folded
@@ -252,8 +251,6 @@ def _interval(row: StudyRow) -> str:
     if row.low_seconds is None or row.high_seconds is None:
         return ""
     words = f"{units.show(row.low_seconds, 's')} to {units.show(row.high_seconds, 's')} per step"
-    if row.corrected is not None and row.corrected > _SLOWED:
-        words += f"; corrected for other programs, which slowed the machine {row.corrected:.2f} times"
     return f"{words}; other programs disturbed every process" if row.disturbed else words
 
 
@@ -298,8 +295,6 @@ def _samples(sheet: Sheet, album: Album) -> Markup:
         "Each point is one timed step (large sets are thinned by even ranks), each bar the median of a"
         " process, the dashed line the result. "
     )
-    if any(line.rows[place].corrected is not None for line, place in chosen):
-        words += "Times are corrected for the slowdown by other programs. "
     words += "Shown: the first cell, the last cell and the cell with the widest interval."
     return _chart_grid("Samples", words, drawn)
 

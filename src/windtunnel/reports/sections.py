@@ -12,12 +12,18 @@ from windtunnel.reports.text import effect_words, ratio_words
 from windtunnel.study.rows import ClaimVerdict, StudyRow
 
 _MOST_VALUES = 8  # a fact with more values is shown by a few examples
-_RULINGS = {"holds": ("holds", "✓"), "does not hold": ("does", "✗"), "can't tell": ("open", "?")}
+_RULINGS = {
+    "holds everywhere": ("holds", "✓"),
+    "holds in most": ("holds", "✓"),
+    "holds in few": ("does", "✗"),
+    "holds nowhere": ("does", "✗"),
+    "can't tell": ("open", "?"),
+    "not asked here": ("open", "·"),
+}
 # What the facts of an environment are called on the page, where their keys do not say it.
 _FACT_NAMES = {
     "disturbed": "disturbed by other programs",
     "reference_loop_seconds": "reference loop, seconds",
-    "slowed": "corrected slowdown by other programs",
     "stopped_by": "stopped by",
 }
 

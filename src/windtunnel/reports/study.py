@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import windtunnel
 from windtunnel import records
@@ -14,7 +15,7 @@ from windtunnel.reports import figures, page, sections, text
 from windtunnel.reports.lines import Sheet, plotted, sheet
 from windtunnel.reports.page import element, joined
 from windtunnel.study import export
-from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
+from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, Grade, StudyRow
 
 if TYPE_CHECKING:
     from windtunnel.reports.charts import Chart
@@ -152,8 +153,8 @@ def _tiles(rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> page.M
         "published": sum(row.origin == "published" for row in rows),
     }
     if verdicts:
-        rulings = ("holds", "does not hold", "can't tell")
-        numbers |= {f"claims: {ruling}": sum(v.ruling == ruling for v in verdicts) for ruling in rulings}
+        counts = Counter(verdict.ruling for verdict in verdicts)
+        numbers |= {f"claims: {grade}": counts[grade] for grade in get_args(Grade)}
     tiles = (element("li", element("b", f"{number:,}"), name) for name, number in numbers.items())
     return element("ul", *tiles, class_="tiles")
 

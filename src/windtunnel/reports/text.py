@@ -42,17 +42,17 @@ def claim_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
     lines = ["Claims"] if verdicts else []
     for verdict in verdicts:
         lines += textwrap.wrap(
-            f"{verdict.ruling:<14} {verdict.text or verdict.claim}",
+            f"{verdict.ruling:<17} {verdict.text or verdict.claim}",
             _WIDTH,
             initial_indent="  ",
-            subsequent_indent=" " * 17,
+            subsequent_indent=" " * 20,
         )
         for name, words in (
             ("effect", effect_words(verdict)),
             ("reason", verdict.reason or "no reason given"),
             ("paper", verdict.published or "not stated"),
         ):
-            indent = " " * 17
+            indent = " " * 20
             lines += textwrap.wrap(
                 f"{name:<7} {words}", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}{'':8}"
             )
@@ -153,7 +153,7 @@ def counted(rows: Sequence[StudyRow]) -> str:
         return words
     return (
         f"{words} Other programs disturbed {disturbed:,} of them throughout ({MARK}): their times may be"
-        " too long, so their intervals reach lower."
+        " too long, so no claim is judged by them."
     )
 
 

@@ -1,12 +1,14 @@
 """A paper's findings as checks: an effect with its interval against the band that the claim allows.
 
-Data in, verdicts out. A claim is judged for each framework and device apart (`per`). As a whole it holds
-where it fails in no part and holds in more parts than stay undecided.
+Data in, verdicts out. A claim is judged for each framework and device apart (`per`), then graded: it holds
+everywhere, in most, in few or nowhere, or most parts leave it open. Exceptions are named with their effect,
+and with the reason where the claim states one. Cells that met no quiet moment judge nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from windtunnel import units
 from windtunnel.errors import BadRecord
 from windtunnel.study import selection
-from windtunnel.study.rows import ClaimVerdict, Origin, Ruling, StudyRow
+from windtunnel.study.rows import ClaimVerdict, Grade, Origin, Ruling, StudyRow
 
 if TYPE_CHECKING:
     from windtunnel.study.statistics.effects import Effect
@@ -57,6 +59,11 @@ class Claim:
     everything that neither `first` and `second` filter nor `free` names. Where several rows match one cell,
     the fastest counts. `apart` names a field in which both sides must differ. `cores` are the physical cores
     of the authors' machine; `printed` is the authors' own statement.
+
+    `not_asked` says why measured rows cannot answer the claim; their effect is shown, not judged. `why` has
+    the reason of an exception by a pattern of its framework and device. `successors` are patterns of the
+    frameworks that follow the authors' own: they are named first. `own_figures` says why the authors' own
+    figures do not bear the claim out, where they do not.
     """
 
     name: str
@@ -79,6 +86,10 @@ class Claim:
     most: float | None = None
     printed: str = ""
     note: str = ""
+    not_asked: str = ""
+    why: Mapping[str, str] = field(default_factory=dict)
+    successors: tuple[str, ...] = ()
+    own_figures: str = ""
 
     def __post_init__(self) -> None:
         if self.least is None and self.most is None:
@@ -112,11 +123,10 @@ def judge(
     verdicts = []
     for claim in claims:
         verdict = judge_one(claim, [row for row in rows if row.origin == origin], cores=cores)
-        printed = (
-            verdict
-            if origin == "published"
-            else judge_one(claim, [row for row in rows if row.origin == "published"])
-        )
+        printed = verdict
+        if origin != "published":
+            printed = judge_one(claim, [row for row in rows if row.origin == "published"])
+            verdict = _leave_open(claim, verdict) if claim.not_asked else verdict
         verdicts.append(dataclasses.replace(verdict, published=_published_words(claim, printed)))
     return verdicts
 
@@ -126,23 +136,38 @@ def judge_one(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) 
     from windtunnel.study.statistics import effects
 
     chosen = [row for row in rows if selection.fits(row, claim.select)]
-    done = [row for row in chosen if row.state == "done" and row.step_seconds is not None]
+    done = [
+        row for row in chosen if row.state == "done" and row.step_seconds is not None and not row.disturbed
+    ]
     answer = effects.find(claim, done, cores)
     if not answer.parts:
         reason = _why_missing(chosen, done, answer.missing)
         return dataclasses.replace(_blank(claim), reason=reason, rows=len(done))
-    parts = tuple(_judge_part(claim, part) for part in answer.parts)
+    parts = tuple(
+        sorted((_judge_part(claim, part) for part in answer.parts), key=lambda p: not _follows(claim, p))
+    )
     effect, low, high = effects.pooled(answer.parts)
     return dataclasses.replace(
         _blank(claim),
-        ruling=_together([part.ruling for part in parts]),
+        ruling=grade([part.ruling for part in parts]),
         effect=_finite(effect),
         low=_finite(low),
         high=_finite(high),
-        reason=_reason(claim, answer.parts, [part.ruling for part in parts]),
+        reason=_reason(claim, parts),
         rows=answer.rows,
         parts=parts,
     )
+
+
+def _leave_open(claim: Claim, verdict: ClaimVerdict) -> ClaimVerdict:
+    """A claim that the measured rows cannot answer: their effect stays, without a judgement."""
+    parts = tuple(dataclasses.replace(part, ruling="not asked here") for part in verdict.parts)
+    return dataclasses.replace(verdict, ruling="not asked here", reason=claim.not_asked, parts=parts)
+
+
+def _follows(claim: Claim, part: ClaimVerdict) -> bool:
+    """Whether a part is of the framework that follows the authors' own."""
+    return any(fnmatch.fnmatchcase(part.where, pattern) for pattern in claim.successors)
 
 
 def _blank(claim: Claim) -> ClaimVerdict:
@@ -173,30 +198,48 @@ def _rule(claim: Claim, low: float, high: float) -> Ruling:
     return "does not hold" if high < least or low > most else "can't tell"
 
 
-def _together(rulings: Sequence[Ruling]) -> Ruling:
+def grade(rulings: Sequence[str]) -> Grade:
+    """Where a claim holds. In most: in over half of all parts. It stays open if too few parts are decided."""
     counts = Counter(rulings)
-    if counts["does not hold"]:
-        return "does not hold"
-    return "holds" if counts["holds"] > counts["can't tell"] else "can't tell"
+    holds, fails, undecided = counts["holds"], counts["does not hold"], counts["can't tell"]
+    if holds == len(rulings):
+        return "holds everywhere"
+    if 2 * holds > len(rulings):
+        return "holds in most"
+    if not fails or undecided > holds + fails:
+        return "can't tell"
+    return "holds in few" if holds else "holds nowhere"
 
 
-def _reason(claim: Claim, parts: Sequence[Effect], rulings: Sequence[Ruling]) -> str:
+def _reason(claim: Claim, parts: Sequence[ClaimVerdict]) -> str:
     if len(parts) == 1:
-        part = parts[0]
-        where = f"{part.where}: " if part.where else ""
-        return f"{where}{_position(claim, part.low, part.high)}; {part.note}"
-    phrases = [f"holds in {rulings.count('holds')} of {len(parts)} ({claim.band})"]
+        where = f"{parts[0].where}: " if parts[0].where else ""
+        return f"{where}{parts[0].reason}{_because(claim, parts[0])}"
+    holding = sum(part.ruling == "holds" for part in parts)
+    phrases = [f"holds in {holding} of {len(parts)} ({claim.band})"]
+    followers = [part for part in parts if _follows(claim, part)]
+    if followers:
+        own = ", ".join(f"{part.ruling} in {_name(claim, part)}" for part in followers)
+        phrases.insert(0, f"successor of the authors' framework: {own}")
     others: tuple[Ruling, ...] = ("does not hold", "can't tell")
     for ruling in others:
-        some = [
-            f"{part.where} ({show(part.effect)})"
-            for part, own in zip(parts, rulings, strict=True)
-            if own == ruling
-        ]
-        phrases += (
-            [f"{ruling} in {', '.join(some[:6])}{' and others' if len(some) > 6 else ''}"] if some else []
-        )
+        some = [_name(claim, part) for part in parts if part.ruling == ruling and part not in followers]
+        phrases += [f"{ruling} in {', '.join(some)}"] if some else []
     return "; ".join(phrases)
+
+
+def _name(claim: Claim, part: ClaimVerdict) -> str:
+    """A part with its effect. A crossing may lie beyond the measured range, or before it."""
+    effect = show(part.effect) if part.effect is not None else ("beyond" if part.high is None else "before")
+    return f"{part.where} ({effect}{_because(claim, part)})"
+
+
+def _because(claim: Claim, part: ClaimVerdict) -> str:
+    """Why the claim fails there, where it is known."""
+    if part.ruling != "does not hold":
+        return ""
+    reasons = [why for pattern, why in claim.why.items() if fnmatch.fnmatchcase(part.where, pattern)]
+    return f": {reasons[0]}" if reasons else ""
 
 
 def _position(claim: Claim, low: float, high: float) -> str:
@@ -230,6 +273,7 @@ def _published_words(claim: Claim, verdict: ClaimVerdict) -> str:
     effect = f", {show(verdict.effect)}" if verdict.effect is not None and len(verdict.parts) == 1 else ""
     reason = f" ({verdict.reason})" if len(verdict.parts) > 1 else ""
     figures = f"by their own figures: {verdict.ruling}{effect}{reason}"
+    figures += f" ({claim.own_figures})" if claim.own_figures else ""
     return f"{statement}; {figures}" if statement else figures
 
 

@@ -88,7 +88,19 @@ def read(path: str | Path) -> list[StudyRow]:
             f"{path} holds no rows of a study.",
             hint="Write them with: windtunnel study export STUDY --out FILE.json",
         )
+    _refuse_scaled(path, data)
     return [records.read(StudyRow, row, f"{path}: row {number}") for number, row in enumerate(data, 1)]
+
+
+def _refuse_scaled(path: str | Path, data: Sequence[Any]) -> None:
+    """Windtunnel 0.1 divided times by the slowdown of its reference loop and wrote that as `slowed`."""
+    scaled = sum("slowed" in (row.get("environment") or ()) for row in data)
+    if scaled:
+        raise BadRecord(
+            f"{path} holds {scaled:,} times that windtunnel 0.1 had scaled; the clock said others.",
+            hint="Write them again from their store, which holds the raw samples: windtunnel study export"
+            " STUDY --store STORE --out FILE.json",
+        )
 
 
 def _csv(rows: Sequence[StudyRow]) -> bytes:

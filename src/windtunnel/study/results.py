@@ -39,7 +39,7 @@ def results(
     """
     opened = store if isinstance(store, Store) else Store(store)
     try:
-        cells = _chosen(study, opened.cells(study.name), level)
+        cells = chosen_cells(study, opened, level)
         return [
             *_measured(study, opened, cells, samples),
             *_forecast(study, opened, cells),
@@ -94,13 +94,17 @@ def _rank(cell: StoredCell) -> tuple[bool, int, str]:
     return cell.state == DONE, _LEVELS.index(cell.level) if cell.level in _LEVELS else -1, cell.finished
 
 
+def chosen_cells(study: Study, store: Store, level: str | None = None) -> list[_Placed]:
+    """Figure, case and cell of each row, by its quiet processes."""
+    return _quiet(_chosen(study, store.cells(study.name), level))
+
+
 def _measured(study: Study, store: Store, cells: list[_Placed], samples: int | None) -> list[StudyRow]:
-    cells = _quiet(cells)
     done = {cell.id for _, _, cell in cells if cell.state == DONE}
     groups = {} if samples == 0 else store.groups(done, samples)
     spreads = _spreads(cell for _, _, cell in cells)
     return [
-        _row(_place(study, figure, case, cell.task), cell, groups.get(cell.id, []), spreads)
+        _row(place_of(study, figure, case, cell.task), cell, groups.get(cell.id, []), spreads)
         for figure, case, cell in cells
     ]
 
@@ -172,7 +176,7 @@ def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[StudyRow
             names = ("step_seconds", "low_seconds", "high_seconds", "peak_bytes", "device_name")
             rows.append(
                 StudyRow(
-                    **_place(study, figure, case, cell.task),
+                    **place_of(study, figure, case, cell.task),
                     origin="forecast",
                     source=f"forecast for {ABSENT_GPU} by windtunnel {windtunnel.__version__}",
                     **{name: forecast[name] for name in names},
@@ -181,7 +185,8 @@ def _forecast(study: Study, store: Store, cells: list[_Placed]) -> list[StudyRow
     return rows
 
 
-def _place(study: Study, figure: str, case: str, task: Mapping[str, object]) -> Plain:
+def place_of(study: Study, figure: str, case: str, task: Mapping[str, object]) -> Plain:
+    """The fields that name a cell."""
     same = {
         name: task[name] for name in ("job", "settings", "device", "threads", "batch", "data", "optimizer")
     }

@@ -9,7 +9,11 @@ from typing import Literal
 from windtunnel.records import Plain
 
 Origin = Literal["measured", "forecast", "published"]
-Ruling = Literal["holds", "does not hold", "can't tell"]
+# A claim in one framework on one device; and graded over all of them.
+Ruling = Literal["holds", "does not hold", "can't tell", "not asked here"]
+Grade = Literal[
+    "holds everywhere", "holds in most", "holds in few", "holds nowhere", "can't tell", "not asked here"
+]
 # A cell without a time that did not fail: this machine cannot run it, or the authors printed nothing.
 NOT_RUNNABLE = ("not installed", "no gpu here", "unsupported", "not available")
 NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
@@ -63,15 +67,6 @@ class StudyRow:
         return bool(self.environment.get("disturbed"))
 
     @property
-    def corrected(self) -> float | None:
-        """The slowdown by other programs that windtunnel 0.1 took out of a time.
-
-        Later versions correct none.
-        """
-        value = self.environment.get("slowed")
-        return None if value is None else float(value)
-
-    @property
     def reference_seconds(self) -> float | None:
         """What the reference loop took on the quiet machine."""
         value = self.environment.get("reference_loop_seconds")
@@ -82,13 +77,14 @@ class StudyRow:
 class ClaimVerdict:
     """The verdict on one claim: the effect with its interval, what `counted` says it counts, and the reason.
 
-    `parts` are the verdicts for each framework and device; their `where` names it.
+    `parts` are the verdicts for each framework and device; their `where` names it. The whole is graded by
+    them.
     """
 
     claim: str
     text: str
     source: str
-    ruling: Ruling
+    ruling: Ruling | Grade
     effect: float | None = None
     low: float | None = None
     high: float | None = None

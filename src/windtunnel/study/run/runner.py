@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from windtunnel import records
@@ -119,7 +119,7 @@ class _Open:
     state: str
     error: str = ""
     numbers: set[int] = field(default_factory=set)
-    loop_seconds: tuple[float, ...] = ()
+    whole: Summary | None = None
 
     @property
     def least(self) -> int:
@@ -130,9 +130,13 @@ class _Open:
         return self.protocol.most_processes
 
     @property
-    def loop_kind(self) -> Hashable:
-        """Reference loops are comparable between processes of one framework and one number of threads."""
-        return self.task.framework, self.task.threads
+    def loop_seconds(self) -> tuple[float, ...]:
+        return self.whole.loop_seconds if self.whole else ()
+
+    @property
+    def python(self) -> str | None:
+        """Which Python ran the reference loop: frameworks may have environments of their own."""
+        return self.whole.ready.versions.get("python") if self.whole else None
 
     @property
     def further(self) -> int:
@@ -202,16 +206,17 @@ class _Run:
                 add(outcome)
 
     def _disturbed(self) -> list[_Open]:
-        loops = defaultdict[Hashable, list[float]](list)
+        """Cells with too few quiet processes, by one quiet value for the machine and its Python."""
+        loops = defaultdict[str | None, list[float]](list)
         for cell in self.cells:
-            loops[cell.loop_kind] += cell.loop_seconds
-        quiet = {kind: summary.quiet_loop(seconds) for kind, seconds in loops.items() if seconds}
+            loops[cell.python] += cell.loop_seconds
+        quiet = {python: summary.quiet_loop(seconds) for python, seconds in loops.items() if seconds}
         return [
             cell
             for cell in self.cells
             if cell.state == DONE
             and cell.further < summary.MOST_FURTHER
-            and summary.needs_another(cell.loop_seconds, quiet.get(cell.loop_kind, 0.0))
+            and summary.needs_another(cell.loop_seconds, quiet.get(cell.python, 0.0))
         ]
 
     def standing(self) -> Standing:
@@ -256,7 +261,7 @@ class _Run:
                 state=stored[key].state,
                 error=stored[key].error,
                 numbers=numbers.get(stored[key].id, set()),
-                loop_seconds=_loops(stored[key].summary),
+                whole=stored[key].summary,
             )
             for key, (task, protocol) in plans.items()
         ]
@@ -285,7 +290,7 @@ class _Run:
             if cell.state == WAITING and len(cell.numbers) >= cell.least:
                 whole = _summary(cell, self.store.reports(cell.id))
                 if whole:
-                    cell.state, cell.loop_seconds = DONE, whole.loop_seconds
+                    cell.state, cell.whole = DONE, whole
                     self.store.settle([Settled(cell=cell.id, summary=whole)])
 
     def _outcomes(self, engine: StudyEngine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
@@ -328,7 +333,7 @@ class _Run:
             settled = None if whole is None else Settled(cell=cell.id, summary=whole)
             self.store.add(cell.id, outcome.report, settled)
             cell.state = WAITING if whole is None else DONE
-        cell.loop_seconds, cell.error = _loops(whole), outcome.error
+        cell.whole, cell.error = whole, outcome.error
         cell.numbers.add(number)
         self.failed += is_failure(cell.state)
         self._count(cell, outcome, (cell.wanted if cell.state == WAITING else 0) - before)
@@ -343,7 +348,7 @@ class _Run:
             whole = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
             assert whole is not None
             self.store.add(cell.id, outcome.report, Settled(cell=cell.id, summary=whole))
-            cell.loop_seconds = whole.loop_seconds
+            cell.whole = whole
         else:
             state = _NO_RESULT if outcome.state == DONE else outcome.state
             failed = Settled(cell=cell.id, state=state, error=outcome.error)
@@ -367,10 +372,6 @@ def _checked(outcome: Outcome) -> Outcome:
         return dataclasses.replace(outcome, state=_NO_RESULT, error=error, report=None)
     report = dataclasses.replace(keep_quiet(outcome.report), number=outcome.work.number)
     return dataclasses.replace(outcome, report=report)
-
-
-def _loops(whole: Summary | None) -> tuple[float, ...]:
-    return whole.loop_seconds if whole else ()
 
 
 def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:

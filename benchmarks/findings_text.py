@@ -1,0 +1,338 @@
+"""Writes docs/findings.md: fills the figures of benchmarks/findings.template.md from docs/results.
+
+python benchmarks/findings_text.py
+
+A placeholder {{ expression }} calls a method of `Figures`, so that each number stands beside its command.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from windtunnel import units
+from windtunnel.study import export
+from windtunnel.study import study as studies
+from windtunnel.study.claims import judge
+from windtunnel.study.results import by_interval, published
+from windtunnel.study.rows import ClaimVerdict, Grade, StudyRow
+from windtunnel.study.selection import fits, key_of
+
+ROOT = Path(__file__).resolve().parents[1]
+TEMPLATE, PAGE, RESULTS = (
+    ROOT / "benchmarks/findings.template.md",
+    ROOT / "docs/findings.md",
+    ROOT / "docs/results",
+)
+RNN, GUIDE = "brandfonbrener-2017", "wuensche-2018"
+_WIDTH = 110
+_PLAIN = ("|", "#", "!", "```")  # lines that are never wrapped
+_PAPER = {"n_in": 2, "activation": "relu", "batch": 1, "optimizer": "sgd", "data": "resident"}
+_PLURAL = {grade: grade.replace("holds", "hold") for grade in get_args(Grade)}
+NAMES = {
+    "jax": "JAX",
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "mxnet": "MXNet",
+    "pytensor": "PyTensor",
+    "numpy": "NumPy by hand",
+    "keras-jax": "Keras on JAX",
+    "keras-torch": "Keras on PyTorch",
+    "keras-tensorflow": "Keras on TensorFlow",
+    "caffe": "Caffe",
+    "torch7": "Torch 7",
+}
+
+
+def times(value: float) -> str:
+    """1.08x, 4.5x, 20x."""
+    return f"{value:.2f}x" if value < 2 else f"{value:.1f}x" if value < 10 else f"{value:.0f}x"
+
+
+def clock(seconds: float) -> str:
+    """Two digits: 90 us, 0.27 ms, 1.6 ms, 12 ms."""
+    unit, scale = ("us", 1e6) if seconds < 1e-4 else ("ms", 1e3) if seconds < 1 else ("s", 1.0)
+    value = seconds * scale
+    return f"{value:.{2 if value < 1 else 1 if value < 10 else 0}f} {unit}"
+
+
+class Figures:
+    """Every figure of the page, by its command."""
+
+    def __init__(self) -> None:
+        self.rows = {name: measured(name) for name in (RNN, GUIDE)}
+        self.printed = {name: published(studies.find(name)) for name in (RNN, GUIDE)}
+        self.verdicts = {name: verdicts_of(name) for name in (RNN, GUIDE)}
+
+    # Claims
+
+    def verdict(self, claim: str) -> ClaimVerdict:
+        return next(v for each in self.verdicts.values() for v in each if v.claim == claim)
+
+    def grade(self, claim: str) -> str:
+        return self.verdict(claim).ruling
+
+    def effect(self, claim: str, where: str) -> float:
+        """The effect in one framework and device."""
+        found = [part for part in self.verdict(claim).parts if part.where.startswith(where)]
+        assert len(found) == 1 and found[0].effect is not None, (claim, where)
+        return found[0].effect
+
+    def ratio(self, claim: str, where: str) -> str:
+        return times(self.effect(claim, where))
+
+    def inverse(self, claim: str, where: str) -> str:
+        return times(1 / self.effect(claim, where))
+
+    def plain(self, claim: str, where: str) -> str:
+        return f"{self.effect(claim, where):.2f}"
+
+    def size(self, claim: str, where: str) -> str:
+        return f"{self.effect(claim, where):.0f}"
+
+    def then(self, claim: str) -> str:
+        """The effect by the paper's own figures."""
+        stated = next(c for name in (RNN, GUIDE) for c in studies.find(name).claims if c.name == claim)
+        rows = self.printed[RNN if stated in studies.find(RNN).claims else GUIDE]
+        (verdict,) = judge([stated], rows, "published")
+        assert verdict.effect is not None
+        return units.digits(verdict.effect)
+
+    def where(self, claim: str, ruling: str) -> str:
+        """Frameworks and devices in which a claim has a ruling, by device."""
+        lists = []
+        for device, words in (("GPU", "on the H200"), ("CPU", "on the core")):
+            labels = [p.where.split()[0] for p in self.verdict(claim).parts if self._is(p, ruling, device)]
+            lists += [f"{words} in {', '.join(f'`{label}`' for label in labels)}"] if labels else []
+        return "; ".join(lists)
+
+    def _is(self, part: ClaimVerdict, ruling: str, device: str) -> bool:
+        return part.ruling == ruling and device in part.where.split()
+
+    def of_cells(self, claim: str) -> str:
+        """In how many of its cells a claim about the slowest or fastest is true."""
+        found = re.search(r"\d+ of \d+ cells", self.verdict(claim).reason)
+        assert found is not None
+        return found[0]
+
+    def over_parts(self, claim: str, ruling: str = "holds") -> str:
+        values = [p.effect for p in self.verdict(claim).parts if p.ruling == ruling and p.effect is not None]
+        return f"{min(values):.2f} to {max(values):.2f}"
+
+    def doublings(self, claim: str) -> str:
+        """The gain for each doubling, from slopes in logarithms."""
+        values = [2**part.effect for part in self.verdict(claim).parts if part.effect is not None]
+        return f"{times(min(values))} to {times(max(values))}"
+
+    def count(self, study: str) -> int:
+        return len(self.verdicts[study])
+
+    def tally(self, study: str) -> str:
+        """How many claims have each grade."""
+        counts = Counter(verdict.ruling for verdict in self.verdicts[study])
+        known = [grade for grade in get_args(Grade) if counts[grade]]
+        return ", ".join(f"{counts[grade]} {_PLURAL.get(grade, grade)}" for grade in known)
+
+    def claims_table(self, study: str) -> str:
+        """Every claim with its grade; the reasons are in `windtunnel study report`."""
+        lines = ["| claim | verdict | holds in |", "|---|---|---|"]
+        for verdict in self.verdicts[study]:
+            holding = sum(part.ruling == "holds" for part in verdict.parts)
+            where = f"{holding} of {len(verdict.parts)}" if verdict.parts else ""
+            where = "" if verdict.ruling == "not asked here" else where
+            lines.append(f"| {verdict.claim} | {verdict.ruling} | {where} |")
+        return "\n".join(lines)
+
+    # Rows
+
+    def cells(self, study: str, machine: str = "") -> list[StudyRow]:
+        """Measured cells, each once although two figures may show it; `machine` is xeon or h200.
+
+        Where one was measured again for a later figure, the paper's own figure counts.
+        """
+        rows = [row for row in reversed(self.rows[study]) if machine in machine_of(row)]
+        return list({(key_of(row), row.device_name): row for row in rows}.values())[::-1]
+
+    def number(self, study: str, machine: str) -> str:
+        return f"{len(self.cells(study, machine)):,}"
+
+    def disturbed(self) -> int:
+        return sum(row.disturbed for row in self.cells(RNN, "xeon"))
+
+    def share_twice(self) -> str:
+        cells = self.cells(RNN)
+        return f"{100 * sum(len(row.groups) > 1 for row in cells) / len(cells):.0f} %"
+
+    def agreement(self, factor: float) -> str:
+        """The share of cells whose quiet processes agree within a factor."""
+        pairs = [[statistics.median(group) for group in row.groups] for row in self.cells(RNN, "xeon")]
+        pairs = [pair for pair in pairs if len(pair) > 1]
+        agreeing = sum(max(pair) / min(pair) <= factor for pair in pairs)
+        return f"{100 * agreeing / len(pairs):.1f} % of {len(pairs)}"
+
+    def seconds(self, label: str, device: str, n_rec: int, n_steps: int) -> float:
+        """A step in the paper's setting; on a CPU with one thread."""
+        wanted = {"label": label, "device": device, "n_rec": n_rec, "n_steps": n_steps, **_PAPER}
+        found = [row for row in self.cells(RNN) if fits(row, wanted) and row.threads in (None, 1)]
+        (row,) = [row for row in found if row.job == "rnn"]
+        assert row.step_seconds is not None
+        return row.step_seconds
+
+    def time(self, label: str, device: str, n_rec: int, n_steps: int) -> str:
+        return clock(self.seconds(label, device, n_rec, n_steps))
+
+    def range_of(self, label: str, device: str, **wanted: Any) -> str:
+        """From the fastest to the slowest step in the paper's setting."""
+        values = [r.step_seconds for r in self._lines(label, device, **wanted) if r.step_seconds]
+        return f"{clock(min(values)).split()[0]} to {clock(max(values))}"
+
+    def _lines(self, label: str, device: str, **wanted: Any) -> list[StudyRow]:
+        rows = [row for row in self.cells(RNN) if row.job == "rnn"]
+        return [row for row in rows if fits(row, {"label": label, "device": device, **_PAPER, **wanted})]
+
+    def inputs(self, label: str, device: str) -> str:
+        """Fifty times the inputs: the ratio at each number of units."""
+        at = {
+            (row.settings["n_rec"], row.settings["n_in"]): row.step_seconds or 0.0
+            for row in self.rows[RNN]
+            if fits(row, {"figure": "figure-05", "label": label, "device": device})
+        }
+        sizes = sorted({units for units, inputs in at if inputs == 100} & {u for u, i in at if i == 2})
+        return ", ".join(f"{times(at[size, 100] / at[size, 2])} at {size:,}" for size in sizes)
+
+    def ratios(self, one: str, other: str, device: str) -> list[float]:
+        """Seconds of one variant over those of another, in every cell that was measured for both."""
+        sides = []
+        for label in (one, other):
+            rows = [r for r in self.cells(RNN) if r.label == label and r.device == device and not r.disturbed]
+            sides.append({key_of(row, ("label",)): row.step_seconds or 0.0 for row in rows})
+        return sorted(sides[0][key] / sides[1][key] for key in sides[0].keys() & sides[1].keys())
+
+    def spread(self, values: Sequence[float]) -> str:
+        middle = times(statistics.median(values))
+        return f"{times(values[0])} to {times(values[-1])} ({middle} at the median of {len(values)} cells)"
+
+    def first_over_steady(self, machine: str, label: str = "") -> str:
+        """The first step over a steady one, at the median."""
+        rows = [r for r in self.cells(RNN, machine) if r.first_seconds and r.label.startswith(label)]
+        return times(statistics.median((r.first_seconds or 0) / (r.step_seconds or 1) for r in rows))
+
+    def first_seconds(self, label: str, device: str) -> str:
+        rows = [row for row in self.cells(RNN) if (row.label, row.device) == (label, device)]
+        values = sorted(row.first_seconds or 0 for row in rows)
+        return f"{values[0]:.0f} to {values[-1]:.0f} s"
+
+    def first_cells(self) -> str:
+        """The paper's first cell over the one below it, in each of its tables."""
+        figures = ("figure-02", "figure-04", "figure-06", "figure-07", "figure-08", "figure-09")
+        ratios = []
+        for figure in figures:
+            rows = [r for r in self.printed[RNN] if fits(r, {"figure": figure, "n_steps": 10})]
+            at = {row.settings["n_rec"]: row.step_seconds or 0.0 for row in rows}
+            ratios.append(at[10] / at[20])
+        return f"{times(min(ratios))} to {times(max(ratios))}"
+
+    # Tables
+
+    def frameworks_table(self) -> str:
+        """One core, 50 units, 20 timesteps, in order of time."""
+        labels = {"torch:compiled": "PyTorch compiled", "torch:loop": "PyTorch loop"}
+        chosen = ("jax:scan", "pytensor:scan", "numpy:hand", *labels, "mxnet:loop", "keras-torch:fit")
+        times_of = {label: self.seconds(label, "cpu", 50, 20) for label in chosen}
+        order = sorted(chosen, key=lambda label: times_of[label])
+        heads = [labels.get(label) or NAMES[label.partition(":")[0]] for label in order]
+        return table(heads, [[clock(times_of[label]) for label in order]])
+
+    def threads_table(self) -> str:
+        """Table I in seconds: published, on the Xeon and on the host of the H200."""
+        counts = (1, 2, 4, 8, 16, 32)
+        lines = list[list[str]]()
+        blocks = (
+            ("published, i7-3820, 4 cores", self.printed[GUIDE]),
+            ("Xeon, 2 cores", self.cells(GUIDE, "xeon")),
+            ("host of the H200, 16 cores", self.cells(GUIDE, "h200")),
+        )
+        for title, rows in blocks:
+            lines.append([f"**{title}**", *("" for _ in counts)])
+            rows = [row for row in rows if row.figure == "table-1"]
+            for label in dict.fromkeys(row.label for row in rows):
+                at = {row.threads: row.step_seconds for row in rows if row.label == label}
+                cells = [f"{at[n]:.2f}" if at.get(n) else "" for n in counts]
+                lines.append([NAMES[label.partition(":")[0]], *cells])
+        return table(["threads", *map(str, counts)], lines)
+
+    def gain(self, machine: str, label: str, few: int, many: int) -> float:
+        """Seconds with few threads over seconds with many, in Table I."""
+        rows = [r for r in self.cells(GUIDE, machine) if r.figure == "table-1" and r.label.startswith(label)]
+        at = {row.threads: row.step_seconds or 0.0 for row in rows}
+        return at[few] / at[many]
+
+    def published_gain(self, label: str, few: int, many: int) -> float:
+        rows = [r for r in self.printed[GUIDE] if r.figure == "table-1" and r.label.startswith(label)]
+        at = {row.threads: row.step_seconds or 0.0 for row in rows}
+        return at[few] / at[many]
+
+    def median_gain(self, figure: str, few: int, many: int) -> str:
+        """The median over all frameworks on the Xeon."""
+        rows = [row for row in self.cells(GUIDE, "xeon") if row.figure == figure]
+        at = {(row.label, row.threads): row.step_seconds or 0.0 for row in rows}
+        labels = {row.label for row in rows}
+        return times(statistics.median(at[label, few] / at[label, many] for label in labels))
+
+
+def measured(study: str) -> list[StudyRow]:
+    return [row for path in sorted(RESULTS.glob(f"{study}-*.json")) for row in export.read(path)]
+
+
+def verdicts_of(study: str) -> list[ClaimVerdict]:
+    """As `windtunnel study report STUDY --with FILE...` judges the committed rows."""
+    whole = studies.find(study)
+    return judge(whole.claims, by_interval([*published(whole), *measured(study)]))
+
+
+def machine_of(row: StudyRow) -> str:
+    return "xeon" if "2.80GHz" in str(row.environment.get("cpu")) and row.device == "cpu" else "h200"
+
+
+def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    rows = [heads, *map(list, lines)]
+    text = ["|" + "|".join(f" {word} ".replace("  ", " ") for word in row) + "|" for row in rows]
+    return "\n".join([text[0], "|---" * len(heads) + "|", *text[1:]])
+
+
+def render() -> str:
+    """The page: the template with its figures, its paragraphs wrapped."""
+    names = {"f": Figures(), "times": times, "clock": clock, "RNN": RNN, "GUIDE": GUIDE}
+    text = re.sub(
+        r"\{\{(.+?)\}\}", lambda found: str(eval(found[1].strip(), names)), TEMPLATE.read_text(), flags=re.S
+    )
+    return "\n\n".join(_wrapped(block) for block in text.strip().split("\n\n")) + "\n"
+
+
+def _wrapped(block: str) -> str:
+    if block.startswith(_PLAIN):
+        head, _, rest = block.partition("\n")
+        # A heading may have its paragraph in the next line.
+        return f"{head}\n{_wrapped(rest)}" if block.startswith("#") and rest else block
+    items = re.split(r"\n(?=- |\d+\. )", block)
+    return "\n".join(_fill(item) for item in items)
+
+
+def _fill(item: str) -> str:
+    mark = re.match(r"- |\d+\. ", item)
+    indent = " " * len(mark[0]) if mark else ""
+    words = " ".join(item.split())
+    return textwrap.fill(
+        words, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
+    print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text().splitlines())} lines")
