@@ -14,8 +14,9 @@ import torch
 import windtunnel as wt
 from windtunnel import prediction
 from windtunnel.errors import MeasurementFailed
+from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import FUSED, fuse
-from windtunnel.trace import GENERATED, Allocation, Op, Part, Phase, Trace
+from windtunnel.trace import Allocation, Op, Part, Phase, Trace
 
 SIZE = 1000.0
 JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
