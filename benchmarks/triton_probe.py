@@ -7,7 +7,8 @@
 `collect` needs PyTorch with CUDA and Triton, and takes about --seconds in all. It writes
 FOLDER/kernels.jsonl and FOLDER/launches.jsonl: a header, then a line for each case. Cases are random and from
 no network. Worker processes compile first, into a cache that all share; then one process times, with nothing
-else running.
+else running. FOLDER/h200-channels-last.csv.gz has convolutions of channels-last images, the layout that
+torch.compile gives to most networks of convolutions; it is a table for benchmarks/probes as it is.
 
 `rows` needs no GPU: it asks the compiler here which kernels each case has, and writes each timed kernel as a
 row of a probe. `python benchmarks/refit.py h200 generated` then learns their prices. `launches` fits what the
@@ -25,19 +26,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import DeviceType
 
+from windtunnel.calibration import probe
 from windtunnel.calibration import rows as tables
 from windtunnel.calibration.generated import KINDS, Case, describe, draw, fit_launch_costs, make_tensors
+from windtunnel.families.drawing import ProbeCase
 
 _REPEATS = 7
-_COMPILING_SHARE = 0.5  # of the seconds; the rest is for timing
-_LAUNCH_SHARE = 0.25  # of the seconds for timing, for the host's costs
+# Shares of the seconds: compile, time generated kernels, time channels-last convolutions; the rest is for the
+# host's costs.
+_COMPILING, _TIMING, _CONVOLVING = 0.3, 0.3, 0.1
+_CONVOLUTIONS = {"convolution": 6, "depthwise": 2, "grouped": 1, "square": 1}
 _CASES = 1000
 
 
@@ -50,24 +56,32 @@ def collect(folder: Path, seconds: float, workers: int) -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{scratch}/cache"
-        _compile_all(Path(scratch), seconds * _COMPILING_SHARE, workers)
-        done = sorted(
-            {int(line) for path in Path(scratch).glob("done-*") for line in path.read_text().split()}
-        )
-        cases = draw(_CASES)
-        remaining = seconds - (time.perf_counter() - begin)
-        until = time.perf_counter() + remaining * (1 - _LAUNCH_SHARE)
-        timed = (_timed_line(cases[number]) for number in done if time.perf_counter() < until)
-        _write(folder / "kernels.jsonl", timed)
-        end = begin + seconds
-        _write(folder / "launches.jsonl", _launch_lines(lambda: time.perf_counter() < end))
+        _compile_all(Path(scratch), seconds * _COMPILING, workers)
+        _write(folder / "kernels.jsonl", _timed_lines(Path(scratch), seconds * _TIMING))
+        rows = probe.probe_gpu(seconds * _CONVOLVING, weights=_CONVOLUTIONS, wanted=_is_channels_last)
+        tables.save(folder / "h200-channels-last.csv.gz", rows)
+        _write(folder / "launches.jsonl", _launch_lines(lambda: time.perf_counter() < begin + seconds))
+
+
+def _timed_lines(scratch: Path, seconds: float) -> Iterator[dict[str, object]]:
+    """The cases that were compiled, timed one after another until the seconds are over."""
+    until = time.perf_counter() + seconds
+    numbers = sorted(int(word) for path in scratch.glob("done-*") for word in path.read_text().split())
+    cases = draw(_CASES)
+    return (_timed_line(cases[number]) for number in numbers if time.perf_counter() < until)
+
+
+def _is_channels_last(case: ProbeCase) -> bool:
+    return any(spec.channels_last for spec in case.tensors)
 
 
 def _compile_all(scratch: Path, seconds: float, workers: int) -> None:
     """Each worker compiles every so-many-th case and notes which are done."""
     own = [sys.executable, __file__, "compile", str(scratch), "--seconds", str(seconds)]
+    alone = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # the workers are parallel already
     started = [
-        subprocess.Popen([*own, "--part", str(part), "--workers", str(workers)]) for part in range(workers)
+        subprocess.Popen([*own, "--part", str(part), "--workers", str(workers)], env=alone)
+        for part in range(workers)
     ]
     for process in started:
         process.wait()
@@ -78,11 +92,31 @@ def compile_part(scratch: Path, seconds: float, part: int, workers: int) -> None
     until = time.perf_counter() + seconds
     with (scratch / f"done-{part}").open("w", encoding="utf-8") as file:
         for number, case in enumerate(draw(_CASES)):
-            if number % workers == part and time.perf_counter() < until:
-                torch._dynamo.reset()
-                torch.compile(KINDS[case.kind][0], dynamic=False)(*make_tensors(case, "cuda"))
-                torch.cuda.synchronize()
+            if number % workers == part and time.perf_counter() < until and _runs(case):
                 print(number, file=file, flush=True)
+
+
+def _runs(case: Case) -> bool:
+    """Compile a case and run it once; a case that fails is named and left out."""
+    try:
+        _compiled(case)()
+        torch.cuda.synchronize()
+    except Exception as error:
+        print(f"{case} left out: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+        return False
+    return True
+
+
+def _compiled(case: Case) -> Callable[[], Any]:
+    """A call of the compiled case on new tensors, without gradients."""
+    torch._dynamo.reset()
+    tensors, compiled = make_tensors(case, "cuda"), torch.compile(KINDS[case.kind][0], dynamic=False)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(*tensors)
+
+    return call
 
 
 def _write(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
@@ -101,28 +135,37 @@ def _write(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
 
 def _timed_line(case: Case) -> dict[str, object]:
     """A case and its kernels in the order of their launches, each with the median of its seconds."""
-    torch._dynamo.reset()
-    tensors = make_tensors(case, "cuda")
-    compiled = torch.compile(KINDS[case.kind][0], dynamic=False)
-    with torch.no_grad():
-        calls = [_kernels(lambda: compiled(*tensors)) for _ in range(_REPEATS + 1)][1:]
-    names = [name for name, _ in calls[0]]
-    alike = [call for call in calls if [name for name, _ in call] == names]
-    seconds = [statistics.median(call[place][1] for call in alike) for place in range(len(names))]
-    kernels = [{"name": name, "seconds": each} for name, each in zip(names, seconds, strict=True)]
-    return {"case": dataclasses.asdict(case), "kernels": kernels}
+    call = _compiled(case)
+    call()
+    return {"case": dataclasses.asdict(case), "kernels": by_position(_kernels(call, _REPEATS), _REPEATS)}
 
 
-def _kernels(call: Callable[[], Any]) -> list[tuple[str, float]]:
-    """Names and seconds of the kernels of one call, by the profiler's record of the device."""
+def by_position(events: Sequence[tuple[str, float]], calls: int) -> list[dict[str, object]]:
+    """The kernels of one call with the medians of their seconds, from those of so many equal calls; nothing
+    if the calls were not equal."""
+    each, rest = divmod(len(events), calls)
+    if rest or any(events[n][0] != events[n % each][0] for n in range(len(events))):
+        return []
+    return [
+        {
+            "name": events[place][0],
+            "seconds": statistics.median(seconds for _, seconds in events[place::each]),
+        }
+        for place in range(each)
+    ]
+
+
+def _kernels(call: Callable[[], Any], calls: int = 1) -> list[tuple[str, float]]:
+    """Names and seconds of the kernels of some calls in their order, by the profiler's record."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        call()
+        for _ in range(calls):
+            call()
         torch.cuda.synchronize()
-    cuda = torch.autograd.DeviceType.CUDA
-    events = [e for e in recorded.profiler.kineto_results.events() if e.device_type() == cuda]
+    found = recorded.profiler.kineto_results.events()
+    events = [e for e in found if e.device_type() == DeviceType.CUDA]
     return [(e.name(), e.duration_ns() / 1e9) for e in sorted(events, key=lambda e: e.start_ns())]
 
 
@@ -147,20 +190,23 @@ class _Block(torch.nn.Module):
 
 
 def launch_networks() -> Iterator[tuple[str, torch.nn.Module, int]]:
-    """Names, networks and regions: products only, generated kernels only, both, and many regions."""
-    shapes = [(1, 0), (0, 1), (1, 1), (1, 3), (3, 1)]
-    for products, sums in shapes:
-        for blocks in (2, 8, 24, 72):
+    """Names, networks and numbers of regions: products only, generated kernels only, both, many regions.
+
+    The order is such that whatever fits into the time says something of every cost.
+    """
+    for blocks in (12, 36, 3):
+        for products, sums in ((1, 1), (1, 0), (0, 1), (1, 3)):
             network = torch.nn.Sequential(*(_Block(products, sums) for _ in range(blocks)))
             yield f"{blocks} blocks of {products} products and {sums} sums", network, 1
-    for regions in (2, 8, 16):
+        regions = max(2, blocks // 3)
         network = torch.nn.Sequential(*(_Block(1, 1) for _ in range(regions)))
         yield f"{regions} regions", network, regions
 
 
 def _launch_lines(is_time: Callable[[], bool]) -> Iterator[dict[str, object]]:
     for name, network, regions in launch_networks():
-        for trains in (False, True):
+        has_weights = any(True for _ in network.parameters())
+        for trains in (False, True) if has_weights else (False,):
             if is_time():
                 yield time_network(name, network.to("cuda"), regions, trains)
 
@@ -179,12 +225,9 @@ def time_network(name: str, network: torch.nn.Module, regions: int, trains: bool
             y = part(y)
         if trains:
             network.zero_grad(set_to_none=True)
-            y.sum().backward()
+            y.sum().backward()  # type: ignore[no-untyped-call]
 
-    weights = len(list(network.parameters()))
-    with torch.set_grad_enabled(trains and weights > 0):
-        if trains and not weights:
-            return {"name": name, "left_out": "nothing to train"}
+    with torch.set_grad_enabled(trains):
         seconds = _host_seconds(call, device)
         names = [kernel for kernel, _ in _kernels(call)] if device == "cuda" else []
     generated = sum(kernel.startswith("triton_") for kernel in names)
@@ -193,7 +236,7 @@ def time_network(name: str, network: torch.nn.Module, regions: int, trains: bool
         "trains": trains,
         "generated": generated,
         "library": len(names) - generated,
-        "weights": weights,
+        "weights": len(list(network.parameters())),
         "regions": regions * (2 if trains else 1),
         "seconds": seconds,
     }

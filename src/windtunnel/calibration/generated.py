@@ -25,8 +25,9 @@ from windtunnel.trace import Op
 from windtunnel.trace.record import record_compiled_call
 
 _MOST_BYTES = 1.5e9
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_TRITON = "triton_"  # how the names of generated kernels begin
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# How the names of generated kernels begin, and those of copies, which are no kernels.
+_TRITON, _COPIES = "triton_", ("Memset", "Memcpy")
 # What a generated kernel, a library call, a weight and a region cost the host, before any probe: the values
 # that forecasts assume today. Where rows say little, the fit stays near them.
 _ASSUMED = {"generated": 23e-6, "library": 15e-6, "weight": 17e-6, "region": 60e-6}
@@ -140,7 +141,7 @@ def draw(count: int, seed: int = 0) -> list[Case]:
             columns = round(2 ** rng.uniform(4, 16))
         side = rng.choice((7, 14, 28, 56, 112)) if KINDS[kind][1].endswith(("image", "channels last")) else 1
         inputs = rng.randint(1, 5) if kind == "pointwise" else 2
-        most = _MOST_BYTES / (inputs + 1) / columns / side**2 / _DTYPES[dtype].itemsize
+        most = _MOST_BYTES / (inputs + 1) / columns / side**2 / DTYPES[dtype].itemsize
         rows = max(1, min(round(2 ** rng.uniform(0, 20) / side), int(most)))
         cases.append(Case(kind=kind, rows=rows, columns=columns, dtype=dtype, inputs=inputs, side=side))
     return cases
@@ -149,7 +150,7 @@ def draw(count: int, seed: int = 0) -> list[Case]:
 def make_tensors(case: Case, device: str = "cpu") -> list[Tensor]:
     """The inputs of a case; on a GPU with numbers."""
     make = torch.randn if device != "cpu" else torch.empty
-    dtype, (_, form) = _DTYPES[case.dtype], KINDS[case.kind]
+    dtype, (_, form) = DTYPES[case.dtype], KINDS[case.kind]
     count = case.inputs if form == "flat" else 1 if form.startswith("one") else 2
     if form.endswith("flat"):
         return [make(case.rows, case.columns, dtype=dtype, device=device) for _ in range(count)]
@@ -173,9 +174,10 @@ def describe(lines: Sequence[Mapping[str, Any]]) -> tuple[list[ProbeRow], int]:
     for line in lines:
         case = Case(**line["case"])
         ops = record_compiled_call(functools.partial(make_tensors, case), KINDS[case.kind][0])
-        kernels = [kernel for kernel in line["kernels"] if kernel["name"].startswith(_TRITON)]
+        timed = [each for each in line["kernels"] if not each["name"].startswith(_COPIES)]
+        kernels = [kernel for kernel in timed if kernel["name"].startswith(_TRITON)]
         generated = [op for op in ops if op.name.startswith(f"{GENERATED}.")]
-        if len(kernels) != len(generated) or len(kernels) != len(line["kernels"]):
+        if not kernels or len(kernels) != len(generated) or len(kernels) != len(timed):
             left_out += 1
             continue
         rows += [_row(op, kernel["seconds"]) for op, kernel in zip(generated, kernels, strict=True)]
