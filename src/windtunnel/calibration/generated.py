@@ -32,8 +32,7 @@ _TRITON, _COPIES = "triton_", ("Memset", "Memcpy")
 # that forecasts assume today. Where rows say little, the fit stays near them.
 _ASSUMED = {"generated": 23e-6, "library": 15e-6, "weight": 17e-6, "region": 60e-6}
 _COUNTS = {"generated": "generated", "library": "library", "weight": "weights", "region": "regions"}
-_PRIOR_WEIGHT = 0.1
-_SWEEPS = 500
+_PRIOR_WEIGHT, _LEAST = 0.02, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +212,8 @@ def fit_launch_costs(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     measured = np.array([line["seconds"] for line in used])
     table = np.array([[float(line[_COUNTS[name]]) for name in _ASSUMED] for line in used])
     shares = table * prior / measured[:, None]
-    factors = np.ones(len(prior))
-    for _ in range(_SWEEPS):
-        for column in range(len(factors)):
-            others = shares @ factors - shares[:, column] * factors[column]
-            above = shares[:, column] @ (1 - others) + _PRIOR_WEIGHT**2
-            factors[column] = max(0.01, above / (shares[:, column] @ shares[:, column] + _PRIOR_WEIGHT**2))
+    # Rows that say "as assumed", of little weight, keep the sum of squares well determined.
+    assumed = _PRIOR_WEIGHT * np.eye(len(prior))
+    table, told = np.vstack([shares, assumed]), np.append(np.ones(len(used)), assumed.sum(axis=1))
+    factors = np.maximum(np.linalg.lstsq(table, told, rcond=None)[0], _LEAST)
     return dict(zip(_ASSUMED, (factors * prior).tolist(), strict=True))
