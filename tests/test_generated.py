@@ -140,14 +140,7 @@ def test_the_costs_of_compiled_code_are_found_again() -> None:
             "regions": r,
             "seconds": 30e-6 * g + 10e-6 * n + 5e-6 * w + 100e-6 * r,
         }
-        for g, n, w, r in [
-            (0, 24, 24, 1),
-            (24, 0, 0, 1),
-            (24, 24, 24, 2),
-            (72, 24, 24, 1),
-            (8, 8, 80, 16),
-            (9, 70, 20, 4),
-        ]
+        for g, n, w, r in counts
     ]
     costs = fit_launch_costs([*lines, {"name": "left out"}])
     truth = {"generated": 30e-6, "library": 10e-6, "weight": 5e-6, "region": 100e-6}
