@@ -262,6 +262,42 @@ def test_tensors_of_a_compiled_step_are_created_and_freed_once(steps: tuple[Trac
         assert sizes[0] == sizes[1]
 
 
+class Branches(torch.nn.Module):
+    """Features of two convolutions are concatenated with their input, and the larger of four is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(16, 128, 3, padding=1, bias=False)
+        self.second = torch.nn.Conv2d(144, 128, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([x, torch.relu(self.first(x))], 1)
+        x = torch.cat([x, self.second(x)], 1)
+        return torch.nn.functional.max_pool2d(x, 2).float().mean()
+
+
+def test_concatenations_and_pools_are_compiled_as_by_the_probed_version() -> None:
+    """Parts of a concatenation are written in place, and the gradient of a pool is gathered by one kernel: no
+    tensor is filled with zeros first, as newer compilers do."""
+    job = wt.Workload(
+        name="branches",
+        model=Branches,
+        batch=lambda n: torch.randn(n, 16, 32, 32),
+        loss=lambda model, x: model(x),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    trace = prediction.trace(job, COMPILED, "gpu")
+    assert trace.compilation is not None, trace.cautions
+    alive = set(trace.held)
+    for each in trace.ops:
+        assert not alive & set(each.allocated)
+        alive |= set(each.allocated)
+        assert set(each.freed) <= alive
+        alive -= set(each.freed)
+    large = [o for o in trace.ops if o.name.startswith(GENERATED) and o.written_bytes > 1e6]
+    assert large and all(o.read_bytes > 0 for o in large)
+
+
 def test_compiling_leaves_no_mark_on_later_eager_traces(steps: tuple[Trace, Trace]) -> None:
     assert prediction.trace(small_job(), wt.Strategy(batch=32, precision="bf16"), "gpu") == steps[0]
 
