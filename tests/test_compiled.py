@@ -263,16 +263,22 @@ def test_tensors_of_a_compiled_step_are_created_and_freed_once(steps: tuple[Trac
 
 
 class Branches(torch.nn.Module):
-    """Features of two convolutions are concatenated with their input, and the larger of four is kept."""
+    """Every convolution reads the normalised features of all before it; the larger of four is kept."""
 
     def __init__(self) -> None:
         super().__init__()
+        widths = (128, 256)
+        self.norms = torch.nn.ModuleList([torch.nn.BatchNorm2d(width) for width in (*widths, 384)])
+        self.convolutions = torch.nn.ModuleList(
+            [torch.nn.Conv2d(width, 128, 3, padding=1, bias=False) for width in widths]
+        )
         self.first = torch.nn.Conv2d(16, 128, 3, padding=1, bias=False)
-        self.second = torch.nn.Conv2d(144, 128, 3, padding=1, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.cat([x, torch.relu(self.first(x))], 1)
-        x = torch.cat([x, self.second(x)], 1)
+        features = [self.first(x)]
+        for norm, convolution in zip(self.norms, self.convolutions, strict=False):
+            features.append(convolution(torch.relu(norm(torch.cat(features, 1)))))
+        x = torch.relu(self.norms[-1](torch.cat(features, 1)))
         return torch.nn.functional.max_pool2d(x, 2).float().mean()
 
 
