@@ -1,8 +1,9 @@
 """Fit a profile of the catalogue again from its probe's rows; its dates, latencies and spreads stay.
 
     python benchmarks/refit.py h200                  (reads benchmarks/probes/h200*.csv.gz)
+    python benchmarks/refit.py h200 generated        (reads benchmarks/probes/h200-generated*.csv.gz only)
 
-Use it when features or the fit have changed.
+Use it when features or the fit have changed. With the name of one table, kinds without rows in it stay.
 """
 
 from __future__ import annotations
@@ -36,20 +37,24 @@ def load_whatever_fits(name: str) -> Profile:
     return profile_format.read({**data, "kinds": kinds}, name)
 
 
-def main(name: str) -> None:
+def main(name: str, only: str = "") -> None:
     machine, old = Machine.named(name), load_whatever_fits(name)
-    tables = sorted((Path(__file__).parent / "probes").glob(f"{name}*.csv.gz"))
+    pattern = f"{name}-{only}*.csv.gz" if only else f"{name}*.csv.gz"
+    tables = sorted((Path(__file__).parent / "probes").glob(pattern))
+    if not tables:
+        raise SystemExit(f"There is no table {pattern} in benchmarks/probes.")
     timed = [row for table in tables for row in rows.load(table)]
     begin = time.perf_counter()
     device = machine.device
     rooflines = {count: roofline_of(machine, old, count) for count in {row.threads for row in timed}}
     kinds = fit.fit_kinds(timed, rooflines, EFFORT[device.kind])
-    fitted = dataclasses.replace(
-        old,
-        kinds=kinds,
-        workspaces=fit.find_workspaces(timed, kinds, device.cores or 1) if device.kind == "gpu" else {},
-        workspace_coefficients=fit_workspace_coefficients(timed),
-    )
+    fitted = dataclasses.replace(old, kinds={**(old.kinds if only else {}), **kinds})
+    if not only:
+        fitted = dataclasses.replace(
+            fitted,
+            workspaces=fit.find_workspaces(timed, kinds, device.cores or 1) if device.kind == "gpu" else {},
+            workspace_coefficients=fit_workspace_coefficients(timed),
+        )
     profiles.save(profiles.catalog_path(name), fitted, {})
     print(f"{len(timed):,} rows, {len(kinds)} kinds, {time.perf_counter() - begin:.0f} s")
     for name, kind in sorted(kinds.items()):
@@ -57,4 +62,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:3])

@@ -14,8 +14,9 @@ import torch
 import windtunnel as wt
 from windtunnel import prediction
 from windtunnel.errors import MeasurementFailed
+from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import FUSED, fuse
-from windtunnel.trace import GENERATED, Allocation, Op, Part, Phase, Trace
+from windtunnel.trace import Allocation, Op, Part, Phase, Trace
 
 SIZE = 1000.0
 JOBS = ("resnet18", "gpt2", "rnn", "lstm", "gan", "vae", "unet")
@@ -259,6 +260,48 @@ def test_tensors_of_a_compiled_step_are_created_and_freed_once(steps: tuple[Trac
     for part in ("weights", "gradients", "optimiser", "data"):
         sizes = [sum(a.bytes for a in t.allocations.values() if a.part == part) for t in (eager, compiled)]
         assert sizes[0] == sizes[1]
+
+
+class Branches(torch.nn.Module):
+    """Every convolution reads the normalised features of all before it; the larger of four is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (128, 256)
+        self.norms = torch.nn.ModuleList([torch.nn.BatchNorm2d(width) for width in (*widths, 384)])
+        self.convolutions = torch.nn.ModuleList(
+            [torch.nn.Conv2d(width, 128, 3, padding=1, bias=False) for width in widths]
+        )
+        self.first = torch.nn.Conv2d(16, 128, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = [self.first(x)]
+        for norm, convolution in zip(self.norms, self.convolutions, strict=False):
+            features.append(convolution(torch.relu(norm(torch.cat(features, 1)))))
+        x = torch.relu(self.norms[-1](torch.cat(features, 1)))
+        return torch.nn.functional.max_pool2d(x, 2).float().mean()
+
+
+def test_concatenations_and_pools_are_compiled_as_by_the_probed_version() -> None:
+    """Parts of a concatenation are written in place, and the gradient of a pool is gathered by one kernel: no
+    tensor is filled with zeros first, as newer compilers do."""
+    job = wt.Workload(
+        name="branches",
+        model=Branches,
+        batch=lambda n: torch.randn(n, 16, 32, 32),
+        loss=lambda model, x: model(x),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    trace = prediction.trace(job, COMPILED, "gpu")
+    assert trace.compilation is not None, trace.cautions
+    alive = set(trace.held)
+    for each in trace.ops:
+        assert not alive & set(each.allocated)
+        alive |= set(each.allocated)
+        assert set(each.freed) <= alive
+        alive -= set(each.freed)
+    large = [o for o in trace.ops if o.name.startswith(GENERATED) and o.written_bytes > 1e6]
+    assert large and all(o.read_bytes > 0 for o in large)
 
 
 def test_compiling_leaves_no_mark_on_later_eager_traces(steps: tuple[Trace, Trace]) -> None:

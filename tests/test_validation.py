@@ -72,6 +72,7 @@ def test_the_summary_of_errors_is_as_worked_by_hand() -> None:
         (Tolerance(median=0.16, ninetieth=0.27, bias=0.06, lowest=-0.31), ()),
         (Tolerance(median=0.14), ("median",)),
         (Tolerance(ninetieth=0.25), ("90th",)),
+        (Tolerance(worst=0.29), ("worst",)),
         (Tolerance(bias=0.04), ("bias",)),
         (Tolerance(lowest=-0.2), ("lowest",)),
         (Tolerance(median=0.1, ninetieth=0.1, bias=0.01, lowest=-0.1), ("median", "90th", "bias", "lowest")),
@@ -225,6 +226,36 @@ def test_rows_with_another_execution_and_rows_without_a_forecast_are_counted_apa
         and result.refused == 1
         and result.failures == ("1 rows have no forecast, 0 may",)
     )
+
+
+def test_a_gain_is_judged_beside_no_gain_as_worked_by_hand() -> None:
+    """Eager told 2 s, compiled told 1 s; measured 3 s and 2 s: the gain is told 2, is 1.5, and "no gain"
+    says 1."""
+    forecast = wt.predict(
+        TruthCase(**SMALL).workload(), wt.Machine.named("h200"), TruthCase(**SMALL).strategy()
+    )
+
+    def pair(execution: str, told: float, measured: float) -> Pair:
+        row = TruthRow(case=TruthCase(**SMALL, execution=execution), step_seconds=measured, peak_bytes=1e6)
+        return Pair(row=row, forecast=dataclasses.replace(forecast, step_seconds=told))
+
+    pairs = [pair("eager", 2.0, 3.0), pair("compiled", 1.0, 2.0)]
+    table = TruthTable(
+        path=Path("t"),
+        machine="h200",
+        header={},
+        rows=tuple(p.row for p in pairs),
+        tolerances=Tolerances(compiled_step=Tolerance(worst=0.4), gain=Tolerance(median=0.34)),
+    )
+    result = judge(table, "h200", pairs)
+    judged = {j.name: j for j in result.judgements if j.section == "compiled"}
+    told = {name: (judged[name].errors.worst, judged[name].baseline.worst) for name in ("step", "gain")}  # type: ignore[union-attr]
+    assert told["step"] == (pytest.approx(-0.5), pytest.approx(0.0))
+    assert told["gain"] == (pytest.approx(1 / 3), pytest.approx(-1 / 3))
+    assert result.failures == ("compiled step: worst",)
+    text = result.text(rows=True)
+    assert "2.00x / 1.50x  +33%" in text and "no gain" in text and "NOT MET: worst 40%" in text
+    assert result.plain(rows=True)["gains"][0]["gain"]["no_gain_error"] == pytest.approx(-1 / 3)  # type: ignore[index]
 
 
 def test_a_tolerance_without_any_row_is_not_met() -> None:

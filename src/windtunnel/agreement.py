@@ -28,10 +28,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Upper limits on median, ninetieth percentile and absolute bias; a lower limit on the lowest error."""
+    """Upper limits on median, ninetieth percentile, worst error and absolute bias; a lower limit on the
+    lowest error."""
 
     median: float | None = None
     ninetieth: float | None = None
+    worst: float | None = None
     bias: float | None = None
     lowest: float | None = None
 
@@ -39,6 +41,7 @@ class Tolerance:
         limits = (
             ("median", self.median),
             ("90th", self.ninetieth),
+            ("worst", self.worst),
             ("bias", self.bias),
             ("lowest", self.lowest),
         )
@@ -93,6 +96,7 @@ def exceeded(agreement: Agreement, tolerance: Tolerance) -> tuple[str, ...]:
     limits = (
         ("median", agreement.median, tolerance.median),
         ("90th", agreement.ninetieth, tolerance.ninetieth),
+        ("worst", abs(agreement.worst), tolerance.worst),
         ("bias", abs(agreement.bias), tolerance.bias),
     )
     over = [name for name, value, most in limits if most is not None and value > most]

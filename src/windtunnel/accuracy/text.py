@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from windtunnel import units
+from windtunnel.accuracy.gains import GAIN_QUANTITIES, Gain, GainQuantity
 from windtunnel.accuracy.truth import QUANTITIES, Quantity, Tolerances
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ _SECTIONS = {
     "kind": "eager rows by kind",
     "precision": "eager rows by precision",
     "execution": "rows with another execution",
+    "compiled": "compiled rows with an eager row",
 }
+_JUDGED = ("all", "compiled")  # sections that have tolerances
+_BASELINES = {"compiled": "no gain"}
 _UNITS = {"device": "s", "step": "s", "memory": "B"}
 _WIDE = 34
 
@@ -26,12 +30,14 @@ def lines(validation: Validation, rows: bool) -> list[str]:
     text = _headline(validation)
     if rows:
         text += _row_lines(validation.pairs)
+        text += _gain_lines(validation.gains)
     for section, title in _SECTIONS.items():
         some = [each for each in validation.judgements if each.section == section]
         if some:
             heads = "".join(f" {head:>7}" for head in ("median", "90th", "worst", "bias"))
-            last = "  tolerance" if section == "all" else ""
-            text += ["", f"{title:{_WIDE}} {'rows':>5}{heads} {'roofline':>9}{last}"]
+            last = "  tolerance" if section in _JUDGED else ""
+            baseline = _BASELINES.get(section, "roofline")
+            text += ["", f"{title:{_WIDE}} {'rows':>5}{heads} {baseline:>9}{last}"]
             text += [_judgement_line(each) for each in some]
     return text + _left_out_lines(validation) + _verdict_lines(validation)
 
@@ -45,6 +51,11 @@ def _headline(validation: Validation) -> list[str]:
         f"Forecasts for {validation.machine} against {len(validation.pairs)} rows,"
         f" measured {str(header.get('date', ''))[:10]} on {where} {versions}".rstrip(),
         "Errors are predicted / measured - 1. roofline: median error of the plain roofline on these rows.",
+        *(
+            ["gain: eager step / compiled step. no gain: median error if compiling changed nothing."]
+            if validation.gains
+            else []
+        ),
     ]
 
 
@@ -76,6 +87,28 @@ def _row_lines(pairs: tuple[Pair, ...]) -> list[str]:
         inside = {True: "inside", False: "outside", None: ""}[pair.inside]
         text.append(f"{name:60} {cells}  {pair.reason and 'left out'}{inside}")
     return text
+
+
+def _gain_lines(gains: list[Gain]) -> list[str]:
+    """Predicted and measured step, gain and memory of each compiled row."""
+    if not gains:
+        return []
+    heads = "".join(f" {quantity:>26}" for quantity in GAIN_QUANTITIES)
+    text = ["", f"{'compiled: predicted / measured':60}{heads}"]
+    for gain in gains:
+        name = textwrap.shorten(str(gain.compiled.row.case), 60, placeholder="...")
+        text.append(f"{name:60} {' '.join(_gain_cell(gain, quantity) for quantity in GAIN_QUANTITIES)}")
+    return text
+
+
+def _gain_cell(gain: Gain, quantity: GainQuantity) -> str:
+    unit = _UNITS.get(quantity)
+    values = (gain.predicted(quantity), gain.measured(quantity))
+    shown = " / ".join(
+        "-" if value is None else units.show(value, unit) if unit else f"{value:.2f}x" for value in values
+    )
+    error = gain.error(quantity)
+    return f"{shown} {'' if error is None else f'{error:+.0%}':>5}".rjust(26)
 
 
 def _quantity_cell(pair: Pair, quantity: Quantity) -> str:

@@ -123,6 +123,7 @@ class TruthRow:
 class Tolerances:
     """Limits on the errors of eager rows; `step` is for machines whose device time is not known.
 
+    `compiled_step`, `compiled_memory` and `gain` (eager step / compiled step) are for rows of torch.compile.
     `inside`: the share of rows whose measured step lies in the forecast's interval. `refused`: how many rows
     may have no forecast, not counting those whose library is not installed.
     """
@@ -132,6 +133,9 @@ class Tolerances:
     device_bound: Tolerance | None = None
     host_bound: Tolerance | None = None
     memory: Tolerance | None = None
+    compiled_step: Tolerance | None = None
+    compiled_memory: Tolerance | None = None
+    gain: Tolerance | None = None
     inside: ShareRange | None = None
     refused: int | None = None
 

@@ -9,14 +9,23 @@ from typing import Literal
 from windtunnel import prediction, records
 from windtunnel.accuracy import text
 from windtunnel.accuracy.baseline import roofline_seconds
-from windtunnel.accuracy.truth import QUANTITIES, Quantity, TruthRow, TruthTable, find_table, read_table
+from windtunnel.accuracy.gains import Gain, GainQuantity, find_gains
+from windtunnel.accuracy.truth import (
+    QUANTITIES,
+    Quantity,
+    Tolerances,
+    TruthRow,
+    TruthTable,
+    find_table,
+    read_table,
+)
 from windtunnel.agreement import Agreement, ShareRange, Tolerance, agree, error_of, exceeded
 from windtunnel.errors import BadInput, Unavailable, WindtunnelError, nearest
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
 
 TABLES = ("truth", "tuning")
-Section = Literal["all", "kind", "precision", "execution"]
+Section = Literal["all", "kind", "precision", "execution", "compiled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The errors of some rows in one quantity, those of the plain roofline, and the broken tolerances."""
+    """The errors of some rows in one quantity, those of the simplest baseline, and the broken tolerances.
+
+    The baseline is the plain roofline; of compiled rows, that compiling gains nothing.
+    """
 
     section: Section
     name: str
@@ -88,13 +100,17 @@ class Judgement:
     tolerance: Tolerance | None = None
     broken: tuple[str, ...] = ()
 
+    @property
+    def baseline_name(self) -> str:
+        return "no_gain" if self.section == "compiled" else "roofline"
+
     def plain(self) -> dict[str, object]:
         """Plain data for JSON."""
         return _without_none(
             section=self.section,
             name=self.name,
             errors=records.plain(self.errors),
-            roofline=records.plain(self.baseline),
+            **{self.baseline_name: records.plain(self.baseline)},
             tolerance=records.plain(self.tolerance),
             broken=list(self.broken),
         )
@@ -142,6 +158,11 @@ class Validation:
     judgements: tuple[Judgement | Share, ...]
 
     @property
+    def gains(self) -> list[Gain]:
+        """Compiled rows beside the eager rows of the same cases."""
+        return find_gains(self.pairs)
+
+    @property
     def left_out(self) -> tuple[Pair, ...]:
         """Rows without a forecast."""
         return tuple(pair for pair in self.pairs if pair.reason)
@@ -153,7 +174,8 @@ class Validation:
     @property
     def failures(self) -> tuple[str, ...]:
         """The broken tolerances in words; empty where all are met."""
-        failures = [f"{each.name}: {', '.join(each.broken)}" for each in self.judgements if each.broken]
+        broken = [each for each in self.judgements if each.broken]
+        failures = [f"{_full_name(each)}: {', '.join(each.broken)}" for each in broken]
         most = self.table.tolerances.refused
         if most is not None and self.refused > most:
             failures.append(f"{self.refused} rows have no forecast, {most} may")
@@ -169,6 +191,7 @@ class Validation:
             "left_out": [{"case": str(pair.row.case), "reason": pair.reason} for pair in self.left_out],
             "failures": list(self.failures),
             **({"rows": [pair.plain() for pair in self.pairs]} if rows else {}),
+            **({"gains": [gain.plain() for gain in self.gains]} if rows and self.gains else {}),
         }
 
     def text(self, rows: bool = False) -> str:
@@ -262,6 +285,7 @@ def judge(table: TruthTable, machine: str, pairs: Sequence[Pair]) -> Validation:
         *_judge_by("kind", eager, lambda pair: pair.row.case.kind),
         *_judge_by("precision", eager, lambda pair: pair.row.case.precision),
         *_judge_by("execution", others, lambda pair: pair.row.case.execution),
+        *_judge_gains(find_gains(pairs), limits),
     ]
     return Validation(
         table=table,
@@ -280,6 +304,19 @@ def _judge_by(
             yield _judge(f"{name}: {quantity}", some, quantity, section=section)
 
 
+def _judge_gains(gains: Sequence[Gain], limits: Tolerances) -> Iterable[Judgement | None]:
+    """Compiled rows against the tolerances of torch.compile, beside the baseline that it gains nothing."""
+    tolerances: dict[GainQuantity, Tolerance | None] = {
+        "step": limits.compiled_step,
+        "gain": limits.gain,
+        "memory": limits.compiled_memory,
+    }
+    for quantity, tolerance in tolerances.items():
+        errors = [gain.error(quantity) for gain in gains]
+        baselines = [gain.baseline_error(quantity) for gain in gains]
+        yield _summarise(quantity, errors, baselines, tolerance, "compiled")
+
+
 def _judge(
     name: str,
     pairs: Sequence[Pair],
@@ -287,19 +324,30 @@ def _judge(
     tolerance: Tolerance | None = None,
     section: Section = "all",
 ) -> Judgement | None:
+    errors = [pair.error(quantity) for pair in pairs]
+    rooflines = [pair.roofline_error(quantity) for pair in pairs]
+    return _summarise(name, errors, rooflines, tolerance, section)
+
+
+def _summarise(
+    name: str,
+    errors: Sequence[float | None],
+    baselines: Sequence[float | None],
+    tolerance: Tolerance | None,
+    section: Section,
+) -> Judgement | None:
     """None where there is nothing to judge; a tolerance without any row counts as broken."""
-    errors = [error for pair in pairs if (error := pair.error(quantity)) is not None]
-    rooflines = [error for pair in pairs if (error := pair.roofline_error(quantity)) is not None]
-    if not errors:
+    known, unskilled = ([e for e in some if e is not None] for some in (errors, baselines))
+    if not known:
         if tolerance is None:
             return None
         return Judgement(section=section, name=name, errors=None, tolerance=tolerance, broken=("no rows",))
-    agreement = agree(errors)
+    agreement = agree(known)
     return Judgement(
         section=section,
         name=name,
         errors=agreement,
-        baseline=agree(rooflines) if rooflines else None,
+        baseline=agree(unskilled) if unskilled else None,
         tolerance=tolerance,
         broken=exceeded(agreement, tolerance) if tolerance else (),
     )
@@ -316,6 +364,10 @@ def _share_inside(pairs: Sequence[Pair], tolerance: ShareRange | None) -> Share 
         rows=len(known),
         tolerance=tolerance,
     )
+
+
+def _full_name(judged: Judgement | Share) -> str:
+    return f"compiled {judged.name}" if judged.section == "compiled" else judged.name
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:

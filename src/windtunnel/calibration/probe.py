@@ -52,12 +52,17 @@ class ProbeRow:
 
 
 def probe_gpu(
-    budget: float, seed: int = 0, progress: Share | None = None, weights: Mapping[str, int] | None = None
+    budget: float,
+    seed: int = 0,
+    progress: Share | None = None,
+    weights: Mapping[str, int] | None = None,
+    wanted: Callable[[ProbeCase], bool] = lambda _: True,
 ) -> list[ProbeRow]:
-    """Time random ops on the GPU for so many seconds; `weights` says how often each is drawn."""
+    """Time random ops on the GPU for so many seconds. `weights` says how often each is drawn, `wanted` which
+    of those that are drawn count."""
     rows = list[ProbeRow]()
     watch = clock.GpuClock(GPU_LIMITS.elements)
-    cases = Drawer(GPU_LIMITS, seed).draw_all(weights)
+    cases = filter(wanted, Drawer(GPU_LIMITS, seed).draw_all(weights))
     with Observer("gpu") as observer:
         for _ in _rounds(budget, progress):
             group = list(itertools.islice(cases, _GPU_GROUP))

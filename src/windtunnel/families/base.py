@@ -20,6 +20,8 @@ _GRAIN_FLOP = 1e6
 
 Coefficients = Mapping[str, Sequence[float]]
 
+GENERATED = "generated"  # the namespace of kernels that a compiler generates
+
 
 class OpCall(NamedTuple):
     """A call as the recorder sees it: the op's name without namespace, its arguments, its tensors."""
@@ -53,6 +55,11 @@ class DescribedOp(Protocol):
     def read_bytes(self) -> float: ...
     @property
     def written_bytes(self) -> float: ...
+
+
+def kind_of(op: DescribedOp, kind: str) -> str:
+    """The kind of work: kernels that a compiler generated are a kind of their own."""
+    return f"{kind} {GENERATED}" if op.name.startswith(f"{GENERATED}.") else kind
 
 
 class PlainOp(NamedTuple):

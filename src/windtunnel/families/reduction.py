@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
+from windtunnel.families.base import GENERATED, DescribedOp, Family, OpCall, Piece, kind_of
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import element_bytes, evenness, log2
 from windtunnel.families.tensors import around
@@ -38,7 +38,7 @@ def reduction_piece(op: DescribedOp, dtype: str) -> Piece:
         even_reduced=evenness(reduced),
         even_inner=evenness(inner),
     )
-    return Piece("reduction", features, op.flop, moved, dtype)
+    return Piece(kind_of(op, "reduction"), features, op.flop, moved, dtype)
 
 
 class ReductionFamily(Family):
@@ -54,7 +54,10 @@ class ReductionFamily(Family):
     )
     kernels = ("reduce",)
     sizes = ("outer", "reduced", "inner", "layout")
-    kinds: Mapping[str, tuple[str, ...]] = {"reduction": ReductionFeatures._fields}
+    kinds: Mapping[str, tuple[str, ...]] = {
+        "reduction": ReductionFeatures._fields,
+        f"reduction {GENERATED}": ReductionFeatures._fields,
+    }
     draws: Mapping[str, int] = {"reduction": 9}
     is_fusible = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from windtunnel.families.base import DescribedOp, Family, Piece
+from windtunnel.families.base import GENERATED, DescribedOp, Family, Piece, kind_of
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import element_bytes, evenness, log2
 
@@ -82,12 +82,15 @@ class StreamingFamily(Family):
         """.split()
     )
     kernels = ("elementwise", "catarray", "memset", "memcpy", "fill", "copy")
-    kinds: Mapping[str, tuple[str, ...]] = {"streaming": StreamingFeatures._fields}
+    kinds: Mapping[str, tuple[str, ...]] = {
+        "streaming": StreamingFeatures._fields,
+        f"streaming {GENERATED}": StreamingFeatures._fields,
+    }
     draws: Mapping[str, int] = {"streaming": 18, "cat": 3}
     is_fusible = True
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
-        return [streaming_piece("streaming", op, dtype)]
+        return [streaming_piece(kind_of(op, "streaming"), op, dtype)]
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"streaming": lambda: _draw(sizes), "cat": lambda: _draw_concatenation(sizes)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
@@ -109,10 +110,10 @@ class Cautions:
             places = f"{compilation.breaks} places (graph breaks)"
             yield _Caution(1.0, f"the compiler leaves the step in {places}, where it runs op by op")
         seconds = first_step_seconds(self.pricer.generated)
+        assumed = "; generated kernels are priced as PyTorch's own of the same bytes"
+        is_probed = any(kind.endswith(f" {GENERATED}") for kind in self.profile.kinds)
         yield _Caution(
-            _MIN_SHARE,
-            f"the first step compiles for about {seconds:.0f} s; generated kernels are priced as PyTorch's "
-            "own of the same bytes",
+            _MIN_SHARE, f"the first step compiles for about {seconds:.0f} s{'' if is_probed else assumed}"
         )
         if self.pricer.strategy.execution == "reduce-overhead":
             yield _Caution(1.0, "reduce-overhead was never compared with a measurement")

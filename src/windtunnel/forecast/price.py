@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from windtunnel import families
 from windtunnel.families import Piece, registry
+from windtunnel.families.base import GENERATED
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.transfer import Transfer
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
-from windtunnel.trace import GENERATED, Op, Trace
+from windtunnel.trace import Op, Trace
 
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
@@ -22,6 +23,9 @@ _OVERSUBSCRIBED = 1.5
 _COMPILED_SHARE = 0.4
 # The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
 _MICROBENCHMARK_KERNELS = 20.0
+# What the host pays for each forward or backward of a compiled region, and for each weight that it uses;
+# where these were not probed, a module call and a node of the autograd graph stand in.
+_REGION, _WEIGHT = "region", "weight"
 
 
 class Price(NamedTuple):
@@ -67,7 +71,7 @@ class Pricer:
         # The costs of autograd and of modules are spread over the ops of their phase.
         self._beside = {
             "forward": self._call_seconds(trace) / max(forward, 1),
-            "backward": self.launch_costs.node_seconds * trace.nodes / max(backward, 1),
+            "backward": self._node_seconds() * trace.nodes / max(backward, 1),
             "update": 0.0,
         }
 
@@ -76,7 +80,15 @@ class Pricer:
         for each."""
         if self.strategy.execution == "reduce-overhead":
             return 2 * self.launch_costs.graph_seconds * trace.module_calls
-        return self.launch_costs.module_seconds * trace.module_calls
+        seconds = self.launch_costs.module_seconds
+        if self._is_compiled:
+            seconds = 2 * self.launch_costs.forward.get(_REGION, seconds)
+        return seconds * trace.module_calls
+
+    def _node_seconds(self) -> float:
+        """The cost of a node of the autograd graph. The nodes of a compiled step are its weights."""
+        seconds = self.launch_costs.node_seconds
+        return self.launch_costs.forward.get(_WEIGHT, seconds) if self._is_compiled else seconds
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -209,11 +221,16 @@ class Pricer:
         # Features must be those that the probed GPU would see.
         cores = (self._probed or self.machine).device.cores or 1
         if family is None or not family.uses_tensor_cores:
-            return families.pieces_of(op, cores)
+            return [self._known(piece) for piece in families.pieces_of(op, cores)]
         dtype = product_format(op, self.device, self.strategy)
         if dtype != op.dtype and op.dtype in ("bf16", "fp16"):
             self._notes.add(f"no fast {op.dtype} on {self.machine.name}: its products are priced as fp32")
         return families.pieces_of(op, cores, dtype)
+
+    def _known(self, piece: Piece) -> Piece:
+        """A generated kernel is priced as one of PyTorch's own where the probe had no generated ones."""
+        own = piece.kind.removesuffix(f" {GENERATED}")
+        return piece if piece.kind in self.profile.kinds else piece._replace(kind=own)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)

@@ -11,7 +11,6 @@ WAIT = "windtunnel.wait"
 
 Phase = Literal["forward", "backward", "update"]
 Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
-GENERATED = "generated"  # the namespace of kernels that a compiler generates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

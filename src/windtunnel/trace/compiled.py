@@ -68,11 +68,15 @@ class Compiler:
     def compile(self, workload: Workload, model: torch.nn.Module) -> Workload:
         """The same job with its loss compiled, as a measurement compiles it."""
         if workload.loss is not None:
-            compiled = torch.compile(workload.loss, backend=self._backend, dynamic=False)
-            return dataclasses.replace(workload, loss=compiled)
+            return dataclasses.replace(workload, loss=self.compile_call(workload.loss))
         for part in (model, *model.children()):
             part.compile(backend=self._backend, dynamic=False)
         return workload
+
+    def compile_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that plays what would be the compiled `call`."""
+        compiled: Callable[..., Any] = torch.compile(call, backend=self._backend, dynamic=False)
+        return compiled
 
     def warm_up(self, trainer: Trainer, examples: Any) -> None:
         """Compile: a first step does that, forward and backward."""
@@ -82,7 +86,11 @@ class Compiler:
         self._breaks = int(sum(counters.get("graph_break", {}).values()))
 
     def _backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        table = {**select_decomp_table(), **_gpu_decompositions()}
+        table = {
+            op: decomposition
+            for op, decomposition in {**select_decomp_table(), **_gpu_decompositions()}.items()
+            if op not in inductor.DECOMPOSED_LATER
+        }
         return compile_fx.compile_fx(module, inputs, inner_compile=self._schedule, decompositions=table)
 
     def _schedule(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:

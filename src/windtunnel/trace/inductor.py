@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch._inductor import codecache, compile_fx, decomposition, scheduler
+from torch._inductor import codecache, compile_fx, config, decomposition, scheduler
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes import pad_mm, post_grad
 from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -46,6 +46,14 @@ _CAPABILITY = (9, 0)
 # says that it pays. Half of 989 Tflop/s over 4.8 TB/s (H200 data sheet) is its bound; the benchmark is taken
 # to agree, since Hopper's tensor cores need aligned rows.
 _PADDED_FROM = 0.5 * 989e12 / 4.8e12
+# Launch costs and library calls were probed with PyTorch 2.11. Where a newer compiler decides otherwise, it
+# is asked to decide as that one: these settings did not exist, and this op had no decomposition.
+_SETTINGS_OF_PROBED_VERSION = {
+    "keep_addmm_fused_for_half_dtypes": False,
+    "delay_realize_cheap_outputs": False,
+    "loop_reindexing_after_fusion": False,
+}
+DECOMPOSED_LATER = (torch.ops.aten.max_pool2d_with_indices_backward.default,)
 
 
 @contextlib.contextmanager
@@ -69,6 +77,8 @@ def as_on_gpu() -> Iterator[None]:
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(lowerings, _plain_lowerings()))
+        known = {name: value for name, value in _SETTINGS_OF_PROBED_VERSION.items() if hasattr(config, name)}
+        stack.enter_context(config.patch(known))
         # Inductor remembers the name of its device for the keys of its caches.
         stack.callback(codecache.CacheBase.get_system.cache_clear)
         for owner, name, value in patches:

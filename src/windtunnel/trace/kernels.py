@@ -14,8 +14,8 @@ from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedu
 from torch._inductor.virtualized import V
 
 from windtunnel import families
-from windtunnel.families.base import OpCall
-from windtunnel.trace import GENERATED, Op
+from windtunnel.families.base import GENERATED, OpCall
+from windtunnel.trace import Op
 
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -69,6 +69,7 @@ def describe(graph: GraphLowering, nodes: int) -> Graph:
 class _Describer:
     graph: GraphLowering
     _owners: dict[str, str] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)  # buffers of concatenations that exist already
 
     def kernels(self) -> Iterator[Kernel]:
         for node in self.graph.scheduler.nodes:
@@ -136,11 +137,22 @@ class _Describer:
             parts = [user.node for user in each.users if _is_part(user.node)]
             if parts:
                 created += [b for part in parts for b in self._created(part)]
-            elif self.owner(name) == name and any(user.node not in inside for user in each.users):
+            elif self.owner(name) != name:
+                created += self._begin_whole(self.owner(name))
+            elif any(user.node not in inside for user in each.users):
                 buffer = self.output(each.node)
                 if buffer is not None:
                     created.append(buffer)
         return tuple(created)
+
+    def _begin_whole(self, name: str) -> list[Buffer]:
+        """The buffer of a concatenation, which exists from the first kernel on that writes a part of it."""
+        whole = self.graph.name_to_buffer.get(name)
+        if not isinstance(whole, ir.NopKernel) or name in self._begun:
+            return []
+        self._begun.add(name)
+        buffer = self.output(whole)
+        return [buffer] if buffer is not None else []
 
     def _reads(self, node: Any) -> frozenset[str]:
         return frozenset(self.owner(dep.name) for dep in node.read_writes.reads)

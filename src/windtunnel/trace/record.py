@@ -198,6 +198,21 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     return dataclasses.replace(recorded.trace(), compilation=compiler.compilation)
 
 
+def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., Any]) -> tuple[Op, ...]:
+    """What torch.compile launches on a GPU for one call without gradients; views are left out."""
+    from windtunnel.trace.compiled import Compiler
+
+    recorder = Recorder("gpu")
+    with _quiet(), _PlainFakeMode(), lower.as_on("gpu"), Compiler(recorder) as compiler, torch.no_grad():
+        tensors = make()
+        compiled = compiler.compile_call(call)
+        compiled(*tensors)
+        recorder.hold(tensors, "data")
+        with recorder.watch(torch.nn.Module(), modules=False), recorder:
+            compiled(*tensors)
+    return tuple(op for op in recorder.finish() if op.family != "view")
+
+
 class _PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
 

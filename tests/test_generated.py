@@ -1,0 +1,203 @@
+"""Kernels that torch.compile generates: from timed cases to the prices of a forecast. No GPU is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windtunnel as wt
+from windtunnel.calibration import fit, generated, rows
+from windtunnel.calibration.generated import KINDS, Case, describe, draw, fit_launch_costs
+from windtunnel.calibration.probe import ProbeRow
+from windtunnel.errors import BadInput
+from windtunnel.families.base import GENERATED
+from windtunnel.forecast.price import Pricer, roofline_of
+from windtunnel.machine import profiles
+from windtunnel.trace import Compilation, Op, Trace
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "triton_probe.py"
+SUM = Case(kind="column sum", rows=20_000, columns=512, dtype="bf16", inputs=2)
+SIMPLE = Case(kind="pointwise", rows=1000, columns=512, dtype="fp32", inputs=3)
+
+
+def timed(case: Case, *seconds: float) -> dict[str, Any]:
+    """A line as the probe writes it: the case, and a kernel of so many seconds each."""
+    kernels = [{"name": f"triton_poi_fused_{n}", "seconds": each} for n, each in enumerate(seconds)]
+    return {"case": dataclasses.asdict(case), "kernels": kernels}
+
+
+@pytest.fixture(scope="module")
+def described() -> tuple[list[ProbeRow], int]:
+    """A sum over many rows takes two kernels; the last case was timed with one more than it has here."""
+    return describe([timed(SIMPLE, 3e-6), timed(SUM, 9e-6, 2e-6), timed(SIMPLE, 1e-6, 1e-6)])
+
+
+def test_each_timed_kernel_becomes_a_row_with_its_own_bytes(described: tuple[list[ProbeRow], int]) -> None:
+    table, left_out = described
+    assert left_out == 1
+    assert [row.seconds for row in table] == [3e-6, 9e-6, 2e-6]
+    simple, large, small = table
+    assert (simple.name, simple.shape) == (f"{GENERATED}.pointwise", (512_000, 0, 3))
+    assert (simple.read_bytes, simple.written_bytes) == (3 * 512_000 * 4, 512_000 * 4)
+    assert large.family == small.family == "reduction"
+    assert large.read_bytes == 2 * 20_000 * 512 * 2, "the first kernel reads both tensors"
+    assert small.read_bytes == large.written_bytes, "the second reads what the first has written"
+
+
+def test_rows_survive_being_written(described: tuple[list[ProbeRow], int], tmp_path: Path) -> None:
+    rows.save(tmp_path / "t.csv.gz", described[0])
+    assert [(row.name, row.shape) for row in rows.load(tmp_path / "t.csv.gz")] == [
+        (row.name, row.shape) for row in described[0]
+    ]
+
+
+def kernel(elements: int) -> Op:
+    return Op(
+        name=f"{GENERATED}.pointwise",
+        family="streaming",
+        phase="forward",
+        dtype="bf16",
+        flop=float(elements),
+        read_bytes=4.0 * elements,
+        written_bytes=2.0 * elements,
+        shape=(elements, 0, 2),
+    )
+
+
+def compiled_trace(*ops: Op, nodes: int = 0) -> Trace:
+    return Trace(
+        job="case",
+        batch=1,
+        target="gpu",
+        precision="bf16",
+        ops=ops,
+        allocations={},
+        held=(),
+        batch_bytes=0.0,
+        parameters=1,
+        module_calls=1,
+        nodes=nodes,
+        backward_calls=1,
+        update_calls=1,
+        torch="2.11",
+        compilation=Compilation(graphs=2, breaks=0, nodes=1, inputs=1),
+    )
+
+
+def test_timed_kernels_decide_the_price_of_generated_kernels_and_of_no_others() -> None:
+    """Rows that take 3 times the roofline: so does the price, whatever PyTorch's own kernels take."""
+    h200, strategy = wt.Machine.named("h200"), wt.Strategy(batch=1, execution="compiled")
+    profile = profiles.profile_for(h200)
+    roofline = roofline_of(h200, profile)
+    ops = [kernel(1 << (10 + n % 18)) for n in range(90)]
+    table = [
+        ProbeRow(
+            name=op.name,
+            family=op.family,
+            phase="forward",
+            dtype=op.dtype,
+            shape=op.shape,
+            calls=1,
+            flop=op.flop,
+            read_bytes=op.read_bytes,
+            written_bytes=op.written_bytes,
+            seconds=3.0 * roofline.seconds(generated_piece(op)),
+        )
+        for op in ops
+    ]
+    kinds = fit.fit_kinds(table, {1: roofline}, fit.Effort(few=60, depth=3))
+    assert set(kinds) == {f"streaming {GENERATED}"}
+    probed = dataclasses.replace(profile, kinds={**profile.kinds, **kinds})
+    large = kernel(1 << 24)
+    plain = dataclasses.replace(large, name="aten.add")
+    trace = compiled_trace(large, plain)
+    before, after = (Pricer(h200, strategy, trace, each).price(trace.ops) for each in (profile, probed))
+    assert after[0].device_seconds == pytest.approx(3.0 * roofline.seconds(generated_piece(large)), rel=0.05)
+    assert before[0].device_seconds == before[1].device_seconds == after[1].device_seconds
+
+
+def generated_piece(op: Op) -> Any:
+    from windtunnel.families import pieces_of
+
+    return pieces_of(op, 132)[0]
+
+
+def test_the_costs_of_compiled_code_are_found_again() -> None:
+    """Calls that cost 30 us a generated kernel, 10 a library call, 5 a weight, 100 a region."""
+    counts = [(0, 24, 24, 1), (24, 0, 0, 1), (24, 24, 24, 2), (72, 24, 24, 1), (8, 8, 80, 16), (9, 70, 20, 4)]
+    lines = [
+        {
+            "generated": g,
+            "library": n,
+            "weights": w,
+            "regions": r,
+            "seconds": 30e-6 * g + 10e-6 * n + 5e-6 * w + 100e-6 * r,
+        }
+        for g, n, w, r in counts
+    ]
+    costs = fit_launch_costs([*lines, {"name": "left out"}])
+    truth = {"generated": 30e-6, "library": 10e-6, "weight": 5e-6, "region": 100e-6}
+    assert costs == {name: pytest.approx(seconds, rel=0.1) for name, seconds in truth.items()}
+    with pytest.raises(BadInput, match="0 calls"):
+        fit_launch_costs([])
+
+
+def test_probed_costs_of_regions_and_weights_reach_the_price() -> None:
+    h200, strategy = wt.Machine.named("h200"), wt.Strategy(batch=1, execution="compiled")
+    assert h200.launch_costs is not None
+    backward = dataclasses.replace(kernel(1000), phase="backward")
+    trace, profile = compiled_trace(kernel(1000), backward, nodes=10), profiles.profile_for(h200)
+
+    def host_seconds(**costs: float) -> float:
+        assert h200.launch_costs is not None
+        forward = {**h200.launch_costs.forward, **costs}
+        machine = dataclasses.replace(
+            h200, launch_costs=dataclasses.replace(h200.launch_costs, forward=forward)
+        )
+        return sum(price.host_seconds for price in Pricer(machine, strategy, trace, profile).price(trace.ops))
+
+    assert host_seconds(weight=2e-5) - host_seconds(weight=1e-5) == pytest.approx(10 * 1e-5)
+    # A region is entered once forward and once backward.
+    assert host_seconds(region=2e-4) - host_seconds(region=1e-4) == pytest.approx(2 * 1e-4)
+
+
+def test_cases_are_of_every_kind_and_fit_into_memory() -> None:
+    cases = draw(10 * len(KINDS))
+    assert {case.kind for case in cases} == set(KINDS) and len(set(cases)) == len(cases)
+    assert cases == draw(10 * len(KINDS)), "workers and the clock must draw the same"
+    for case in cases:
+        size = case.rows * case.columns * case.side**2 * generated.DTYPES[case.dtype].itemsize
+        assert size * (case.inputs + 1) <= 2e9
+
+
+def test_kernels_of_equal_calls_are_put_together_by_their_place() -> None:
+    """Two kernels, three calls: the medians of 1, 9, 2 and of 5, 6, 7."""
+    spec = importlib.util.spec_from_file_location("triton_probe", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    events = [("a", 1.0), ("b", 5.0), ("a", 9.0), ("b", 6.0), ("a", 2.0), ("b", 7.0)]
+    assert script.by_position(events, 3) == [{"name": "a", "seconds": 2.0}, {"name": "b", "seconds": 6.0}]
+    assert script.by_position(events[:-1], 3) == [] == script.by_position([*events[:-1], ("c", 1.0)], 3)
+    assert {regions for _, _, regions in script.launch_networks()} >= {1, 4}
+
+
+def test_the_script_says_what_it_needs(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=120
+        )
+
+    done = run("launches", str(tmp_path))
+    assert done.returncode != 0 and "collect" in done.stderr and "Traceback" not in done.stderr
+    line = {"generated": 10, "library": 10, "weights": 10, "regions": 1, "seconds": 1e-3}
+    (tmp_path / "launches.jsonl").write_text("\n".join(json.dumps(each) for each in ({}, *[line] * 5)))
+    done = run("launches", str(tmp_path))
+    assert done.returncode == 0 and 'generated = "' in done.stdout and 'region = "' in done.stdout
