@@ -1,11 +1,12 @@
 """Probe this CPU and check forecasts on the CPU truth cases: without the probe, with it, by the roofline.
 
     python benchmarks/cpu_probe_check.py OUT_FOLDER [--probe-seconds 170] [--seconds-per-row 2] [--budget 690]
-        [--catalogue NAME --title TEXT --year YEAR --year-source TEXT]
+        [--catalogue NAME --title TEXT --year YEAR --year-source TEXT] [--table blind]
 
 It takes at most `--budget` seconds on a quiet machine. A second call with the same folder uses the profile
 and the steps that are there. With --catalogue, the profile, its rows, a machine file and the table of
-measured steps go into the catalogue.
+measured steps go into the catalogue. With --table blind, the cases are those chosen after the code was frozen,
+and only the table is written.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from windtunnel.forecast.forecast import forecast_step
 from windtunnel.machine import here, profiles
 from windtunnel.machine.machine import CATALOG, LaunchCosts, Machine
 
-CASES = CATALOG / "truth" / "cases" / "cpu.toml"
+Cases = list[truth.TruthCase]
 FORECAST_SHARE = 0.15  # of the budget is kept for the forecasts
 
 
@@ -44,11 +45,14 @@ def main() -> None:
     if not path.is_file():
         probe(plain, path, options.probe_seconds)
     left = (1 - FORECAST_SHARE) * options.budget - (time.perf_counter() - begin)
-    steps = measure(options.out / "steps.jsonl", options.seconds_per_row, begin, left)
-    report(steps, plain, here.describe().with_cpu_only())
-    if options.catalogue:
+    cases = truth.read_cases(CATALOG / options.table / "cases" / "cpu.toml")
+    path_of_steps = options.out / f"{options.table}.jsonl"
+    steps = measure(cases, path_of_steps, options.seconds_per_row, begin, left)
+    report(cases, steps, plain, here.describe().with_cpu_only())
+    if options.catalogue and options.table == "truth":
         keep(options, path)
-        keep_steps(options.catalogue, steps)
+    if options.catalogue:
+        keep_steps(CATALOG / options.table / f"{options.catalogue}.jsonl", cases, steps)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 
@@ -60,6 +64,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--probe-seconds", type=float, default=calibrate.QUICK.seconds)
     parser.add_argument("--seconds-per-row", type=float, default=2.0)
     parser.add_argument("--budget", type=float, default=690.0)
+    parser.add_argument("--table", choices=("truth", "blind"), default="truth", help="which cases are timed")
     parser.add_argument("--catalogue", help="the machine's name in the catalogue")
     parser.add_argument("--title", default="", help="what the machine is, for its file")
     parser.add_argument("--year", type=int, help="when the processor was launched")
@@ -82,14 +87,14 @@ def probe(machine: Machine, path: Path, seconds: float) -> None:
     print("\n".join([*result.comparison.lines(), *result.cautions]), flush=True)
 
 
-def measure(path: Path, seconds: float, begin: float, left: float) -> list[dict[str, Any]]:
+def measure(cases: Cases, path: Path, seconds: float, begin: float, left: float) -> list[dict[str, Any]]:
     """Time all cases in two rounds some minutes apart, until the seconds are used; keep the lower time."""
     lines = truth.whole_lines(path) if path.is_file() else []
     end = time.perf_counter() + left
     with path.open("a", encoding="utf-8") as file:
         for number in range(2):
             done = {line["key"] for line in lines if line["round"] == number}
-            for case in truth.read_cases(CASES):
+            for case in cases:
                 if case.key in done or time.perf_counter() > end:
                     continue
                 figures = measuring.attempt(
@@ -105,7 +110,7 @@ def measure(path: Path, seconds: float, begin: float, left: float) -> list[dict[
     return lines
 
 
-def report(lines: list[dict[str, Any]], plain: Machine, probed: Machine) -> None:
+def report(cases: Cases, lines: list[dict[str, Any]], plain: Machine, probed: Machine) -> None:
     """Errors of every case, then their medians and 90th percentiles."""
     ways = {
         "no probe": (plain, profiles.profile_for(plain)),
@@ -114,7 +119,7 @@ def report(lines: list[dict[str, Any]], plain: Machine, probed: Machine) -> None
     print(f"no probe: priced by {profiles.nearest(plain)}; forecast over measured - 1:")
     errors: dict[str, list[float]] = {name: [] for name in (*ways, "roofline")}
     inside = dict.fromkeys(ways, 0)
-    for case in truth.read_cases(CASES):
+    for case in cases:
         tries = [line["low_seconds"] for line in lines if line["key"] == case.key and "error" not in line]
         if not tries:
             continue
@@ -178,17 +183,17 @@ def keep(options: argparse.Namespace, path: Path) -> None:
     print(f"in the catalogue: {name} ({len(timed):,} rows)")
 
 
-def keep_steps(name: str, lines: list[dict[str, Any]]) -> None:
+def keep_steps(path: Path, cases: Cases, lines: list[dict[str, Any]]) -> None:
     """Write the table of measured steps: of each case the round with the lower time."""
     head = {
         **measuring.header("cpu"),
-        "machine": name,
+        "machine": path.stem,
         "host_factor": 1.0,
         "note": "step_seconds is the lower quartile over groups of steps, the lower of two rounds some "
         "minutes apart: the machine without load by other programs",
     }
     table = [head]
-    for case in truth.read_cases(CASES):
+    for case in cases:
         tries = [line for line in lines if line["key"] == case.key and "error" not in line]
         if tries:
             best = min(tries, key=lambda line: line["low_seconds"])
@@ -196,7 +201,6 @@ def keep_steps(name: str, lines: list[dict[str, Any]]) -> None:
             table.append(
                 {"key": case.key, **records.plain(case), **figures, "step_seconds": best["low_seconds"]}
             )
-    path = CATALOG / "truth" / f"{name}.jsonl"
     records.write_whole(path, "".join(json.dumps(line) + "\n" for line in table))
 
 

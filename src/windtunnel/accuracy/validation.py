@@ -24,7 +24,7 @@ from windtunnel.errors import BadInput, Unavailable, WindtunnelError, nearest
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
 
-TABLES = ("truth", "tuning")
+TABLES = ("truth", "tuning", "blind")
 Section = Literal["all", "kind", "precision", "execution", "compiled"]
 
 
@@ -207,7 +207,7 @@ def validate(
     """Forecast every row of a machine's table of measured steps and compare.
 
     `machine_name`: a machine of the catalogue that has a table, or FILE.jsonl. `table`: "truth", on which
-    nothing was tuned, or "tuning". `progress` gets the rows done and all rows. Measures nothing, needs no
+    nothing was tuned, "tuning", or "blind", which was measured after the code was frozen. `progress` gets the rows done and all rows. Measures nothing, needs no
     GPU.
     """
     if table not in TABLES:

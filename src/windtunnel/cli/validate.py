@@ -31,9 +31,12 @@ with the package. Nothing is measured, and no GPU is needed.
 
 def validate(
     on: Annotated[
-        str, typer.Option("--on", help="A table (h200, h200-compiled, ice-lake-2-cores), or FILE.jsonl.")
+        str,
+        typer.Option(
+            "--on", help="A table (h200, h200-compiled, emerald-rapids-2-cores, ...), or FILE.jsonl."
+        ),
     ] = "h200",
-    table: Annotated[str, typer.Option("--table", help="truth or tuning.")] = "truth",
+    table: Annotated[str, typer.Option("--table", help="truth, tuning or blind.")] = "truth",
     rows: Annotated[bool, typer.Option("--rows", help="Show every row.")] = False,
     as_json: words.Json = False,
 ) -> None:
