@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windtunnel.measurement.compare import ComparisonStage
 
 HELP = """
-Compare two ways to run a job on this machine: both run in turn, and the answer is different, same or can't tell.
+Compare two ways to run a job here: they run in turn, and the answer is different, same or can't tell.
 
 JOB is a job with settings, as in measure. A and B are the two sides, each one word:
 

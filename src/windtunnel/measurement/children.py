@@ -114,7 +114,7 @@ class Conversation:
         _LIVING.add(started.pid)
 
     def listen(self, until: str = "") -> bool:
-        """Read messages; whether one of the kind `until` came before the child's end or the end of its time."""
+        """Read messages; whether one of the kind `until` came before the child or its time ended."""
         deadline = time.monotonic() + self.timeout
         while True:
             left, pipe = deadline - time.monotonic(), self.started.messages
@@ -190,7 +190,7 @@ def start(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Conversati
     """Start a child in a fresh interpreter and hand it the order."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
-    errors = tempfile.TemporaryFile()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
     with pinned(launch.threads):
         child = subprocess.Popen(
             [*launch.command, str(writer)],
@@ -215,7 +215,7 @@ def start_fork(
     """Start a copy of this process, which calls `run` with the number of the pipe for its messages."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
-    errors = tempfile.TemporaryFile()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
     with pinned(threads):
         pid = os.fork()
         if pid == 0:

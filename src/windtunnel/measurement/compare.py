@@ -200,7 +200,7 @@ class _Contest:
         self._finish(result)
         if stopped == "the user":
             raise Interrupted(
-                f"{len(self.pairs)} pairs of processes are measured and stored in {self.store.path}.\n{result}"
+                f"{len(self.pairs)} pairs of processes are stored in {self.store.path}.\n{result}"
             )
         return result
 

@@ -184,7 +184,7 @@ def _with_settings(workload: Workload | None, settings: Mapping[str, str]) -> Wo
         return None
     if workload.origin is None:
         raise BadInput(
-            f"{workload.name} was made in Python, and its settings ({', '.join(settings)}) cannot be changed.",
+            f"{workload.name} was made in Python: its settings ({', '.join(settings)}) cannot be changed.",
             hint="Give the two jobs themselves as sides, or put the job in a file: path/to/file.py:function.",
         )
     origin, values = workload.origin, dict[str, object](settings)
