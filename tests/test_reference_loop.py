@@ -24,7 +24,7 @@ from windtunnel.measurement.store import Store, StoredCell
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study import study as studies
-from windtunnel.study.results import _quiet, by_interval, results
+from windtunnel.study.results import _quiet, results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.engine import Outcome, Work
 from windtunnel.study.run.runner import Order, run
@@ -88,11 +88,8 @@ def test_without_a_reference_loop_times_stay_as_measured(tmp_path: Path) -> None
 
 
 def test_a_run_compared_with_itself_on_a_noisy_machine_says_same(tmp_path: Path) -> None:
-    pair = [by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2))]
-    raw = [
-        by_interval(rows_of(tmp_path / name, by_chance(seed), watched=False))
-        for name, seed in (("c", 1), ("d", 2))
-    ]
+    pair = [rows_of(tmp_path / name, by_chance(seed)) for name, seed in (("a", 1), ("b", 2))]
+    raw = [rows_of(tmp_path / name, by_chance(seed), watched=False) for name, seed in (("c", 1), ("d", 2))]
     disturbed = sum(row.disturbed for rows in pair for row in rows)
     assert compare(*pair).counts["same"] >= 57 - disturbed and not compare(*pair).counts["faster"]
     assert compare(*raw).counts["same"] < 40, "what is left out is what hid it"
@@ -100,17 +97,15 @@ def test_a_run_compared_with_itself_on_a_noisy_machine_says_same(tmp_path: Path)
 
 def test_a_step_that_itself_grew_slower_is_still_seen(tmp_path: Path) -> None:
     before, after = rows_of(tmp_path / "a", by_chance(1)), rows_of(tmp_path / "b", by_chance(2), step=1.4)
-    seen = compare(by_interval(before), by_interval(after))
+    seen = compare(before, after)
     undecided = sum(cell.verdict != "slower" for cell in seen.cells)
     disturbed = sum(row.disturbed for row in (*before, *after))
     assert undecided <= disturbed < 10 and not seen.counts["faster"]
 
 
 def test_a_run_without_a_quiet_moment_is_named(tmp_path: Path) -> None:
-    quiet, other = (
-        by_interval(rows_of(tmp_path / name, by_chance(seed))) for name, seed in (("a", 1), ("b", 2))
-    )
-    slow = by_interval(rows_of(tmp_path / "c", lambda work: 1.6))
+    quiet, other = (rows_of(tmp_path / name, by_chance(seed)) for name, seed in (("a", 1), ("b", 2)))
+    slow = rows_of(tmp_path / "c", lambda work: 1.6)
     assert not compare(quiet, other).cautions
     (caution,) = compare(quiet, slow).cautions
     assert "1.96 times" in caution, "the loop is slowed more than a step"

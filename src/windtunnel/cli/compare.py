@@ -55,7 +55,6 @@ Words = Annotated[
         metavar="[JOB [key=value ...]] A B", help="The job and its two sides.", show_default=False
     ),
 ]
-Within = Annotated[str, typer.Option("--within", help="The margin inside which two sides are the same.")]
 Seconds = Annotated[
     float,
     typer.Option(
@@ -73,7 +72,7 @@ def compare(
     batch: words.Batch = None,
     precision: words.Precision = "pytorch",
     threads: words.Threads = None,
-    within: Within = "10%",
+    within: words.Within = "10%",
     seconds: Seconds = 60.0,
     timeout: Timeout = 600.0,
     store: levels.StoreFile = None,

@@ -15,11 +15,11 @@ from windtunnel.errors import BadInput, Interrupted, MeasurementFailed, StoreErr
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import environment, looks, summary
-from windtunnel.measurement.equivalence import WITHIN, Verdict, judge
-from windtunnel.measurement.looks import RatioInterval
+from windtunnel.measurement.equivalence import WITHIN, Verdict, percent
+from windtunnel.measurement.looks import RatioAnswer
 from windtunnel.measurement.pairs import PairReport, run_pair
 from windtunnel.measurement.report import ProcessReport
-from windtunnel.measurement.sides import Side, SideWords, Subject
+from windtunnel.measurement.sides import ComparisonBase, Side, SideWords
 from windtunnel.measurement.steady import Protocol, interval
 from windtunnel.measurement.store import Settled, Store
 from windtunnel.records import Plain
@@ -30,6 +30,7 @@ SECONDS = 60.0
 _PAIR_SECONDS = 2.0  # of rounds in each pair
 _WARM_SECONDS = 0.3
 _SHOWN_PAIRS = 12
+_USER = "the user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class PairedComparison(Printed):
         ratio += f" with {self.b.name} as with {self.a.name}"
         if self.low is None or self.high is None:
             return f"{self.verdict}: {ratio}; one pair of processes does not show how much pairs differ"
-        within = f" within {self.within:.3%}".replace(".000", "") if self.verdict == "same" else ""
+        within = f" within {percent(self.within)}" if self.verdict == "same" else ""
         return f"{self.verdict}{within}: {ratio} ({units.digits(self.low)} to {units.digits(self.high)})"
 
     def _rows(self) -> list[Row]:
@@ -149,7 +150,7 @@ def compare(
     ("path/to/file.py:function"), or "default" for the job as it is. `workload` is None where both are jobs.
     """
     options = options or CompareOptions()
-    subject = Subject(
+    base = ComparisonBase(
         workload=workload,
         strategy=strategy or Strategy(),
         machine=machine or Machine.here(),
@@ -161,10 +162,10 @@ def compare(
             timeout_seconds=options.timeout_seconds,
         ),
     )
-    sides = subject.side(a), subject.side(b)
+    sides = base.side(a), base.side(b)
     opened = store or Store()
     try:
-        return _Contest(sides, subject.machine.name, opened, options).run()
+        return _Contest(sides, base.machine.name, opened, options).run()
     finally:
         if store is None:
             opened.close()
@@ -175,8 +176,8 @@ class _Contest:
 
     def __init__(self, sides: tuple[Side, Side], machine: str, store: Store, options: CompareOptions) -> None:
         self.sides, self.machine, self.store, self.options = sides, machine, store, options
-        self.begin, self.longest = time.monotonic(), 0.0
-        self.pairs = list[PairReport]()
+        self.begin, self.longest, self.stopped = time.monotonic(), 0.0, ""
+        self.pairs, self.others = list[PairReport](), 0.0
         names = [side.name for side in sides]
         self.cells = [
             store.begin(side.plan.key, {**side.plan.task, "compared": names, "side": place}, side.plan.facts)
@@ -184,29 +185,31 @@ class _Contest:
         ]
 
     def run(self) -> PairedComparison:
+        answer = None
         try:
-            stopped = ""
-            while not stopped:
-                stopped = self._run_pair()
+            while answer is None:
+                self._run_pair()
+                answer = self._answer()
         except KeyboardInterrupt:
-            stopped = "the user"
+            self.stopped = _USER
         except MeasurementFailed as error:
             for cell in self.cells:
                 self.store.finish(Settled(cell=cell, state=error.state, error=error.message))
             raise
         if not self.pairs:
             raise Interrupted("No pair of processes was measured yet.", hint="The same command starts again.")
-        result = self._result(stopped)
+        result = self._result(answer or looks.interval_of(self._logs(), self.options.within, is_last=True))
         self._finish(result)
-        if stopped == "the user":
+        if self.stopped == _USER:
             raise Interrupted(
                 f"{len(self.pairs)} pairs of processes are stored in {self.store.path}.\n{result}"
             )
         return result
 
-    def _run_pair(self) -> str:
-        """Run one pair and store it; say why no further one is needed, empty where one is."""
+    def _run_pair(self) -> None:
+        """Run one pair and store it."""
         begin, others = time.monotonic(), environment.busy_cores(0.1)
+        self.others = max(self.others, others)
         pair = run_pair(
             [side.start for side in self.sides],
             [side.name for side in self.sides],
@@ -217,23 +220,24 @@ class _Contest:
             self.store.add(cell, dataclasses.replace(report, number=len(self.pairs), others=others))
         self.pairs.append(pair)
         self.longest = max(self.longest, time.monotonic() - begin)
-        rounds = sum(pair.rounds for pair in self.pairs)
         self.options.progress(
             ComparisonStage(
                 pairs=len(self.pairs),
-                rounds=rounds,
+                rounds=self._rounds(),
                 seconds=time.monotonic() - self.begin,
                 most_seconds=self.options.seconds,
             )
         )
-        return "the user" if pair.interrupted else self._stop()
 
-    def _stop(self) -> str:
-        if self._is_last():
-            return "time"
-        if looks.is_planned(len(self.pairs)) and self._verdict(self._interval(is_last=False)) != "can't tell":
-            return "a clear answer"
-        return ""
+    def _answer(self) -> RatioAnswer | None:
+        """The answer, and why it ends the comparison; None where another pair is needed."""
+        if self.pairs[-1].interrupted:
+            self.stopped = _USER
+        elif self._is_last():
+            self.stopped = "time"
+        answer = looks.answer(self._logs(), self.options.within, is_last=bool(self.stopped))
+        self.stopped = self.stopped or ("a clear answer" if answer else "")
+        return answer
 
     def _is_last(self) -> bool:
         """Whether another pair would probably end too late. That depends on the clock, not on the ratios."""
@@ -247,31 +251,27 @@ class _Contest:
         shift = math.log(a.batch / b.batch) if self._per_example() else 0.0
         return [pair.log + shift for pair in self.pairs]
 
-    def _interval(self, *, is_last: bool) -> RatioInterval:
-        return looks.interval_of(self._logs(), is_last=is_last)
+    def _rounds(self) -> int:
+        return sum(pair.rounds for pair in self.pairs)
 
-    def _verdict(self, over: RatioInterval) -> Verdict:
-        return judge(over.low, over.high, self.options.within)
-
-    def _result(self, stopped: str) -> PairedComparison:
-        over = self._interval(is_last=stopped != "a clear answer")
-        known = over.high < math.inf
+    def _result(self, answer: RatioAnswer) -> PairedComparison:
+        known = answer.high < math.inf
         return PairedComparison(
             job=" and ".join(dict.fromkeys(side.job for side in self.sides)),
             machine=self.machine,
             a=self._side(0),
             b=self._side(1),
-            verdict=self._verdict(over),
-            ratio=over.ratio,
-            low=over.low if known else None,
-            high=over.high if known else None,
-            level=over.level,
+            verdict=answer.verdict,
+            ratio=answer.ratio,
+            low=answer.low if known else None,
+            high=answer.high if known else None,
+            level=answer.level,
             within=self.options.within,
             per="example" if self._per_example() else "step",
             pairs=tuple(map(math.exp, self._logs())),
-            rounds=sum(pair.rounds for pair in self.pairs),
+            rounds=self._rounds(),
             seconds=time.monotonic() - self.begin,
-            stopped_by=stopped,
+            stopped_by=self.stopped,
             cautions=tuple(self._cautions()),
             measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             environment=dict(self.sides[0].plan.facts),
@@ -303,6 +303,11 @@ class _Contest:
         if self._per_example():
             cautions.append(
                 f"the batches differ ({a.batch} and {b.batch}): compared by the time of an example"
+            )
+        if self.others > environment.BUSY:
+            cautions.append(
+                f"other processes kept {self.others:.1f} cores busy just before a pair began: both times may "
+                "be too long, their ratio hardly"
             )
         return cautions
 

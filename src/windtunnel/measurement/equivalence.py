@@ -24,6 +24,11 @@ def judge(low: float, high: float, within: float = WITHIN) -> Verdict:
     return "same" if low >= 1.0 / (1.0 + within) and high <= 1.0 + within else "can't tell"
 
 
+def percent(within: float) -> str:
+    """A margin in words: 10 %."""
+    return f"{100.0 * within:.3g} %"
+
+
 def parse_within(text: str) -> float:
     """The margin in "10%" or "0.1"; BadInput for anything else."""
     body = text.strip()

@@ -14,19 +14,33 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from windtunnel.measurement.equivalence import Verdict, judge
+
 ERROR = 0.05
 _SHARE = 0.2  # of the chance of error that is left, for each look but the last
 _FIRST, _GROWTH = 3, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatioInterval:
-    """The ratio, and where it lies with a `level` of confidence that allows for all looks."""
+class RatioAnswer:
+    """The ratio, where it lies with a `level` of confidence that allows for all looks, and what follows."""
 
     ratio: float
     low: float
     high: float
     level: float
+    verdict: Verdict
+
+
+def answer(logs: Sequence[float], within: float, *, is_last: bool) -> RatioAnswer | None:
+    """The answer from the logarithm of each pair's ratio; None where another pair is needed.
+
+    `is_last`: there will be no further pair, for a reason that has nothing to do with the ratios.
+    """
+    if not is_last and not is_planned(len(logs)):
+        return None
+    over = interval_of(logs, within, is_last=is_last)
+    return over if is_last or over.verdict != "can't tell" else None
 
 
 def is_planned(pairs: int) -> bool:
@@ -40,8 +54,8 @@ def error_at(pairs: int, *, is_last: bool) -> float:
     return left if is_last else _SHARE * left
 
 
-def interval_of(logs: Sequence[float], *, is_last: bool) -> RatioInterval:
-    """The interval from the logarithm of each pair's ratio, by Student's t over pairs.
+def interval_of(logs: Sequence[float], within: float, *, is_last: bool) -> RatioAnswer:
+    """The interval by Student's t over pairs, and the verdict by that interval.
 
     Pairs are the unit: rounds of one pair share two processes, whose memory layouts differ from those of the
     next pair. One pair shows nothing of that, so its interval has no end.
@@ -50,9 +64,9 @@ def interval_of(logs: Sequence[float], *, is_last: bool) -> RatioInterval:
     reach = math.inf
     if len(logs) > 1:
         reach = student(len(logs) - 1, error) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return RatioInterval(
-        ratio=math.exp(middle), low=_exp(middle - reach), high=_exp(middle + reach), level=1.0 - error
-    )
+    low, high = _exp(middle - reach), _exp(middle + reach)
+    verdict = judge(low, high, within)
+    return RatioAnswer(ratio=math.exp(middle), low=low, high=high, level=1.0 - error, verdict=verdict)
 
 
 @functools.cache

@@ -43,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ComparisonBase:
     """What both sides start from: a job, or None where each side is one, with a strategy and a machine."""
 
     workload: Workload | None
@@ -61,7 +61,7 @@ class Subject:
             return dataclasses.replace(self, workload=chosen)._side(chosen.name)
         return self.changed(chosen)._side(chosen)
 
-    def changed(self, word: str) -> Subject:
+    def changed(self, word: str) -> ComparisonBase:
         """This with the changes that one word of a command line names."""
         if word == DEFAULT:
             return self
@@ -78,7 +78,7 @@ class Subject:
             )
         return self._with_changes(records.parse_settings(filter(None, word.split(","))))
 
-    def _with_changes(self, changes: Mapping[str, str]) -> Subject:
+    def _with_changes(self, changes: Mapping[str, str]) -> ComparisonBase:
         strategy = {name: value for name, value in changes.items() if name in _OF_STRATEGY}
         settings = {
             name: value
