@@ -510,6 +510,17 @@ def test_the_command_compares_a_framework_with_itself_and_prints_json(tmp_path: 
         assert [len(opened.reports(cell.id)) for cell in opened.results()] == [len(answer["pairs"])] * 2
 
 
+def test_words_before_the_sides_change_both_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given(monkeypatch, noisy(1.0))
+    words = ["compare", "ffn", "hidden=50", "batch=64", "default", "precision=bf16"]
+    done = CliRunner().invoke(app, [*words, "--store", str(tmp_path / "store.sqlite"), "--json"])
+    with contextlib.closing(Store(tmp_path / "store.sqlite")) as opened:
+        b, a = (cell.task for cell in opened.results())
+    assert json.loads(done.stdout)["verdict"] == "same" and a["batch"] == b["batch"] == 64
+    assert a["job"] == b["job"] and a["job"]["settings"]["hidden"] in (50, "50")
+    assert a["strategy"]["precision"] != b["strategy"]["precision"] == "bf16"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from windtunnel.cli import levels, words
 from windtunnel.errors import BadInput
-from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
+from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
     from windtunnel.measurement.compare import ComparisonStage
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 HELP = """
 Compare two ways to run a job here: they run in turn, and the answer is different, same or can't tell.
 
-JOB is a job with settings, as in measure. A and B are the two sides, each one word:
+JOB is a job, with settings or changes of the strategy for both sides. A and B are the sides, a word each:
 
   threads=2                 a change of the strategy (batch, precision, threads, execution, data, ...)
 
@@ -83,14 +84,19 @@ def compare(
     from windtunnel.measurement.store import Store
 
     margin = parse_within(within)
-    workload, a, b = _split(job_and_sides)
+    job, a, b = _split(job_and_sides)
+    changes = _of_strategy(job)
+    workload = (
+        words.find_job([word for word in job if word.partition("=")[0] not in changes]) if job else None
+    )
+    options: dict[str, int | str | None] = {"batch": batch, "precision": precision, "threads": threads}
     with levels.show_line() as say:
         answer = comparing.compare(
             workload,
             a,
             b,
             Machine.find(on),
-            strategy=words.make_strategy(batch=batch, precision=precision, threads=threads),
+            strategy=words.make_strategy(**{**options, **changes}),
             store=Store(store),
             options=comparing.CompareOptions(
                 within=margin,
@@ -102,17 +108,22 @@ def compare(
     words.show(as_json, answer.plain, lambda: str(answer))
 
 
-def _split(given: list[str]) -> tuple[Workload | None, str, str]:
-    """The job, None where both sides are jobs, and the two sides: the last two words."""
+def _split(given: list[str]) -> tuple[list[str], str, str]:
+    """The words of the job, none where both sides are jobs, and the two sides: the last two words."""
     if len(given) < 2:
         raise BadInput(
             f"compare needs two sides, and got only {' '.join(given)!r}.",
             hint="Write: windtunnel compare JOB A B, for example: windtunnel compare rnn threads=1 threads=2",
         )
     *job, a, b = given
-    if not job:
-        return None, a, b
-    return words.find_job(job), a, b
+    return job, a, b
+
+
+def _of_strategy(job: list[str]) -> dict[str, str]:
+    """The words after a job that change the strategy, not a setting: batch=64."""
+    fields = {each.name for each in dataclasses.fields(Strategy)}
+    changes = [word.partition("=") for word in job[1:] if "=" in word]
+    return {name: value for name, _, value in changes if name in fields}
 
 
 def _stage(stage: ComparisonStage) -> str:
