@@ -86,13 +86,11 @@ def compare(
     margin = parse_within(within)
     job, a, b = _split(job_and_sides)
     changes = _of_strategy(job)
-    workload = (
-        words.find_job([word for word in job if word.partition("=")[0] not in changes]) if job else None
-    )
+    job = [word for word in job if word.partition("=")[0] not in changes]
     options: dict[str, int | str | None] = {"batch": batch, "precision": precision, "threads": threads}
     with levels.show_line() as say:
         answer = comparing.compare(
-            workload,
+            words.find_job(job) if job else None,
             a,
             b,
             Machine.find(on),
