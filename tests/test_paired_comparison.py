@@ -197,12 +197,12 @@ def report(seconds: list[float], turns: list[int]) -> ProcessReport:
 
 
 def test_a_pairs_ratio_is_the_median_of_its_rounds() -> None:
-    """A: turns of 1, 1 | 1, 4 | 1, 1 s. B: 2, 2 | 2, 2 | 8, 2 s. Rounds: 2; sqrt(4 / 4) = 1; sqrt(16) = 4."""
+    """A: turns of 1, 1 | 1, 4 | 1, 1 s. B: 2, 2 | 2, 2 | 128, 2 s. Rounds: 2; sqrt(4 / 4) = 1; sqrt(256) = 16."""
     a = report([1, 1, 1, 1, 4, 4, 1, 1], [1, 1, 2, 2, 1, 1])
-    b = report([2, 2, 2, 2, 8, 2], [1] * 6)
+    b = report([2, 2, 2, 2, 128, 2], [1] * 6)
     pair = PairReport(a=a, b=b)
     assert pair.rounds == 3
-    assert [math.exp(log) for log in pair.logs] == pytest.approx([2.0, 1.0, 4.0])
+    assert [math.exp(log) for log in pair.logs] == pytest.approx([2.0, 1.0, 16.0])
     assert math.exp(pair.log) == pytest.approx(2.0)
 
 
@@ -481,12 +481,12 @@ def test_a_real_difference_of_jobs_made_in_python_is_measured(
         here(),
         strategy=wt.Strategy(threads=1),
         store=store,
-        options=wt.CompareOptions(seconds=20.0),
+        options=wt.CompareOptions(seconds=120.0),
     )
     assert answer.verdict == "different" and answer.ratio == pytest.approx(3.0, rel=0.3)
     for cell in store.results():
         reports = store.reports(cell.id)
-        assert len(reports) == len(answer.pairs) >= 3
+        assert len(reports) == len(answer.pairs) >= 3, "it stops when the answer is clear"
         assert all(sum(each.turns) == len(each.steady) >= len(each.turns) >= 6 for each in reports)
         assert min(min(each.steady) for each in reports) >= 0.002, "as the clock said"
 
