@@ -197,7 +197,7 @@ def report(seconds: list[float], turns: list[int]) -> ProcessReport:
 
 
 def test_a_pairs_ratio_is_the_median_of_its_rounds() -> None:
-    """A: turns of 1, 1 | 1, 4 | 1, 1 s. B: 2, 2 | 2, 2 | 128, 2 s. Rounds: 2; sqrt(4 / 4) = 1; sqrt(256) = 16."""
+    """Turns of A: 1, 1 | 1, 4 | 1, 1 s; of B: 2, 2 | 2, 2 | 128, 2 s. Rounds: 2, sqrt(4 / 4), sqrt(256)."""
     a = report([1, 1, 1, 1, 4, 4, 1, 1], [1, 1, 2, 2, 1, 1])
     b = report([2, 2, 2, 2, 128, 2], [1] * 6)
     pair = PairReport(a=a, b=b)
