@@ -15,7 +15,7 @@ from pathlib import Path
 
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
-from windtunnel.study.results import by_interval, results
+from windtunnel.study.results import results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Local
@@ -84,7 +84,7 @@ def main() -> None:
     print(
         f"intervals meet in {meet:.1%}; medians within both intervals together in {within:.1%}, {bar(within)}"
     )
-    compared = compare(by_interval(first), by_interval(second))
+    compared = compare(first, second)
     print(compared)
     same = compared.counts["same"] / len(compared.cells)
     print(f'A/A comparison says "same" in {same:.1%}, {bar(same)}: {compared.counts}')

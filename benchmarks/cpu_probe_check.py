@@ -5,8 +5,8 @@
 
 It takes at most `--budget` seconds on a quiet machine. A second call with the same folder uses the profile
 and the steps that are there. With --catalogue, the profile, its rows, a machine file and the table of
-measured steps go into the catalogue. With --table blind, the cases are those chosen after the code was frozen,
-and only the table is written.
+measured steps go into the catalogue. With --table blind, the cases are those chosen after the code was
+frozen, and only the table is written.
 """
 
 from __future__ import annotations

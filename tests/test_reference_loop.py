@@ -31,7 +31,7 @@ from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study import export, samples
 from windtunnel.study import study as studies
-from windtunnel.study.results import _quiet, by_interval, results
+from windtunnel.study.results import _quiet, results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.engine import Outcome, Work
 from windtunnel.study.run.runner import Order, run
@@ -71,7 +71,7 @@ def by_chance(seed: int) -> Callable[[Work], float]:
 
 
 def quiet_rows(folder: Path, slow: Callable[[Work], float], step: float = 1.0) -> list[StudyRow]:
-    return by_interval(row for row in rows_of(folder, slow, step=step) if not row.disturbed)
+    return [row for row in rows_of(folder, slow, step=step) if not row.disturbed]
 
 
 def test_a_cell_with_a_quiet_process_has_the_time_of_the_quiet_machine(tmp_path: Path) -> None:
@@ -156,10 +156,7 @@ def test_without_a_reference_loop_times_stay_as_measured(tmp_path: Path) -> None
 
 def test_a_run_compared_with_itself_on_a_noisy_machine_says_same(tmp_path: Path) -> None:
     pair = [quiet_rows(tmp_path / name, by_chance(seed)) for name, seed in (("a", 1), ("b", 2))]
-    raw = [
-        by_interval(rows_of(tmp_path / name, by_chance(seed), watched=False))
-        for name, seed in (("c", 1), ("d", 2))
-    ]
+    raw = [rows_of(tmp_path / name, by_chance(seed), watched=False) for name, seed in (("c", 1), ("d", 2))]
     assert compare(*pair).counts["same"] >= 45 and not compare(*pair).counts["faster"]
     assert compare(*raw).counts["same"] < 40, "what is left out is what hid it"
 
@@ -172,7 +169,7 @@ def test_a_step_that_itself_grew_slower_is_still_seen(tmp_path: Path) -> None:
 
 def test_a_run_without_a_quiet_moment_is_named(tmp_path: Path) -> None:
     quiet, other = (quiet_rows(tmp_path / name, by_chance(seed)) for name, seed in (("a", 1), ("b", 2)))
-    slow = by_interval(rows_of(tmp_path / "c", lambda work: 1.6))
+    slow = rows_of(tmp_path / "c", lambda work: 1.6)
     assert not compare(quiet, other).cautions
     (caution,) = compare(quiet, slow).cautions
     assert "1.93 times" in caution, "the loop is slowed more than a step: 1.6 to the power of 1.4"

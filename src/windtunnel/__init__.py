@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from windtunnel.learning.result import TrainingResult
     from windtunnel.learning.training import train
     from windtunnel.machine.machine import Machine
+    from windtunnel.measurement.compare import CompareOptions, PairedComparison, compare
     from windtunnel.measurement.measure import Measurement, measure
     from windtunnel.measurement.steady import Protocol
     from windtunnel.measurement.store import Store
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 # Where each public name is defined; "module:name" where it has another name there.
 _HOMES = {
     "BadInput": "errors",
+    "CompareOptions": "measurement.compare",
     "Crossover": "study.crossover.crossing",
     "DoesNotFit": "errors",
     "Forecast": "forecast.forecast",
@@ -51,6 +53,7 @@ _HOMES = {
     "Machine": "machine.machine",
     "Measurement": "measurement.measure",
     "MeasurementFailed": "errors",
+    "PairedComparison": "measurement.compare",
     "Protocol": "measurement.steady",
     "Store": "measurement.store",
     "StoreError": "errors",
@@ -63,6 +66,7 @@ _HOMES = {
     "Validation": "accuracy.validation",
     "WindtunnelError": "errors",
     "Workload": "job.workload",
+    "compare": "measurement.compare",
     "crossover": "study.crossover.search",
     "largest_batch": "prediction",
     "load_data": "learning.data:load",
@@ -73,6 +77,7 @@ _HOMES = {
 }
 __all__ = [
     "BadInput",
+    "CompareOptions",
     "Crossover",
     "DoesNotFit",
     "Forecast",
@@ -81,6 +86,7 @@ __all__ = [
     "Machine",
     "Measurement",
     "MeasurementFailed",
+    "PairedComparison",
     "Protocol",
     "Store",
     "StoreError",
@@ -93,6 +99,7 @@ __all__ = [
     "Validation",
     "WindtunnelError",
     "Workload",
+    "compare",
     "crossover",
     "fused",
     "largest_batch",

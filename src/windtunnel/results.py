@@ -53,8 +53,41 @@ class Memory:
         return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
 
 
+class Printed:
+    """A result that prints itself: a headline, then rows of a title and a text."""
+
+    __slots__ = ()
+
+    def headline(self) -> str:
+        raise NotImplementedError
+
+    def _rows(self) -> list[Row]:
+        """Every line after the headline; a row without title goes on with the row before."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """The result as text of this width. Default: that of the terminal."""
+        width = width or _terminal_width()
+        lines = textwrap.wrap(self.headline(), width, subsequent_indent="  ", break_on_hyphens=False)
+        return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
+
+    def _repr_html_(self) -> str:
+        """The result as a table, for notebooks."""
+        rows = "".join(
+            "<tr>"
+            f'<th style="text-align:left; vertical-align:top">{html.escape(title)}</th>'
+            f'<td style="text-align:left">{html.escape(text.replace(_NO_BREAK, " "))}</td>'
+            "</tr>"
+            for title, text in self._rows()
+        )
+        return f"<div><strong>{html.escape(self.headline())}</strong><table>{rows}</table></div>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Printed):
     """One steady step: seconds with an interval and parts, memory, bottleneck and cautions.
 
     `inputs`: the size of an image or the length of a sequence, in words; empty if the batch has neither.
@@ -90,32 +123,11 @@ class Result:
         data: Plain = records.plain(self)
         return {**data, "examples_per_second": self.examples_per_second, "epoch_seconds": self.epoch_seconds}
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self, width: int | None = None) -> list[str]:
-        """The result as text of this width. Default: that of the terminal."""
-        width = width or _terminal_width()
-        lines = textwrap.wrap(self.headline(), width, subsequent_indent="  ", break_on_hyphens=False)
-        return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
-
-    def _repr_html_(self) -> str:
-        """The result as a table, for notebooks."""
-        rows = "".join(
-            "<tr>"
-            f'<th style="text-align:left; vertical-align:top">{html.escape(title)}</th>'
-            f'<td style="text-align:left">{html.escape(text.replace(_NO_BREAK, " "))}</td>'
-            "</tr>"
-            for title, text in self._rows()
-        )
-        return f"<div><strong>{html.escape(self.headline())}</strong><table>{rows}</table></div>"
-
     def headline(self) -> str:
         inputs = f"{self.inputs}, " if self.inputs else ""
-        return f"{self.job} on {self.machine}: batch {self.batch}, {inputs}{_in_words(self.strategy)}"
+        return f"{self.job} on {self.machine}: batch {self.batch}, {inputs}{in_words(self.strategy)}"
 
     def _rows(self) -> list[Row]:
-        """Every line after the headline; a row without title goes on with the row before."""
         return [
             *self._time_rows(),
             *self._own_rows(),
@@ -149,7 +161,7 @@ class Result:
         return rows + ([("", _shares(memory.parts, memory.peak_bytes, "B"))] if memory.parts else [])
 
 
-def _in_words(strategy: Mapping[str, object]) -> str:
+def in_words(strategy: Mapping[str, object]) -> str:
     """The strategy as a headline says it."""
     return ", ".join(
         _field_in_words(name, value)

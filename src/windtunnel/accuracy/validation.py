@@ -207,8 +207,8 @@ def validate(
     """Forecast every row of a machine's table of measured steps and compare.
 
     `machine_name`: a machine of the catalogue that has a table, or FILE.jsonl. `table`: "truth", on which
-    nothing was tuned, "tuning", or "blind", which was measured after the code was frozen. `progress` gets the rows done and all rows. Measures nothing, needs no
-    GPU.
+    nothing was tuned; "tuning"; or "blind", measured after the code was frozen. `progress` gets the rows done
+    and all rows. Measures nothing, needs no GPU.
     """
     if table not in TABLES:
         raise BadInput(f"There is no table {table!r}.", hint=nearest(table, TABLES))

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import windtunnel
-from windtunnel.cli import crossover, frameworks, machine, measure, network, predict, study, validate
+from windtunnel.cli import compare, crossover, frameworks, machine, measure, network, predict, study, validate
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
@@ -24,6 +24,8 @@ Fly your training run before you build it: predict or measure a training step's 
   windtunnel measure fcn5 --threads 2
 
   windtunnel predict my_job.py:build --on 8xh100 --batch 64 --precision bf16 --json
+
+  windtunnel compare rnn threads=1 threads=2
 
   windtunnel machine list
 
@@ -49,6 +51,7 @@ app = typer.Typer(
 )
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
+app.command("compare", help=compare.HELP)(compare.compare)
 app.command("validate", help=validate.HELP)(validate.validate)
 app.command("crossover", help=crossover.HELP)(crossover.crossover)
 app.add_typer(frameworks.app, name="frameworks")

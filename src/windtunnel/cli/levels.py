@@ -61,6 +61,18 @@ def show_stages(job: str) -> Iterator[Callable[[MeasurementStage], None]]:
         _rewrite("")
 
 
+@contextlib.contextmanager
+def show_line() -> Iterator[Callable[[str], None]]:
+    """Show text on standard error: one updating line on a terminal, else a line each time."""
+    if not sys.stderr.isatty():
+        yield _print
+        return
+    try:
+        yield _rewrite
+    finally:
+        _rewrite("")
+
+
 def _words(job: str, stage: MeasurementStage) -> str:
     words = f"measuring {job}: process {stage.number} of {stage.wanted} {stage.phase}"
     if stage.samples:

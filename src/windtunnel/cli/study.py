@@ -206,20 +206,19 @@ def compare(
         Path, typer.Argument(metavar="STORE", help="A store of this study.", show_default=False)
     ],
     second: Annotated[Path, typer.Argument(metavar="STORE", help="Another store of it.", show_default=False)],
+    within: words.Within = "10%",
     as_json: words.Json = False,
 ) -> None:
     """Compare two runs of a study, cell by cell: faster, slower, the same, or can't tell."""
+    from windtunnel.measurement.equivalence import parse_within
     from windtunnel.study import study as studies
-    from windtunnel.study.results import by_interval
     from windtunnel.study.statistics import compare as comparing
 
-    whole = studies.find(study)
+    whole, margin = studies.find(study), parse_within(within)
     for path in (first, second):
         if not path.is_file():
             raise BadInput(f"There is no store {path}.", hint="Name two files that study run --store wrote.")
-    compared = comparing.compare(
-        by_interval(_rows(whole, first, None)), by_interval(_rows(whole, second, None))
-    )
+    compared = comparing.compare(_rows(whole, first, None), _rows(whole, second, None), margin)
     words.show(as_json, compared.plain, lambda: str(compared))
 
 

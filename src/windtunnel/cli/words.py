@@ -117,6 +117,10 @@ CudnnBenchmark = Annotated[
 Inference = Annotated[
     bool, typer.Option("--inference", help="Forward only, without gradients: no backward, no update.")
 ]
+Within = Annotated[
+    str,
+    typer.Option("--within", help="The margin: same only if the whole interval of the ratio is within it."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, in seconds and bytes.")]
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from windtunnel.errors import WindtunnelError
 from windtunnel.measurement import process
@@ -61,9 +61,10 @@ class Subject(Protocol):
 
 
 def main() -> None:
-    order = ChildOrder.read(json.loads(sys.stdin.read()))
+    words = process.words()
+    order = ChildOrder.read(json.loads(words.readline()))
     process.die_with_parent()
-    _Child(order, process.emit_on(int(sys.argv[-1]))).run()
+    _Child(order, process.emit_on(int(sys.argv[-1])), words).run()
     if order.job is not None:
         os._exit(0)  # all is reported; unloading PyTorch would take as long as a short measurement
 
@@ -75,7 +76,8 @@ def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
     for each thread that starts parallel work.
     """
     process.die_with_parent()
-    thread = threading.Thread(target=_Child(order, process.emit_on(descriptor), workload).run)
+    child = _Child(order, process.emit_on(descriptor), process.words(), workload)
+    thread = threading.Thread(target=child.run)
     thread.start()
     thread.join()
 
@@ -89,10 +91,12 @@ class _Place:
 
 
 class _Child:
-    """Carries out one order; reports whatever goes wrong by name."""
+    """Carries out one order; reports whatever goes wrong by name. `words` are what the parent says later."""
 
-    def __init__(self, order: ChildOrder, emit: Emit, workload: Workload | None = None) -> None:
-        self.order, self.emit, self.workload = order, emit, workload
+    def __init__(
+        self, order: ChildOrder, emit: Emit, words: IO[str], workload: Workload | None = None
+    ) -> None:
+        self.order, self.emit, self.words, self.workload = order, emit, words, workload
         self.lock = process.Lock(order.lock, emit)
         self.subject: Subject | None = None
 
@@ -154,15 +158,18 @@ class _Child:
         process.resident_bytes(reset_peak=True)  # compiling takes memory that no later step does
         steps = 1 if built.settle is None else built.settle()
         emit = _per_step(steps, self.emit)
-        sampler = Sampler(built.step, built.sync, length, emit, watches=subject.device == "cpu")
+        watches = subject.device == "cpu" and not self.order.takes_turns
+        sampler = Sampler(built.step, built.sync, length, emit, watches=watches)
         stopped = self._sample(sampler, self.order.protocol)
         if place.number == 0:
             self.emit({"kind": "memory", **_peak(built, place.resident_bytes)})
         if built.compiles:
             steady = statistics.median(sampler.seconds) / steps
             self.emit({"kind": "compile", "seconds": built.built_seconds + max(0.0, first - steady)})
-        subject.inspect(sampler, self.emit)
-        linear = sampler.linearity() if place.number == 0 and subject.checks_clock else None
+        linear = None
+        if not self.order.takes_turns:
+            subject.inspect(sampler, self.emit)
+            linear = sampler.linearity() if place.number == 0 and subject.checks_clock else None
         # Once more, since some pools of threads are filled only when there is work.
         self.emit({"kind": "ready", "place": place.number, **_facts(built)})
         if subject.reports_losses:
@@ -171,10 +178,22 @@ class _Child:
 
     def _sample(self, sampler: Sampler, protocol: Steps) -> str:
         sampler.warm_up(protocol.warm_seconds)
+        if self.order.takes_turns:
+            return self._take_turns(sampler)
         stopped = sampler.steady(protocol)
         if sampler.readings:
             self.emit({"kind": "reference_loop", "readings": sampler.readings})
         return stopped
+
+    def _take_turns(self, sampler: Sampler) -> str:
+        """Sample only when the parent says for how long: another process steps meanwhile."""
+        counts = []
+        self.emit({"kind": "turn"})
+        while seconds := self.words.readline().strip():
+            counts.append(sampler.turn(float(seconds)))
+            self.emit({"kind": "turn"})
+        self.emit({"kind": "turns", "counts": counts})
+        return "turns"
 
     def _report_losses(self, steps: int) -> None:
         for subject in self._subjects():

@@ -80,78 +80,164 @@ def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | Meas
 
 def converse(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Ending:
     """Start a child, hand it the order, and read all its messages until it ends."""
-    timeout = order.protocol.timeout_seconds
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as errors, pinned(launch.threads):
-        child = subprocess.Popen(
-            [*launch.command, str(writer)],
-            stdin=subprocess.PIPE,
-            stdout=errors,
-            stderr=errors,
-            pass_fds=(writer,),
-            env=dict(launch.environment),
-            start_new_session=True,  # so that what the child starts can be ended with it
-        )
-        _LIVING.add(child.pid)
-        os.close(writer)
-        try:
-            assert child.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(order.plain()).encode())
-                child.stdin.close()
-            messages, timed_out = _listen(reader, timeout, hear)
-            if timed_out:
-                _end_group(child.pid)
-            code = child.wait()
-            _end_group(child.pid)  # what it left running would hold its lock, and disturb the next
-        except BaseException:
-            _end_group(child.pid)
-            child.wait()
-            raise
-        finally:
-            _LIVING.discard(child.pid)
-        return Ending(
-            messages=messages,
-            code=code,
-            timed_out=timed_out,
-            errors=_last_lines(errors),
-            timeout_seconds=timeout,
-        )
+    return start(launch, order, hear).finish()
 
 
 def fork(
     run: Callable[[int], None], threads: int | None, timeout: float, hear: Hear = _ignore
 ) -> ProcessReport:
     """Call `run` with the pipe's number in a copy of this process, for a job that exists only here."""
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as errors, pinned(threads):
+    return report_of(start_fork(run, threads, timeout, hear).finish())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """A child that runs: its end of two pipes (messages from it, words to it), and how to wait for it."""
+
+    pid: int
+    messages: int
+    words: int
+    errors: IO[bytes]
+    wait: Callable[[], int]
+
+
+class Conversation:
+    """A living child. Its messages are read until it ends, or until it waits for a word.
+
+    No `timeout` seconds may pass before a message that is listened for; waits for a lock do not count.
+    """
+
+    def __init__(self, started: _Started, timeout: float, hear: Hear) -> None:
+        self.started, self.timeout, self.hear = started, timeout, hear
+        self.messages = list[Message]()
+        self.rest, self.timed_out, self.words_open = b"", False, True
+        _LIVING.add(started.pid)
+
+    def listen(self, until: str = "") -> bool:
+        """Read messages; whether one of the kind `until` came before the child or its time ended."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            left, pipe = deadline - time.monotonic(), self.started.messages
+            if left <= 0 or not select.select([pipe], [], [], left if left < math.inf else None)[0]:
+                self.timed_out = True
+                return False
+            chunk = os.read(pipe, 1 << 16)
+            *lines, self.rest = (self.rest + chunk).split(b"\n") if chunk else [self.rest, b""]
+            kinds = [self._hear(message) for message in filter(None, map(_decode, lines))]
+            if "waits" in kinds or "locked" in kinds:
+                waiting = [kind for kind in kinds if kind in ("waits", "locked")][-1] == "waits"
+                deadline = math.inf if waiting else time.monotonic() + self.timeout
+            if until in kinds:
+                return True
+            if not chunk:
+                return False
+
+    def _hear(self, message: Message) -> str:
+        self.messages.append(message)
+        self.hear(message)
+        return str(message["kind"])
+
+    def tell(self, word: str) -> None:
+        """Send a line; a child that has ended does not hear it, and its ending says why."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.started.words, f"{word}\n".encode())
+
+    def say_no_more(self) -> None:
+        """Send an empty line, since a forked sibling may keep the pipe open after this process closes it."""
+        if self.words_open:
+            self.words_open = False
+            self.tell("")
+            os.close(self.started.words)
+
+    def finish(self) -> Ending:
+        """Read the remaining messages, and wait for the child's end."""
+        self.say_no_more()
+        try:
+            if not self.timed_out:
+                self.listen()
+            if self.timed_out:
+                _end_group(self.started.pid)
+            code = self.started.wait()
+            _end_group(self.started.pid)  # what it left running would hold its lock, and disturb the next
+        except BaseException:
+            self.abandon()
+            raise
+        errors = _last_lines(self.started.errors)
+        self._close()
+        return Ending(
+            messages=self.messages,
+            code=code,
+            timed_out=self.timed_out,
+            errors=errors,
+            timeout_seconds=self.timeout,
+        )
+
+    def abandon(self) -> None:
+        """End the child now; what it has measured is no longer wanted."""
+        if self.started.pid in _LIVING:
+            _end_group(self.started.pid)
+            self.started.wait()
+            self.say_no_more()
+            self._close()
+
+    def _close(self) -> None:
+        _LIVING.discard(self.started.pid)
+        os.close(self.started.messages)
+        self.started.errors.close()
+
+
+def start(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Conversation:
+    """Start a child in a fresh interpreter and hand it the order."""
+    messages, writer = os.pipe()
+    reader, words = os.pipe()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
+    with pinned(launch.threads):
+        child = subprocess.Popen(
+            [*launch.command, str(writer)],
+            stdin=reader,
+            stdout=errors,
+            stderr=errors,
+            pass_fds=(writer,),
+            env=dict(launch.environment),
+            start_new_session=True,  # so that what the child starts can be ended with it
+        )
+    os.close(writer)
+    os.close(reader)
+    started = _Started(pid=child.pid, messages=messages, words=words, errors=errors, wait=child.wait)
+    conversation = Conversation(started, order.protocol.timeout_seconds, hear)
+    conversation.tell(json.dumps(order.plain()))
+    return conversation
+
+
+def start_fork(
+    run: Callable[[int], None], threads: int | None, timeout: float, hear: Hear = _ignore
+) -> Conversation:
+    """Start a copy of this process, which calls `run` with the number of the pipe for its messages."""
+    messages, writer = os.pipe()
+    reader, words = os.pipe()
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
+    with pinned(threads):
         pid = os.fork()
         if pid == 0:
-            os.close(reader)
+            os.setpgid(0, 0)
+            os.dup2(reader, 0)
             os.dup2(errors.fileno(), 2)
+            for inherited in (messages, words, reader):
+                os.close(inherited)
             try:
                 run(writer)
             finally:
                 os._exit(0)
-        os.close(writer)
-        try:
-            messages, timed_out = _listen(reader, timeout, hear)
-            if timed_out:
-                os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-        return report_of(
-            Ending(
-                messages=messages,
-                code=os.waitstatus_to_exitcode(status),
-                timed_out=timed_out,
-                errors=_last_lines(errors),
-                timeout_seconds=timeout,
-            )
-        )
+    with contextlib.suppress(OSError):  # the child does the same; whichever comes first
+        os.setpgid(pid, pid)
+    os.close(writer)
+    os.close(reader)
+    started = _Started(pid=pid, messages=messages, words=words, errors=errors, wait=lambda: _wait(pid))
+    return Conversation(started, timeout, hear)
+
+
+def _wait(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def end_all() -> None:
@@ -178,26 +264,6 @@ def pinned(threads: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _listen(reader: int, timeout: float, hear: Hear) -> tuple[list[Message], bool]:
-    """All messages of a child until it closes its pipe or its time is up. Waits for a lock do not count."""
-    deadline = time.monotonic() + timeout
-    messages, rest = list[Message](), b""
-    with os.fdopen(reader, "rb", buffering=0) as pipe:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left if left < math.inf else None)[0]:
-                return messages, True
-            chunk = pipe.read(1 << 16)
-            *lines, rest = (rest + chunk).split(b"\n") if chunk else [rest, b""]
-            for message in filter(None, map(_decode, lines)):
-                messages.append(message)
-                hear(message)
-                if message["kind"] in ("waits", "locked"):
-                    deadline = math.inf if message["kind"] == "waits" else time.monotonic() + timeout
-            if not chunk:
-                return messages, False
 
 
 def _decode(line: bytes) -> Message | None:

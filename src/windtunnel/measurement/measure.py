@@ -8,7 +8,7 @@ import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine import here
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import breakdown, children, environment, frameworks
-from windtunnel.measurement.children import Hear, Launch
+from windtunnel.measurement.children import Conversation, Hear, Launch
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.order import ChildOrder, JobOrder
 from windtunnel.measurement.processes import MeasurementPlan, MeasureOptions, Processes
@@ -72,7 +72,7 @@ def measure(
     """Run the job's steps on this machine. An interrupted measurement of the same is continued."""
     opened = store or Store()
     try:
-        job = _MeasuredJob(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
+        job = MeasuredJob(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
         return job.measure(opened, options or MeasureOptions())
     finally:
         if store is None:
@@ -96,7 +96,7 @@ def measure_task(
     return whole
 
 
-class _MeasuredJob:
+class MeasuredJob:
     """A job on this machine: the orders for its children, and the Measurement from their reports."""
 
     def __init__(self, workload: Workload, machine: Machine, strategy: Strategy, protocol: Protocol) -> None:
@@ -156,7 +156,25 @@ class _MeasuredJob:
                 choices["precision"] = "fp32"
         return choices
 
+    def start(self, number: int) -> Conversation:
+        """A child that takes turns with another one."""
+        order = dataclasses.replace(self._order(number, timeline=False), takes_turns=True)
+        if self.workload.origin is None:
+            run = forked(order, self.workload)
+            return children.start_fork(run, self._pinned, order.protocol.timeout_seconds)
+        return children.start(launch_for(order, self._pinned), order)
+
     def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
+        order = self._order(number, timeline)
+        if self.workload.origin is None:
+            return fork(order, self.workload, self._pinned, hear)
+        return spawn(order, self._pinned, hear)
+
+    @property
+    def _pinned(self) -> int | None:
+        return self.threads if self.device == "cpu" else None
+
+    def _order(self, number: int, timeline: bool) -> ChildOrder:
         origin = self.workload.origin
         job = JobOrder(
             job=origin.job if origin else "",
@@ -167,9 +185,7 @@ class _MeasuredJob:
             seed=self.protocol.seed + number,
             timeline=timeline,
         )
-        order = ChildOrder(protocol=self.protocol, job=job, lock=self.lock, locks_first=bool(self.lock))
-        pinned = self.threads if self.device == "cpu" else None
-        return spawn(order, pinned, hear) if origin else fork(order, self.workload, pinned, hear)
+        return ChildOrder(protocol=self.protocol, job=job, lock=self.lock, locks_first=bool(self.lock))
 
     def _result(self, reports: Sequence[ProcessReport], whole: Summary, resumed: int) -> Measurement:
         profiles, gpu = breakdown.profiles_of(reports), self.device != "cpu"
@@ -304,17 +320,26 @@ def has_spare_cores(device: str) -> bool:
 
 def spawn(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:
     """One order in a fresh interpreter."""
+    return children.spawn(launch_for(order, pinned), order, hear)
+
+
+def launch_for(order: ChildOrder, pinned: int | None) -> Launch:
+    """How a child that runs a job in a fresh interpreter is started."""
     assert order.job is not None
-    launch = Launch(
+    return Launch(
         command=(sys.executable, "-m", "windtunnel.measurement.child"),
         environment=environment.for_child(order.job.threads),
         threads=pinned,
     )
-    return children.spawn(launch, order, hear)
 
 
 def fork(order: ChildOrder, workload: Workload, pinned: int | None, hear: Hear) -> ProcessReport:
     """One order in a copy of this process, for a job that exists only here."""
+    return children.fork(forked(order, workload), pinned, order.protocol.timeout_seconds, hear)
+
+
+def forked(order: ChildOrder, workload: Workload) -> Callable[[int], None]:
+    """What a copy of this process does with the number of its pipe."""
     import torch
 
     from windtunnel.measurement.child import run_in_fork
@@ -325,5 +350,4 @@ def fork(order: ChildOrder, workload: Workload, pinned: int | None, hear: Hear) 
             "This process has used CUDA already, and a copy of it cannot.",
             hint="Put the job in a file and name it path/to/file.py:function.",
         )
-    run = functools.partial(run_in_fork, order, workload)
-    return children.fork(run, pinned, order.protocol.timeout_seconds, hear)
+    return functools.partial(run_in_fork, order, workload)

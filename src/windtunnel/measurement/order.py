@@ -47,7 +47,8 @@ class ChildOrder:
     """One of the two, how long to measure, and a file that children which must not time at once `lock`.
 
     With `locks_first` a child takes the lock before it builds and keeps it until it ends, so that two jobs
-    are never in the device's memory at once.
+    are never in the device's memory at once. A child that `takes_turns` samples only when it is told to, line
+    by line on its standard input, until that ends.
     """
 
     protocol: Protocol
@@ -55,6 +56,7 @@ class ChildOrder:
     tasks: TaskOrder | None = None
     lock: str = ""
     locks_first: bool = False
+    takes_turns: bool = False
 
     def plain(self) -> Plain:
         data: Plain = records.plain(self)

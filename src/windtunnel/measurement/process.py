@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from typing import IO
 
 from windtunnel.records import Plain
 
@@ -21,6 +22,11 @@ def emit_on(descriptor: int) -> Emit:
     pipe = os.fdopen(descriptor, "w", buffering=1)
     os.dup2(2, 1)
     return lambda message: print(json.dumps(message), file=pipe, flush=True)
+
+
+def words() -> IO[str]:
+    """What the parent says, line by line: its order, then a line before each turn."""
+    return open(0, closefd=False)
 
 
 def die_with_parent() -> None:

@@ -134,6 +134,7 @@ class Losses:
 class ProcessReport:
     """One process of a measurement. `linear` is the time of twice the steps over that of once: about 2 where
     the clock waits for the device. `others` is how many cores other processes kept busy just before it began.
+    `turns` counts the steady samples of each turn, where two processes took turns.
     """
 
     number: int = 0
@@ -149,6 +150,7 @@ class ProcessReport:
     linear: float | None = None
     others: float = 0.0
     node: str = ""
+    turns: tuple[int, ...] = ()
 
     @property
     def steady(self) -> tuple[float, ...]:
@@ -216,6 +218,8 @@ def _fields(messages: Sequence[Plain]) -> Iterator[tuple[str, Any]]:
             yield from body.items()
         elif kind == "compile":
             yield "compile_seconds", body["seconds"]
+        elif kind == "turns":
+            yield "turns", body["counts"]
         elif kind in ("ready", "reference_loop", "memory", "profiled", "compiled", "losses"):
             yield kind, body
     yield "samples", samples

@@ -89,6 +89,16 @@ class Sampler:
         self._read_loop()
         return stopped
 
+    def turn(self, seconds: float) -> int:
+        """Sample for so long after another process stepped; return the number of samples."""
+        if self.one < _WINDOW_SECONDS:
+            self._time(self.group)  # refill the caches, or the first sample would be slower
+        begin, reported = time.perf_counter(), len(self.seconds)
+        while len(self.seconds) == reported or time.perf_counter() - begin < seconds:
+            self.seconds.append(self._time(self.group) / self.group)
+        self._report("steady", self.seconds[reported:], self.group)
+        return len(self.seconds) - reported
+
     def _read_loop(self) -> None:
         """Read how fast the machine is, before and after every few samples.
 

@@ -20,7 +20,7 @@ from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, St
 
 _LEVELS = ("quick", "default", "rigorous")
 _SAMPLES = 200
-_MANY = 5
+MANY = 5
 _Placed = tuple[str, str, StoredCell]  # figure, case and cell
 
 
@@ -71,7 +71,7 @@ def by_interval(rows: Iterable[StudyRow]) -> list[StudyRow]:
     So do rows that were disturbed throughout: their samples do not show by how much.
     """
     return [
-        row if len(row.groups) >= _MANY and not row.disturbed else dataclasses.replace(row, groups=())
+        row if len(row.groups) >= MANY and not row.disturbed else dataclasses.replace(row, groups=())
         for row in rows
     ]
 

@@ -12,7 +12,7 @@ from windtunnel.measurement.frameworks.catalogue import (
     refusal,
     traced,
 )
-from windtunnel.measurement.frameworks.run import kind_of, losses, run_shared, run_task, traces
+from windtunnel.measurement.frameworks.run import kind_of, losses, prepare, run_shared, run_task, traces
 from windtunnel.measurement.frameworks.task import Task
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "losses",
     "named",
     "names",
+    "prepare",
     "python_for",
     "refusal",
     "run_shared",

@@ -31,7 +31,7 @@ def run_task(task: Task, protocol: Protocol, *, number: int = 0, lock: str = "")
     `number` counts the processes of a cell. Weights and data come from the task's seed alone, the same in
     each. Children that get the same file as their `lock` time their tasks one after another.
     """
-    launch, order = _prepare([task], protocol)
+    launch, order = prepare([task], protocol)
     report = children.spawn(launch, dataclasses.replace(order, lock=lock))
     return dataclasses.replace(report, number=number)
 
@@ -45,7 +45,7 @@ def run_shared(
     """
     _require_one_kind(tasks)
     long = dataclasses.replace(protocol, timeout_seconds=protocol.timeout_seconds * len(tasks))
-    launch, order = _prepare(tasks, long)
+    launch, order = prepare(tasks, long)
     outcomes = children.spawn_shared(launch, dataclasses.replace(order, lock=lock))
     return [
         dataclasses.replace(outcome, number=number) if isinstance(outcome, ProcessReport) else outcome
@@ -61,7 +61,7 @@ def losses(task: Task, steps: int) -> list[float]:
 def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0) -> list[Plain]:
     """The losses of the first steps of several tasks of one framework, and what each is `ready` with."""
     _require_one_kind(tasks)
-    ending = children.converse(*_prepare(tasks, Protocol(timeout_seconds=timeout_seconds), steps))
+    ending = children.converse(*prepare(tasks, Protocol(timeout_seconds=timeout_seconds), steps))
     children.report_of(ending)
     return [message for message in ending.messages if message["kind"] == "trace"]
 
@@ -79,7 +79,7 @@ def _require_one_kind(tasks: Sequence[Task]) -> None:
         )
 
 
-def _prepare(tasks: Sequence[Task], protocol: Protocol, loss_steps: int = 0) -> tuple[Launch, ChildOrder]:
+def prepare(tasks: Sequence[Task], protocol: Protocol, loss_steps: int = 0) -> tuple[Launch, ChildOrder]:
     """How to start the child for these tasks, and what to tell it."""
     from windtunnel.measurement.order import ChildOrder, TaskOrder  # which imports this package's tasks
 

@@ -15,6 +15,7 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.records import Plain
 
 NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
+SHARED = "shared"  # what cells say of their processes where several cells shared one
 # A cell in one of these states cannot be measured here, which is no failure.
 APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
 
@@ -78,7 +79,7 @@ class Here:
             "windtunnel": windtunnel.__version__,
             "versions": self.versions(task.framework),
         }
-        facts |= {"processes": "shared"} if self.shared else {}
+        facts |= {"processes": SHARED} if self.shared else {}
         return facts if self.engine == "local" else {**facts, "engine": self.engine}
 
     def obstacle(self, task: Task) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -9,19 +10,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy
+
 from windtunnel import records, units
+from windtunnel.measurement.equivalence import WITHIN, judge, percent
+from windtunnel.measurement.looks import student
 from windtunnel.study import selection
+from windtunnel.study.results import MANY
 from windtunnel.study.rows import StudyRow
+from windtunnel.study.run.surroundings import SHARED
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.resampling import draw, span
+from windtunnel.study.statistics.resampling import Drawn, Floats, draw
 
 Change = Literal["same", "faster", "slower", "can't tell"]
-MARGIN = 0.05  # a smaller difference does not matter
-REACH = 0.5  # an interval that reaches this far from 1 decides nothing
-# Many cells are compared at once: a verdict needs the 99 % interval, while the 95 % interval is shown.
-_STRICT = 1.3
+_ERROR = 0.01  # of one interval; not 5 %, since many cells are compared at once
+_KNOWN = 1000  # so many degrees of freedom or more: the spread counts as known
+_SPEED = 0.05  # a smaller difference of the reference loop is not worth a caution
 # These differ from run to run by themselves.
-_VARYING = {"load", "others", "ready", "stopped_by", "slowed", "reference_loop_seconds", "disturbed"}
+_VARYING = {
+    "load",
+    "others",
+    "ready",
+    "stopped_by",
+    "slowed",
+    "reference_loop_seconds",
+    "disturbed",
+    "processes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +58,7 @@ class RunComparison:
 
     cells: tuple[CellComparison, ...]
     alone: tuple[int, int] = (0, 0)
+    within: float = WITHIN
     cautions: tuple[str, ...] = ()
 
     @property
@@ -59,7 +75,7 @@ class RunComparison:
 
     def lines(self) -> list[str]:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items() if count)
-        lines = [f"{len(self.cells)} cells in both: {counts or 'none'}"]
+        lines = [f"{len(self.cells)} cells in both: {counts or 'none'} (same: within {percent(self.within)})"]
         lines += [
             f"  {cell.verdict:10} {_ratio_words(cell)}  {cell.label}  {cell.words}"
             for cell in self.cells
@@ -70,16 +86,18 @@ class RunComparison:
         return lines + [f"  caution  {caution}" for caution in self.cautions]
 
 
-def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], margin: float = MARGIN) -> RunComparison:
+def compare(first: Sequence[StudyRow], second: Sequence[StudyRow], within: float = WITHIN) -> RunComparison:
     """The second run against the first, cell by cell.
 
-    Rows of two machines match by all but the device's name.
+    Slower or faster if the interval of the ratio excludes 1, the same only if all of it is `within` the
+    margin. Rows of two machines match by all but the device's name.
     """
     before, after = _by_cell(first), _by_cell(second)
     both = [key for key in before if key in after]
     return RunComparison(
-        cells=tuple(_compare(key, before[key], after[key], margin) for key in both),
+        cells=tuple(_compare(key, before[key], after[key], within) for key in both),
         alone=(len(before) - len(both), len(after) - len(both)),
+        within=within,
         cautions=_cautions(first, second),
     )
 
@@ -91,7 +109,7 @@ def _by_cell(rows: Sequence[StudyRow]) -> dict[CellKey, StudyRow]:
     }
 
 
-def _compare(key: CellKey, a: StudyRow, b: StudyRow, margin: float) -> CellComparison:
+def _compare(key: CellKey, a: StudyRow, b: StudyRow, within: float) -> CellComparison:
     words = ", ".join(
         f"{name} {value}" for name, value in key if name not in ("job", "label") and value not in (None, "")
     )
@@ -103,36 +121,76 @@ def _compare(key: CellKey, a: StudyRow, b: StudyRow, margin: float) -> CellCompa
             verdict="same" if same and a.state != "waiting" else "can't tell",
             reason=f"{a.state} in both" if same else f"{a.state} in the first, {b.state} in the second",
         )
-    one, other = draw(a, f"first {key!r}"), draw(b, f"second {key!r}")
-    freedom = one.freedom + other.freedom
+    one, other = _draw(a, f"first {key!r}"), _draw(b, f"second {key!r}")
     middle = other.middle - one.middle
-    low, high = span(middle, other.draws - one.draws, freedom)
-    verdict, reason = _rule(middle, low, high, math.log1p(margin), freedom)
+    low, high = _interval(middle, other.draws - one.draws, _freedom(one, other))
+    verdict, reason = _rule(math.exp(low), math.exp(high), within)
+    unknown = _unknown(a, b)
     return CellComparison(
         label=a.label,
         words=words,
-        verdict=verdict,
+        verdict="can't tell" if unknown else verdict,
         ratio=math.exp(middle),
         low=math.exp(low),
         high=math.exp(high),
-        reason=reason,
+        reason=unknown or reason,
     )
 
 
-def _rule(middle: float, low: float, high: float, margin: float, freedom: int) -> tuple[Change, str]:
-    """In logarithms, so that twice as fast and half as fast are equally far from the same."""
-    wide = max(-low, high) > math.log1p(REACH)
-    low, high = middle - _STRICT * (middle - low), middle + _STRICT * (high - middle)
-    if low > margin or high < -margin:
-        if freedom < 1:
-            return "can't tell", "one process on each side, and processes differ more than samples do"
-        return ("slower" if low > margin else "faster"), ""
-    if -margin <= low and high <= margin:
-        return "same", f"within {math.expm1(margin):.0%}"
-    if low <= 0.0 <= high and not wide:
-        return "same", "no difference seen"
-    too_wide = "the interval is too wide" if wide else f"the interval crosses {math.expm1(margin):.0%}"
-    return "can't tell", too_wide
+def _unknown(a: StudyRow, b: StudyRow) -> str:
+    """Why the interval of two rows does not hold how much processes differ; empty where it does."""
+    counts = sorted((len(a.groups), len(b.groups)))
+    if counts[0] == 0:
+        return "the samples of the processes are not known"
+    if counts[1] == 1:
+        return "one process on each side, and processes differ more than samples do"
+    alone = [row for row in (a, b) if len(row.groups) == 1]
+    if any(_counts_by_processes(row) for row in alone):
+        return "one process on one side, and processes differ more than samples do"
+    return ""
+
+
+def _draw(row: StudyRow, seed: str) -> Drawn:
+    """Draw by the row's own processes, or by its interval, which holds how far processes of the whole study
+    differ."""
+    return draw(row if _counts_by_processes(row) else dataclasses.replace(row, groups=()), seed)
+
+
+def _counts_by_processes(row: StudyRow) -> bool:
+    """Whether a row's interval is that of its own processes: of many, or of some that other cells shared.
+
+    Cells that shared a process are slow or fast together. How far processes differ cannot be learned from
+    many such cells, only from their few processes.
+    """
+    if row.low_seconds is None or row.high_seconds is None:
+        return True
+    return not row.disturbed and (len(row.groups) >= MANY or _is_shared(row))
+
+
+def _is_shared(row: StudyRow) -> bool:
+    return row.environment.get("processes") == SHARED
+
+
+def _freedom(one: Drawn, other: Drawn) -> int:
+    """Processes beyond the first on both sides; where one side's spread is known, those of the other."""
+    known = max(one.freedom, other.freedom) > _KNOWN
+    return min(_KNOWN, min(one.freedom, other.freedom) if known else one.freedom + other.freedom)
+
+
+def _interval(middle: float, draws: Floats, freedom: int) -> tuple[float, float]:
+    """Where the logarithm of the ratio would fall in 99 of 100 repetitions."""
+    low, high = numpy.quantile(draws, [0.025, 0.975])
+    wider = student(max(1, freedom), _ERROR) / student(_KNOWN, 0.05)
+    return float(middle - wider * max(0.0, middle - low)), float(middle + wider * max(0.0, high - middle))
+
+
+def _rule(low: float, high: float, within: float) -> tuple[Change, str]:
+    verdict = judge(low, high, within)
+    if verdict == "different":
+        return ("slower" if low > 1.0 else "faster"), ""
+    if verdict == "same":
+        return "same", f"within {percent(within)}"
+    return "can't tell", f"the interval holds 1 and crosses {percent(within)}"
 
 
 def _cautions(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
@@ -146,7 +204,17 @@ def _cautions(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[st
         if one and other and one != other and max(len(one), len(other)) <= 8:
             values = f"{', '.join(sorted(one))} in the first and {', '.join(sorted(other))} in the second"
             cautions.append(f"{name} was {values}")
-    return (*cautions, *_speed_caution(first, second))
+    return (*cautions, *_speed_caution(first, second), *_shared_caution(first, second))
+
+
+def _shared_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
+    shared = sum(_is_shared(row) for row in (*first, *second))
+    if not shared:
+        return ()
+    return (
+        f"{shared} rows come from processes that several cells shared: "
+        "one slow process makes all of its cells slower",
+    )
 
 
 def _speed_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tuple[str, ...]:
@@ -158,7 +226,7 @@ def _speed_caution(first: Sequence[StudyRow], second: Sequence[StudyRow]) -> tup
     if not one or not other:
         return ()
     ratio = statistics.median(other) / statistics.median(one)
-    if max(ratio, 1 / ratio) < 1 + MARGIN:
+    if max(ratio, 1 / ratio) < 1 + _SPEED:
         return ()
     return (
         f"at its quietest, the machine took {ratio:.2f} times as long for the reference loop in the second"

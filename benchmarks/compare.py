@@ -1,0 +1,156 @@
+"""How often `compare` is right on this machine, with injected slowdowns: A against the same job, and against
+the same job made 1.10 and 1.20 times as slow.
+
+Bars, each comparison within 60 s: two equal sides are called different in at most 5 %; a true 1.10 is
+detected in at least 80 %, a true 1.20 in at least 95 %. Detected means: different, in the right direction.
+
+The slow side spins after every step for the right share of the time that this step took: an exact factor,
+whatever else the machine does. Options: --pairs 20 (comparisons of each factor) --seconds 60
+--factors 1,1.1,1.2 --jobs rnn,autoencoder,ffn --results FILE (continue there) --limit 280 (start no further
+comparison after so many seconds)
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+import windtunnel as wt
+
+BARS = {1.0: (0.0, 0.05), 1.1: (0.80, 1.0), 1.2: (0.95, 1.0)}  # least and largest share of "different"
+
+
+def slowed(job: str = "rnn", factor: float = 1.0) -> wt.Workload:
+    """A job of the catalogue whose step takes `factor` times as long."""
+    base = wt.Workload.named(job)
+
+    def step(model: torch.nn.Module, batch: object, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        assert base.loss is not None
+        loss = base.loss(model, batch)
+        loss.backward()
+        if base.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), base.clip_norm)
+        optimizer.step()
+        end = begin + factor * (time.perf_counter() - begin)
+        while time.perf_counter() < end:
+            pass
+        return loss
+
+    return dataclasses.replace(base, name=f"{job} x {factor:g}", loss=None, step=step)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One comparison with a known factor."""
+
+    job: str
+    factor: float
+    verdict: str
+    ratio: float
+    low: float | None
+    high: float | None
+    pairs: tuple[float, ...]
+    seconds: float
+
+    @property
+    def is_called_different(self) -> bool:
+        """For unequal sides only if the direction is right too."""
+        return self.verdict == "different" and (self.factor == 1.0 or self.ratio > 1.0)
+
+
+def run(job: str, factor: float, seconds: float) -> Trial:
+    sides = (f"{Path(__file__).resolve()}:slowed" for _ in range(2))
+    a, b = (wt.Workload.named(side, job=job, factor=f) for side, f in zip(sides, (1.0, factor), strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        answer = wt.compare(
+            None,
+            a,
+            b,
+            strategy=wt.Strategy(threads=1),
+            store=wt.Store(Path(folder) / "store.sqlite"),
+            options=wt.CompareOptions(seconds=seconds),
+        )
+    return Trial(
+        job=job,
+        factor=factor,
+        verdict=answer.verdict,
+        ratio=answer.ratio,
+        low=answer.low,
+        high=answer.high,
+        pairs=answer.pairs,
+        seconds=answer.seconds,
+    )
+
+
+def binomial(hits: int, trials: int) -> tuple[float, float]:
+    """The interval of a share that holds in 95 of 100: Wilson 1927."""
+    z, share = 1.96, hits / trials
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    reach = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def lines(trials: list[Trial]) -> Iterator[str]:
+    for factor in sorted({trial.factor for trial in trials}):
+        some = [trial for trial in trials if trial.factor == factor]
+        hits = sum(trial.is_called_different for trial in some)
+        low, high = binomial(hits, len(some))
+        verdicts = [trial.verdict for trial in some]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("different", "same", "can't tell"))
+        covered = sum((t.low or 0.0) <= factor <= (t.high or math.inf) for t in some)
+        least, most = BARS.get(factor, (0.0, 1.0))
+        met = "" if least <= hits / len(some) <= most else "  NOT MET"
+        bar = f"bar {f'at most {most:.0%}' if factor == 1.0 else f'at least {least:.0%}'}{met}"
+        seconds = [trial.seconds for trial in some]
+        yield f"true {factor:g}: different in {hits} of {len(some)} ({low:.0%} to {high:.0%}), {bar}"
+        yield f"    {counts}; the interval holds the truth in {covered}"
+        yield f"    {sum(seconds) / len(seconds):.0f} s each, {max(seconds):.0f} s at most"
+
+
+def read(path: Path | None) -> list[Trial]:
+    if path is None or not path.is_file():
+        return []
+    return [Trial(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--factors", default="1,1.1,1.2")
+    parser.add_argument("--jobs", default="rnn,autoencoder,ffn")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--limit", type=float, default=math.inf)
+    options = parser.parse_args()
+    factors, jobs = [float(text) for text in options.factors.split(",")], options.jobs.split(",")
+    trials, end = read(options.results), time.monotonic() + options.limit
+    for number in range(options.pairs):
+        for factor in factors:
+            done = sum(trial.factor == factor for trial in trials)
+            if done > number or time.monotonic() + options.seconds > end:
+                continue
+            trial = run(jobs[number % len(jobs)], factor, options.seconds)
+            trials.append(trial)
+            print(
+                f"  {trial.job} x {factor:g}: {trial.verdict}, {trial.ratio:.3f} after "
+                f"{len(trial.pairs)} pairs, {trial.seconds:.0f} s",
+                flush=True,
+            )
+            if options.results:
+                with options.results.open("a") as file:
+                    file.write(json.dumps(dataclasses.asdict(trial)) + "\n")
+    print("\n".join(lines(trials)))
+
+
+if __name__ == "__main__":
+    main()
