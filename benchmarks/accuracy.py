@@ -42,6 +42,7 @@ def errors_of(pair: Pair) -> dict[str, Any]:
     case = pair.row.case
     fields: dict[str, Any] = {
         "case": str(case),
+        "kind": case.kind,
         "execution": case.execution,
         "bound": pair.row.bound,
         "inside": pair.inside,

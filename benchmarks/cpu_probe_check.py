@@ -159,7 +159,10 @@ def forecast_case(case: truth.TruthCase, ways: dict[str, Any]) -> dict[str, tupl
 def keep(options: argparse.Namespace, path: Path) -> None:
     """Put the profile, its rows and a machine file into the catalogue."""
     name, profile, facts = options.catalogue, profiles.load(str(path)), records.load(path)
-    profiles.save(profiles.catalog_path(name), dataclasses.replace(profile, name=name), {})
+    # The factor goes into the costs: CPUs without a probe may borrow these costs and another CPU's profile.
+    costs = records.read(LaunchCosts, facts["launch_costs"], str(path)).scaled(profile.launch_cost_factor)
+    kept = dataclasses.replace(profile, name=name, launch_cost_factor=1.0)
+    profiles.save(profiles.catalog_path(name), kept, {})
     timed = rows.load(path.with_name("cpu.rows.csv.gz"))
     rows.save(Path(__file__).parent / "probes" / f"{name}.csv.gz", timed)
     fresh, date = here.describe(probed=False).with_cpu_only(), profile.date
@@ -176,7 +179,7 @@ def keep(options: argparse.Namespace, path: Path) -> None:
         **({"year": options.year} if options.year else {}),
         "profile": name,
         "host": {**device, "model": options.title or device["model"]},
-        "launch_costs": records.plain(records.read(LaunchCosts, facts["launch_costs"], str(path))),
+        "launch_costs": records.plain(costs),
         "sources": sources,
     }
     records.save(CATALOG / "machines" / f"{name}.toml", data)

@@ -25,6 +25,7 @@ from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
 
 TABLES = ("truth", "tuning", "blind")
+_FUSED = "fused"  # the kind of rows of the fused engine
 Section = Literal["all", "kind", "precision", "execution", "compiled"]
 
 
@@ -268,19 +269,25 @@ def _forecast(row: TruthRow, machine: Machine) -> Pair:
 
 
 def judge(table: TruthTable, machine: str, pairs: Sequence[Pair]) -> Validation:
-    """Judge eager rows by the tolerances, by kind and by precision, and other executions separately."""
+    """Judge eager rows by the tolerances, by kind and by precision, and other executions separately.
+
+    Rows of the fused engine have a line of their own: its one call is no ordinary network.
+    """
     limits = table.tolerances
     eager = [pair for pair in pairs if pair.row.case.execution == "eager"]
+    ordinary = [pair for pair in eager if pair.row.case.kind != _FUSED]
+    fused = [pair for pair in eager if pair.row.case.kind == _FUSED]
     others = [pair for pair in pairs if pair.row.case.execution != "eager"]
     device_bound, host_bound, unknown = (
-        [pair for pair in eager if pair.row.bound == bound] for bound in ("device", "host", None)
+        [pair for pair in ordinary if pair.row.bound == bound] for bound in ("device", "host", None)
     )
     judgements: list[Judgement | Share | None] = [
-        _judge("device", eager, "device", limits.device),
+        _judge("device", ordinary, "device", limits.device),
         _judge("step, device-bound", device_bound, "step", limits.device_bound),
         _judge("step, host-bound", host_bound, "step", limits.host_bound),
         _judge("step", unknown, "step", limits.step),
-        _judge("memory", eager, "memory", limits.memory),
+        _judge("memory", ordinary, "memory", limits.memory),
+        _judge("fused engine: step", fused, "step"),
         _share_inside(eager, limits.inside),
         *_judge_by("kind", eager, lambda pair: pair.row.case.kind),
         *_judge_by("precision", eager, lambda pair: pair.row.case.precision),
@@ -297,11 +304,12 @@ def judge(table: TruthTable, machine: str, pairs: Sequence[Pair]) -> Validation:
 
 def _judge_by(
     section: Section, pairs: Sequence[Pair], name_of: Callable[[Pair], str]
-) -> Iterable[Judgement | None]:
+) -> Iterable[Judgement | Share | None]:
     for name in sorted({name_of(pair) for pair in pairs}):
         some = [pair for pair in pairs if name_of(pair) == name]
         for quantity in QUANTITIES:
             yield _judge(f"{name}: {quantity}", some, quantity, section=section)
+        yield _share_inside(some, section=section, name=f"{name}: inside")
 
 
 def _judge_gains(gains: Sequence[Gain], limits: Tolerances) -> Iterable[Judgement | None]:
@@ -353,13 +361,18 @@ def _summarise(
     )
 
 
-def _share_inside(pairs: Sequence[Pair], tolerance: ShareRange | None) -> Share | None:
+def _share_inside(
+    pairs: Sequence[Pair],
+    tolerance: ShareRange | None = None,
+    section: Section = "all",
+    name: str = "steps inside the interval",
+) -> Share | None:
     known = [pair.inside for pair in pairs if pair.inside is not None]
     if not known and tolerance is None:
         return None
     return Share(
-        section="all",
-        name="steps inside the interval",
+        section=section,
+        name=name,
         count=sum(known),
         rows=len(known),
         tolerance=tolerance,
