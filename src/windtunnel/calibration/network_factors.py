@@ -16,7 +16,8 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.machine.machine import LaunchCosts, Machine
 from windtunnel.strategy import Strategy
 
-_HOST_BOUND = 0.5  # a step counts if launching takes at least this share of its forecast
+_HOST_BOUND = 0.3  # a step counts if launch costs are at least this share of its forecast
+_LEAST_FACTOR = 0.1
 _MOST_RESIDUAL = 0.35  # in logarithms; beyond it another program disturbed the steps
 
 
@@ -46,15 +47,19 @@ def compute_jobs(kind: str, cores: int) -> list[Job]:
 def factor_of(
     steps: Sequence[TimedStep], machine: Machine, profile: Profile, costs: LaunchCosts
 ) -> HostFactor:
-    """The median over the networks of measured over forecast launch time; `costs` are those of factor 1."""
-    plain = dataclasses.replace(machine, launch_costs=costs, host_factor=1.0)
+    """The median over the networks of the factor on launch costs that makes a forecast right; `costs` are
+    those of factor 1."""
     factors = {}
     for step in steps:
-        forecast = step.forecast(plain, profile)
-        launching = forecast.parts.get("launch", 0.0)
-        if launching >= _HOST_BOUND * forecast.step_seconds:
-            beside = forecast.step_seconds - launching
-            factors[step.name] = max(step.seconds - beside, 0.1 * step.seconds) / launching
+        once, twice = (
+            step.forecast(
+                dataclasses.replace(machine, launch_costs=costs.scaled(factor), host_factor=1.0), profile
+            ).step_seconds
+            for factor in (1.0, 2.0)
+        )
+        launching = twice - once
+        if launching >= _HOST_BOUND * once:
+            factors[step.name] = max(1.0 + (step.seconds - once) / launching, _LEAST_FACTOR)
     if not factors:
         raise Unavailable(
             f"No probe network is limited by the host of {machine.name}: its factor cannot be measured.",

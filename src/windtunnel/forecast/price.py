@@ -38,9 +38,10 @@ class Price(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """What the device does for one op."""
+    """What the device does for one op; `fixed_seconds` of it do not depend on the op's size."""
 
     seconds: float
+    fixed_seconds: float
     kernels: float
     workspace_bytes: float
 
@@ -124,7 +125,9 @@ class Pricer:
         host, family = self.host_seconds(op), registry.get(op.family)
         if self.device.kind == "cpu":
             # The timing of an op on a CPU includes its own launch, but no modules and no autograd.
-            return Price(host, max(0.0, work.seconds - (host - self._beside[op.phase])))
+            beside = self._beside[op.phase]
+            launch = max(host - beside, work.fixed_seconds)
+            return Price(launch + beside, max(0.0, work.seconds - launch))
         if family is not None and family.launches_by_size:
             launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
             host += launches * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
@@ -162,19 +165,28 @@ class Pricer:
             owners += [number] * len(own)
         seconds = self._seconds(pieces)
         sizes = self.profile.workspace(pieces) if self.device.kind == "gpu" else [0.0] * len(pieces)
-        totals = [[0.0, 0.0, 0.0] for _ in ops]
-        for owner, piece, duration, workspace in zip(owners, pieces, seconds, sizes, strict=True):
+        fixed = self._fixed_shares(pieces) if self.device.kind == "cpu" else [0.0] * len(pieces)
+        totals = [[0.0, 0.0, 0.0, 0.0] for _ in ops]
+        for owner, piece, duration, share, workspace in zip(
+            owners, pieces, seconds, fixed, sizes, strict=True
+        ):
             total = totals[owner]
             total[0] += duration
-            total[1] += self.profile.kernels(piece)
-            total[2] = max(total[2], workspace)
+            total[1] += duration * share
+            total[2] += self.profile.kernels(piece)
+            total[3] = max(total[3], workspace)
             self._note_unprobed(piece)
             if self.profile.is_outside(piece):
                 self.outside[ops[owner].name] += duration
         return [
-            DeviceWork(duration, kernels, max(workspace, self._library_workspace(op, kernels)))
-            for op, (duration, kernels, workspace) in zip(ops, totals, strict=True)
+            DeviceWork(duration, least, kernels, max(workspace, self._library_workspace(op, kernels)))
+            for op, (duration, least, kernels, workspace) in zip(ops, totals, strict=True)
         ]
+
+    def _fixed_shares(self, pieces: Sequence[Piece]) -> list[float]:
+        """The share of each piece's seconds that it would take at any size: to call it at all."""
+        roofline = self._roofline(min(self.threads, self.device.cores or 1))
+        return [roofline.fixed_seconds / roofline.seconds(piece) for piece in pieces]
 
     def _note_assumption(self, op: Op) -> None:
         family = registry.get(op.family)
