@@ -503,7 +503,7 @@ def test_the_command_compares_a_framework_with_itself_and_prints_json(tmp_path: 
     answer = json.loads(done.stdout)
     assert answer["verdict"] in ("same", "can't tell", "different") and answer["within"] == 0.5
     assert 0.3 < answer["ratio"] < 3 and answer["rounds"] >= 3 * len(answer["pairs"])
-    assert answer["seconds"] < 20 and "pairs of processes" in done.stderr
+    assert "pairs of processes" in done.stderr
     with contextlib.closing(Store(path)) as opened:
         assert [len(opened.reports(cell.id)) for cell in opened.results()] == [len(answer["pairs"])] * 2
 
