@@ -18,6 +18,8 @@ from windtunnel.trace import Op, Trace
 
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
+# To call an op of no size takes a CPU at most this long: what is beyond it is work.
+_MOST_CALL_SECONDS = 2e-5
 # A CPU's compiled code starts its loops without the dispatcher and without Python's modules: a guess at what
 # is left.
 _COMPILED_SHARE = 0.4
@@ -126,7 +128,7 @@ class Pricer:
         if self.device.kind == "cpu":
             # The timing of an op on a CPU includes its own launch, but no modules and no autograd.
             beside = self._beside[op.phase]
-            launch = max(host - beside, work.fixed_seconds)
+            launch = max(host - beside, min(work.fixed_seconds, _MOST_CALL_SECONDS))
             return Price(launch + beside, max(0.0, work.seconds - launch))
         if family is not None and family.launches_by_size:
             launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
