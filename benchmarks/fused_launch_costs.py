@@ -52,7 +52,7 @@ def main(device: str) -> None:
     for _ in range(ROUNDS):
         for name, call in calls.items():
             samples[name].append(_seconds(call, sync))
-        samples["factor"].append(calibrate.host_factor(kind, machine.launch_costs))
+        samples["factor"].append(calibrate.host_factor(machine, machine.launch_costs).factor)
     seconds = {name: statistics.median(values) for name, values in samples.items()}
     reference = tomllib.loads((CATALOG / "launch_costs.toml").read_text())[kind]
     pace = units.parse(reference["backward_seconds"], "s") / (

@@ -14,8 +14,9 @@ import pytest
 
 import windtunnel as wt
 from windtunnel.calibration import fit, generated, rows
+from windtunnel.calibration.clock import OpTiming
 from windtunnel.calibration.generated import KINDS, Case, describe, draw, fit_launch_costs
-from windtunnel.calibration.probe import ProbeRow
+from windtunnel.calibration.probe import ProbeRow, row_of
 from windtunnel.errors import BadInput
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.price import Pricer, roofline_of
@@ -98,18 +99,7 @@ def test_timed_kernels_decide_the_price_of_generated_kernels_and_of_no_others() 
     roofline = roofline_of(h200, profile)
     ops = [kernel(1 << (10 + n % 18)) for n in range(90)]
     table = [
-        ProbeRow(
-            name=op.name,
-            family=op.family,
-            phase="forward",
-            dtype=op.dtype,
-            shape=op.shape,
-            calls=1,
-            flop=op.flop,
-            read_bytes=op.read_bytes,
-            written_bytes=op.written_bytes,
-            seconds=3.0 * roofline.seconds(generated_piece(op)),
-        )
+        row_of(op, OpTiming(seconds=3.0 * roofline.seconds(generated_piece(op))), op.dtype, threads=1)
         for op in ops
     ]
     kinds = fit.fit_kinds(table, {1: roofline}, fit.Effort(few=60, depth=3))

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from windtunnel.calibration.probe import ProbeRow
+from windtunnel.calibration.clock import OpTiming
+from windtunnel.calibration.probe import ProbeRow, row_of
 from windtunnel.errors import BadInput
 from windtunnel.families.base import GENERATED
 from windtunnel.trace import Op
@@ -184,19 +185,7 @@ def describe(lines: Sequence[Mapping[str, Any]]) -> tuple[list[ProbeRow], int]:
 
 
 def _row(op: Op, seconds: float) -> ProbeRow:
-    return ProbeRow(
-        name=op.name,
-        family=op.family,
-        phase="forward",
-        dtype=op.dtype,
-        shape=op.shape,
-        calls=1,
-        flop=op.flop,
-        read_bytes=op.read_bytes,
-        written_bytes=op.written_bytes,
-        seconds=seconds,
-        kernels=1.0,
-    )
+    return row_of(op, OpTiming(seconds=seconds, kernels=1.0), op.dtype, threads=1)
 
 
 def fit_launch_costs(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

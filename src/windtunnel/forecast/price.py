@@ -18,7 +18,8 @@ from windtunnel.trace import Op, Trace
 
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
-# To call an op of no size takes a CPU at most this long: what is beyond it is work.
+# Calling an op takes a CPU at most this long, whatever its size; the rest is work. An assumption: it only
+# divides an op's time between launch and compute.
 _MOST_CALL_SECONDS = 2e-5
 # A CPU's compiled code starts its loops without the dispatcher and without Python's modules: a guess at what
 # is left.
