@@ -76,10 +76,11 @@ def draw_all() -> None:
 
 
 def measured() -> list[Row]:
-    """All measured rows in docs/results."""
+    """All measured rows of the studies in docs/results."""
     return [
         row
-        for path in sorted((DOCS / "results").glob("*.json"))
+        for study in ("brandfonbrener-2017", "wuensche-2018")
+        for path in sorted((DOCS / "results").glob(f"{study}-*.json"))
         for row in export.read(path)
         if row.origin == "measured" and row.step_seconds
     ]
@@ -225,6 +226,8 @@ def threads(rows: Sequence[Row]) -> None:
 def _processor(row: Row) -> str:
     if row.origin == "published":
         return "published: i7-3820, 4 cores"
+    if "EPYC" in row.device_name:
+        return "EPYC, 2 cores"
     return "Xeon, 2 cores" if _XEON in row.device_name else "Xeon of an H200, 16 cores"
 
 

@@ -2,7 +2,9 @@
 
 python benchmarks/findings_text.py
 
-A placeholder {{ expression }} calls a method of `Figures`, so that each number stands beside its command.
+A placeholder {{ expression }} calls a method of `Figures`, so that each number stands beside its command. A
+paragraph below a line {{if expression}} is left out where the expression is false, since rows of another
+machine may be added to docs/results later.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+from fused_figures import Parts, Rows, against, digits, wins
 
 from windtunnel import units
 from windtunnel.study import export
@@ -30,6 +34,7 @@ TEMPLATE, PAGE, RESULTS = (
     ROOT / "docs/results",
 )
 RNN, GUIDE = "brandfonbrener-2017", "wuensche-2018"
+SMALL_HOSTS = {"xeon": "Xeon", "epyc": "EPYC"}  # machines of two cores, by their word in names of files
 _WIDTH = 110
 _PLAIN = ("|", "#", "!", "```")  # lines that are never wrapped
 _PAPER = {"n_in": 2, "activation": "relu", "batch": 1, "optimizer": "sgd", "data": "resident"}
@@ -64,10 +69,11 @@ def clock(seconds: float) -> str:
 class Figures:
     """Every figure of the page, by its command."""
 
-    def __init__(self) -> None:
-        self.rows = {name: measured(name) for name in (RNN, GUIDE)}
-        self.printed = {name: published(studies.find(name)) for name in (RNN, GUIDE)}
-        self.verdicts = {name: verdicts_of(name) for name in (RNN, GUIDE)}
+    def __init__(self, *names: str) -> None:
+        names = names or (RNN, GUIDE)
+        self.rows = {name: measured(name) for name in names}
+        self.printed = {name: published(studies.find(name)) for name in names}
+        self.verdicts = {name: verdicts_of(name) for name in names}
 
     # Claims
 
@@ -151,7 +157,7 @@ class Figures:
     # Rows
 
     def cells(self, study: str, machine: str = "") -> list[StudyRow]:
-        """Measured cells, each once although two figures may show it; `machine` is xeon or h200.
+        """Measured cells, each once although two figures may show it; `machine` is xeon, epyc or h200.
 
         Where one was measured again for a later figure, the paper's own figure counts.
         """
@@ -160,6 +166,11 @@ class Figures:
 
     def number(self, study: str, machine: str) -> str:
         return f"{len(self.cells(study, machine)):,}"
+
+    def days(self) -> str:
+        rows = [row for study in self.rows.values() for row in study]
+        *others, last = sorted({row.measured_at[:10] for row in rows if row.measured_at})
+        return f"{', '.join(others)} and {last}" if others else last
 
     def disturbed(self) -> int:
         return sum(row.disturbed for row in self.cells(RNN, "xeon"))
@@ -249,15 +260,18 @@ class Figures:
         return table(heads, [[clock(times_of[label]) for label in order]])
 
     def threads_table(self) -> str:
-        """Table I in seconds: published, on the Xeon and on the host of the H200."""
+        """Table I in seconds: published, and on the hosts that were measured."""
         counts = (1, 2, 4, 8, 16, 32)
         lines = list[list[str]]()
         blocks = (
             ("published, i7-3820, 4 cores", self.printed[GUIDE]),
             ("Xeon, 2 cores", self.cells(GUIDE, "xeon")),
+            ("EPYC, 2 cores", self.cells(GUIDE, "epyc")),
             ("host of the H200, 16 cores", self.cells(GUIDE, "h200")),
         )
         for title, rows in blocks:
+            if not rows:
+                continue
             lines.append([f"**{title}**", *("" for _ in counts)])
             rows = [row for row in rows if row.figure == "table-1"]
             for label in dict.fromkeys(row.label for row in rows):
@@ -270,6 +284,7 @@ class Figures:
         """Seconds with few threads over seconds with many, in Table I."""
         rows = [r for r in self.cells(GUIDE, machine) if r.figure == "table-1" and r.label.startswith(label)]
         at = {row.threads: row.step_seconds or 0.0 for row in rows}
+        assert at.get(few) and at.get(many), f"{machine}: no rows of {label} with {few} and {many} threads"
         return at[few] / at[many]
 
     def published_gain(self, label: str, few: int, many: int) -> float:
@@ -277,12 +292,40 @@ class Figures:
         at = {row.threads: row.step_seconds or 0.0 for row in rows}
         return at[few] / at[many]
 
-    def median_gain(self, figure: str, few: int, many: int) -> str:
-        """The median over all frameworks on the Xeon."""
-        rows = [row for row in self.cells(GUIDE, "xeon") if row.figure == figure]
-        at = {(row.label, row.threads): row.step_seconds or 0.0 for row in rows}
-        labels = {row.label for row in rows}
-        return times(statistics.median(at[label, few] / at[label, many] for label in labels))
+    def small_hosts(self) -> list[str]:
+        """Machines of two cores with rows of Table I; the one of the newest rows is last."""
+        return [machine for machine in SMALL_HOSTS if self.cells(GUIDE, machine)]
+
+    def small_host(self) -> str:
+        return f"the {SMALL_HOSTS[self.small_hosts()[-1]]}"
+
+    def median_gains(self, figure: str, few: int, many: int) -> str:
+        """The median over all frameworks on each machine of two cores."""
+        hosts = self.small_hosts()
+        gains = [self._median_gain(host, figure, few, many) for host in hosts]
+        if len(hosts) == 1:
+            return gains[0]
+        return " and ".join(f"{g} on the {SMALL_HOSTS[host]}" for g, host in zip(gains, hosts, strict=True))
+
+    def _median_gain(self, machine: str, figure: str, few: int, many: int) -> str:
+        rows = [row for row in self.cells(GUIDE, machine) if row.figure == figure]
+        at = {(row.label, row.threads): row.step_seconds for row in rows}
+        pairs = [(at.get((label, few)), at.get((label, many))) for label in {row.label for row in rows}]
+        return times(statistics.median(a / b for a, b in pairs if a and b))
+
+    def hosts(self) -> str:
+        """Where Table I was repeated."""
+        small = ", on ".join(f"the {SMALL_HOSTS[host]}'s two cores" for host in self.small_hosts())
+        return f"{small} and on the 16 cores of the H200's host"
+
+    def processes_text(self) -> str:
+        """How many processes the cells of Table I rest on."""
+        counts = []
+        for host in (*self.small_hosts(), "h200"):
+            cells = self.cells(GUIDE, host)
+            several = sum(len(row.groups) > 1 for row in cells)
+            counts.append(f"{several} of {len(cells)} on the {SMALL_HOSTS.get(host, 'host of the H200')}")
+        return f"Cells with two processes or more: {', '.join(counts)}. The interval of one process is wide."
 
 
 def measured(study: str) -> list[StudyRow]:
@@ -296,7 +339,10 @@ def verdicts_of(study: str) -> list[ClaimVerdict]:
 
 
 def machine_of(row: StudyRow) -> str:
-    return "xeon" if "2.80GHz" in str(row.environment.get("cpu")) and row.device == "cpu" else "h200"
+    cpu = str(row.environment.get("cpu"))
+    if row.device == "cpu" and "EPYC" in cpu:
+        return "epyc"
+    return "xeon" if row.device == "cpu" and "2.80GHz" in cpu else "h200"
 
 
 def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -306,13 +352,48 @@ def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join([text[0], "|---" * len(heads) + "|", *text[1:]])
 
 
+def grid(lines: list[list[str]]) -> str:
+    return table(lines[0], lines[1:])
+
+
+def fused_names() -> dict[str, Any]:
+    """The fused engine's rows: g of the GPU, c of one core (or None), p of the kernel without its parts."""
+    core = RESULTS / "fused-epyc.json"
+    return {
+        "g": Rows(RESULTS / "fused-h200.json", RESULTS / "fused-mended-h200.json"),
+        "c": Rows(core) if core.exists() else None,
+        "p": Parts(RESULTS / "fused-parts-h200.json"),
+        "grid": grid,
+        "digits": digits,
+        "against": against,
+        "wins": wins,
+    }
+
+
 def render() -> str:
-    """The page: the template with its figures, its paragraphs wrapped."""
-    names = {"f": Figures(), "times": times, "clock": clock, "RNN": RNN, "GUIDE": GUIDE}
+    """The page."""
+    return filled(TEMPLATE.read_text(), Figures())
+
+
+def filled(text: str, figures: Figures) -> str:
+    """A part of the template with its figures, its paragraphs wrapped."""
+    names = {"f": figures, "times": times, "clock": clock, "RNN": RNN, "GUIDE": GUIDE, **fused_names()}
+    kept = (_wanted(block, names) for block in text.strip().split("\n\n"))
     text = re.sub(
-        r"\{\{(.+?)\}\}", lambda found: str(eval(found[1].strip(), names)), TEMPLATE.read_text(), flags=re.S
+        r"\{\{(.+?)\}\}",
+        lambda found: str(eval(found[1].strip(), names)),
+        "\n\n".join(block for block in kept if block),
+        flags=re.S,
     )
-    return "\n\n".join(_wrapped(block) for block in text.strip().split("\n\n")) + "\n"
+    return "\n\n".join(_wrapped(block) for block in text.split("\n\n")) + "\n"
+
+
+def _wanted(block: str, names: dict[str, Any]) -> str:
+    """A block without its condition; nothing if the condition is false."""
+    condition = re.match(r"\{\{if (.+?)\}\}\n", block)
+    if condition is None:
+        return block
+    return block[condition.end() :] if eval(condition[1], names) else ""
 
 
 def _wrapped(block: str) -> str:

@@ -1,303 +1,105 @@
 """Times the fused recurrent engine against other implementations of the same small network at batch 1.
 
-    python benchmarks/recurrent.py              the grid of Brandfonbrener 2017: n_rec 10-200, n_steps 10-100
-    python benchmarks/recurrent.py --n-rec 1000,2000 --n-steps 20 --variants fused,torch:loop,torch:module
-    python benchmarks/recurrent.py --on cuda --n-rec 10,20,50,100
+    python benchmarks/recurrent.py --to docs/results/fused-cpu.json
+    python benchmarks/recurrent.py --on gpu --seconds 200 --to docs/results/fused-h200.json
+    python benchmarks/recurrent.py --cells 1000x20,2000x20 --variants fused:epoch,torch:loop
     python benchmarks/recurrent.py --two        two networks on two cores against one on one core
-    python benchmarks/recurrent.py --many 128   128 networks on a GPU against one
 
-All variants start from the same weights, see the same examples and must have the same losses. Each variant
-runs in its own process, all on one core. They run one after the other, round after round, and a ratio is the
-median over the rounds, so that changes of the machine affect all variants. `--clock cpu` counts the CPU time
-of the core instead of wall time, for a machine with other users.
+The cells are the grid of Brandfonbrener 2017 (10 to 100 hidden units, 10 to 100 timesteps) and wider networks
+with 20 timesteps. All variants start from the same weights, see the same examples and must have the losses of
+NumPy by hand. Each variant runs in its own process; on a CPU all of them on one core. Every cell is compiled
+before the first one is timed. Then the variants run one after the other, round after round, and a ratio is
+the median over the rounds, so that changes of the machine affect all variants. `--clock cpu` counts the CPU
+time of the core instead of wall time, for a machine with other users.
+
+`--to` writes every sample of every round. The file is written anew after each cell, so that a run that is
+stopped keeps what it has. benchmarks/findings_text.py reads it.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import statistics
 import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "windtunnel"
+CHILD = Path(__file__).with_name("recurrent_child.py")
+FUSED, REFERENCE = "fused:epoch", "numpy:hand"
 VARIANTS = {
-    "cpu": "fused,numba,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,"
+    "cpu": "fused:epoch,numba:hand,numpy:hand,jax:scan,jax:epoch,torch:loop,torch:module,"
     "tensorflow:unrolled,tensorflow:scan,pytensor:scan",
-    "cuda": "fused,torch:loop,torch:module,torch:graph,jax:scan",
+    "gpu": "fused:epoch,torch:module-graph,torch:graph,jax:scan,jax:epoch,torch:module,torch:loop",
 }
+CELLS = [(n_rec, n_steps) for n_rec in (10, 20, 50, 100) for n_steps in (10, 20, 50, 100)]
+WIDE_CELLS = [(n_rec, 20) for n_rec in (200, 500, 1000, 2000, 5000)]
+INTERPRETERS = {"numba": "pytensor"}  # numba is in the environment of PyTensor
 ROUND_SECONDS = 0.05
-COMPARED_LOSSES = 5
-
-
-# The process of one variant, which reads requests from its standard input
-
-
-def serve(variant: str) -> None:
-    """Builds and times the variant on request, until the input ends."""
-    if "windtunnel" not in sys.modules:
-        sys.path.insert(0, str(SOURCE / "measurement" / "frameworks"))
-        import start  # type: ignore[import-not-found]
-
-        start._bring_in(SOURCE)
-        sys.path.pop(0)
-    replies, sys.stdout = sys.stdout, sys.stderr  # libraries may print
-    call: Callable[[int], float] = lambda steps: 0.0
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            if "settings" in request:
-                call = build(variant, request["settings"], request["device"])
-                answer: dict[str, Any] = {
-                    "losses": [call(1) for _ in range(COMPARED_LOSSES)],
-                    "per": getattr(call, "per", 1),
-                }
-            else:
-                wall, cpu = time.perf_counter(), time.process_time()
-                call(request["steps"])
-                answer = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-        except Exception as error:
-            answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
-        print(json.dumps(answer), file=replies, flush=True)
-
-
-def build(variant: str, settings: dict[str, Any], device: Any) -> Callable[[int], float]:
-    """A function that runs a number of steps and returns the last loss."""
-    from windtunnel.measurement.frameworks import base, catalogue
-    from windtunnel.measurement.frameworks.task import Task
-
-    name, _, how = variant.partition(":")
-    own = {"fused": fused, "numba": by_hand_in_numba, "jax:epoch": whole_epoch_in_jax}
-    kind = "gpu" if device == "cuda" else device
-    task = Task(framework=name, variant=how or "epoch", job="rnn", settings=settings, device=kind)
-    problem = base.problem_of(task)
-    if variant in own and device == "cpu":
-        return own[variant](problem)
-    built = catalogue.file_of(catalogue.named(name)).build(problem, task)
-
-    per = 1 if built.settle is None else built.settle()  # steps of one call
-
-    def call(steps: int) -> float:
-        times, once = (steps, built.first or built.step) if steps % per else (steps // per, built.step)
-        for _ in range(times):
-            loss = once()
-        built.sync()
-        return float(built.number(loss))
-
-    call.per = per  # type: ignore[attr-defined]
-    return call
-
-
-def fused(problem: Any) -> Callable[[int], float]:
-    import numpy as np
-
-    from windtunnel.fused.settings import Examples, Optimizer, RecurrentNetwork, Weights
-    from windtunnel.fused.train import engine_for
-
-    w = problem.weights
-    network = RecurrentNetwork(n_in=len(w["w_in"]), n_rec=len(w["w_rec"]), n_out=len(w["b_out"]))
-    examples = Examples(inputs=problem.inputs[:, :, 0], targets=problem.targets[:, :, 0]).checked(network)
-    optimizer = Optimizer(rate=problem.rate, clip_norm=problem.clip_norm)
-    engine = engine_for(network, Weights(**w), n_steps=problem.inputs.shape[1], optimizer=optimizer)
-    done = 0
-
-    def call(steps: int) -> float:
-        nonlocal done
-        order = (np.arange(done, done + steps) % problem.batches)[:, None]
-        done += steps
-        return float(engine.train(examples, order)[-1])
-
-    return call
-
-
-def numba_step() -> Any:
-    """One step as one compiled function, so that numba sees all loops together."""
-    import numba
-    import numpy as np
-
-    zero = np.float32(0)
-
-    @numba.njit(fastmath=True, error_model="numpy")
-    def step(
-        x, y, w_in, w_rec, b_rec, w_out, b_out, h, da, dout, g_in, g_rec, g_b, g_out, g_bout, dh, rate, clip
-    ):  # type: ignore[no-untyped-def]
-        n_steps, n_in = x.shape
-        n, n_out = w_out.shape
-        loss = zero
-        for t in range(n_steps):
-            here = h[t + 1]
-            here[:] = b_rec
-            for i in range(n_in):
-                for k in range(n):
-                    here[k] += x[t, i] * w_in[i, k]
-            for j in range(n):
-                v = h[t, j]
-                if v != 0:
-                    for k in range(n):
-                        here[k] += v * w_rec[j, k]
-            for k in range(n):
-                here[k] = max(here[k], zero)
-            for o in range(n_out):
-                s = b_out[o]
-                for j in range(n):
-                    s += here[j] * w_out[j, o]
-                loss += (s - y[t, o]) ** 2
-                dout[t, o] = 2 * (s - y[t, o]) / (n_steps * n_out)
-        for g in (g_in.ravel(), g_rec.ravel(), g_b, g_out.ravel(), g_bout, dh):
-            g[:] = 0
-        for t in range(n_steps - 1, -1, -1):
-            now, before, d = h[t + 1], h[t], da[t]
-            for j in range(n):
-                s = dh[j]
-                for o in range(n_out):
-                    s += dout[t, o] * w_out[j, o]
-                    g_out[j, o] += now[j] * dout[t, o]
-                d[j] = s if now[j] > 0 else zero
-                g_b[j] += d[j]
-            for o in range(n_out):
-                g_bout[o] += dout[t, o]
-            for i in range(n_in):
-                for k in range(n):
-                    g_in[i, k] += x[t, i] * d[k]
-            for j in range(n):
-                v, s = before[j], zero
-                if v != 0:
-                    for k in range(n):
-                        s += w_rec[j, k] * d[k]
-                        g_rec[j, k] += v * d[k]
-                dh[j] = s
-        squares = zero
-        for g in (g_in.ravel(), g_rec.ravel(), g_b, g_out.ravel(), g_bout):
-            for k in range(g.size):
-                squares += g[k] * g[k]
-        change = np.float32(rate * min(1.0, clip / (np.sqrt(squares) + 1e-6)))
-        for p, g in (
-            (w_in.ravel(), g_in.ravel()),
-            (w_rec.ravel(), g_rec.ravel()),
-            (b_rec, g_b),
-            (w_out.ravel(), g_out.ravel()),
-            (b_out, g_bout),
-        ):
-            for k in range(p.size):
-                p[k] -= change * g[k]
-        return loss / (n_steps * n_out)
-
-    return step
-
-
-def by_hand_in_numba(problem: Any) -> Callable[[int], float]:
-    """Careful hand-written loops: contiguous rows, no inactive units, buffers reused, one call an epoch."""
-    import numba
-    import numpy as np
-
-    zero, step = np.float32(0), numba_step()
-
-    @numba.njit
-    def epoch(xs, ys, first, steps, *rest):  # type: ignore[no-untyped-def]
-        loss = zero
-        for k in range(first, first + steps):
-            loss = step(xs[k % len(xs)], ys[k % len(xs)], *rest)
-        return loss
-
-    weights = [problem.weights[name].copy() for name in ("w_in", "w_rec", "b_rec", "w_out", "b_out")]
-    xs, ys = (np.ascontiguousarray(a[:, :, 0], np.float32) for a in (problem.inputs, problem.targets))
-    n_steps, n, n_out = xs.shape[1], len(weights[1]), ys.shape[2]
-    buffers = [np.zeros(shape, np.float32) for shape in ((n_steps + 1, n), (n_steps, n), (n_steps, n_out))]
-    buffers += [np.zeros_like(w) for w in weights] + [np.zeros(n, np.float32)]
-    done = 0
-
-    def call(steps: int) -> float:
-        nonlocal done
-        done += steps
-        rate, clip = np.float32(problem.rate), np.float32(problem.clip_norm)
-        return float(epoch(xs, ys, done - steps, steps, *weights, *buffers, rate, clip))
-
-    return call
-
-
-def whole_epoch_in_jax(problem: Any) -> Callable[[int], float]:
-    """JAX at its best: a scan over the examples as well, so that one call from Python runs all steps."""
-    import functools
-
-    import jax
-
-    from windtunnel.measurement.frameworks import base
-    from windtunnel.measurement.frameworks import jax as ours
-
-    library = base.library("jax")
-    learn = ours.learning(library, problem, ours.JOBS["rnn"]["scan"](library, problem))
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def several(weights: Any, inputs: Any, targets: Any) -> Any:
-        def one(current: Any, pair: Any) -> Any:
-            current, _, loss = learn(current, {}, *pair)
-            return current, loss
-
-        return jax.lax.scan(one, weights, (inputs, targets))
-
-    weights = {name: jax.device_put(value) for name, value in problem.weights.items()}
-    done, chunks = 0, {}
-
-    def call(steps: int) -> float:
-        nonlocal weights, done
-        if steps not in chunks:  # each length is compiled once; the parent uses few
-            rows = (jax.numpy.arange(steps) + (done if steps == 1 else 0)) % problem.batches
-            chunks[steps] = (
-                jax.numpy.asarray(problem.inputs)[rows],
-                jax.numpy.asarray(problem.targets, "float32")[rows],
-            )
-        inputs, targets = chunks.pop(1) if steps == 1 else chunks[steps]
-        done += steps
-        weights, losses = several(weights, inputs, targets)
-        return float(losses[-1])
-
-    return call
-
-
-# The parent
+MOST_STEPS = 20_000
+# Of a loss after an epoch of updates. Sums in another order differ by 1e-5 then, a missing clip by 1e-2.
+TOLERANCE = 1e-3
+MOST_CHECKED_FLOP = 5e9  # of an epoch that NumPy repeats, about 3 s; beyond, only five steps are compared
+COMPILING_AT_ONCE = 4  # cells of JAX on a GPU; a process compiles on as many cores
+BUILD_SHARE = 0.5  # of the time, at most
+NETWORKS, MANY_ROUNDS = 128, 9
 
 
 class Worker:
     """The process of one variant."""
 
-    def __init__(self, variant: str, core: int, device: Any) -> None:
+    def __init__(self, variant: str, core: int, device: str) -> None:
         from windtunnel.measurement import environment
         from windtunnel.measurement.frameworks import catalogue
         from windtunnel.measurement.frameworks.task import Task
 
-        self.variant, self.device, self.steps = variant, device, 1
+        self.variant = variant
+        self.device: Literal["cpu", "gpu"] = "gpu" if device == "gpu" and variant != REFERENCE else "cpu"
         name, _, how = variant.partition(":")
-        own = name in ("fused", "numba")
-        python = Path(sys.executable) if own else catalogue.python_for(name)
+        home = INTERPRETERS.get(name, name)
+        python = catalogue.python_for(home)
         if python is None:
-            raise FileNotFoundError(f"{name} is not installed")
+            raise FileNotFoundError(f"{variant} (windtunnel frameworks install {home})")
         env = environment.for_child(1)
-        if not own:
-            env |= catalogue.file_of(catalogue.named(name)).environment(
-                Task(framework=name, variant=how, job="rnn", device="gpu" if device == "cuda" else device)
-            )
-        command = [str(python), "-P", __file__, "--serve", variant]
-        pin = (lambda: os.sched_setaffinity(0, {core})) if device == "cpu" else None
+        if home == name:
+            task = Task(framework=name, variant=how, job="rnn", device=self.device)
+            env |= catalogue.file_of(catalogue.named(name)).environment(task)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  open as long as the process
         self._child = subprocess.Popen(
-            command,
+            [str(python), "-P", str(CHILD), variant],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env=env,
-            preexec_fn=pin,
+            preexec_fn=(lambda: os.sched_setaffinity(0, {core})) if device == "cpu" else None,
         )
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self._child.stdin is not None and self._child.stdout is not None
+    def send(self, **request: Any) -> None:
+        assert self._child.stdin is not None
         print(json.dumps(request), file=self._child.stdin, flush=True)
+
+    def read(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
         line = self._child.stdout.readline()
-        return json.loads(line) if line else {"failed": "its process died"}
+        if line:
+            message: dict[str, Any] = json.loads(line)
+            return message
+        self._errors.seek(0)
+        return {"died": True, "failed": f"its process died: {self._errors.read()[-300:]}"}
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        try:
+            self.send(**request)
+        except OSError:
+            return {"died": True, "failed": "its process died"}
+        return self.read()
 
     def close(self) -> None:
         assert self._child.stdin is not None
@@ -305,40 +107,221 @@ class Worker:
         self._child.wait()
 
 
-def time_variants(
-    workers: list[Worker], settings: dict[str, Any], rounds: int, clock: str
-) -> dict[str, list[float]]:
-    """Seconds per step of each variant and round, without variants that fail or have other losses."""
-    ready, right = [], None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    n_rec: int
+    n_steps: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"n_in": 2, "n_rec": self.n_rec, "n_out": 2, "n_steps": self.n_steps}
+
+    @property
+    def flop(self) -> float:
+        """Of a dense step: forward, backward and gradients each use every weight at every timestep."""
+        return 6.0 * self.n_steps * self.n_rec * (self.n_rec + 4)
+
+    @property
+    def is_checked_over_an_epoch(self) -> bool:
+        return 100 * self.flop <= MOST_CHECKED_FLOP
+
+
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """What the file holds: facts of the run, a row for each variant in each cell, and failures."""
+
+    facts: dict[str, Any]
+    rows: list[dict[str, Any]]
+    failures: list[dict[str, Any]]
+    many: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """One row a line, so that a change of one row is a change of one line."""
+        lists = ",\n".join(
+            f' "{name}": [\n' + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n ]"
+            for name, rows in (("rows", self.rows), ("failures", self.failures))
+        )
+        head = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.facts.items())
+        text = f'{{\n{head},\n "many": {json.dumps(self.many)},\n{lists}\n}}\n'
+        json.loads(text)
+        partial = path.with_suffix(".partial")
+        partial.write_text(text)
+        partial.replace(path)
+
+
+def build_all(workers: Sequence[Worker], cells: Sequence[Cell], seconds: float) -> dict[tuple[str, int], Any]:
+    """All variants build their cells at the same time; by variant and place of the cell, what they report."""
     for worker in workers:
-        reply = worker.ask(settings=settings, device=worker.device)
-        losses = reply.get("losses")
-        right = right or losses
-        if losses is None or any(abs(a - b) > 1e-3 * abs(b) for a, b in zip(losses, right, strict=True)):
-            problem = reply.get("failed", f"losses {losses} instead of {right}")
-            print(f"    {worker.variant}: {problem}", flush=True)
-            continue
-        ready.append(worker)
-        set_steps(worker, reply["per"])
-    seconds: dict[str, list[float]] = {worker.variant: [] for worker in ready}
-    for _ in range(rounds):
-        for worker in ready:
-            seconds[worker.variant].append(worker.ask(steps=worker.steps)[clock] / worker.steps)
-    return seconds
+        on_gpu = worker.device == "gpu" and worker.variant.startswith("jax")
+        worker.send(
+            cells=[cell.settings for cell in cells],
+            whole=[cell.is_checked_over_an_epoch for cell in cells],
+            device=worker.device,
+            at_once=COMPILING_AT_ONCE if on_gpu else 1,
+            seconds=seconds,
+        )
+    found: dict[tuple[str, int], Any] = {}
+    for worker in workers:
+        while "built" not in (message := worker.read()) and "died" not in message:
+            found[worker.variant, message["cell"]] = message
+        failed = message.get("failed", f"not built in {seconds:.0f} s")
+        for place in range(len(cells)):
+            found.setdefault((worker.variant, place), {"failed": failed})
+    return found
 
 
-def set_steps(worker: Worker, per: int) -> None:
-    """Chooses the steps of a round so that it lasts about ROUND_SECONDS, and runs one round as warm-up."""
+def apart(losses: Sequence[float], right: Sequence[float]) -> float:
+    """The largest relative difference."""
+    pairs = zip(losses, right, strict=True)
+    return max(abs(a - b) / abs(b) if a == a else float("inf") for a, b in pairs)
+
+
+class VariantFailed(Exception):
+    """A variant cannot be timed in a cell; the reason goes into the file."""
+
+
+def time_cell(
+    workers: Sequence[Worker], place: int, built: dict[tuple[str, int], Any], options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows and failures of one cell."""
+    right = built[REFERENCE, place].get("losses")
+    ready: dict[str, dict[str, Any]] = {}
+    failures: dict[str, str] = {}
+    timed = [worker for worker in workers if worker.variant in options.variants.split(",")]
+    for number in range(-1, options.rounds):  # before the first round each variant is prepared
+        for worker in timed if number % 2 == 0 else timed[::-1]:
+            name = worker.variant
+            try:
+                if number < 0:
+                    ready[name] = prepared(worker, place, built[name, place], right)
+                elif name in ready:
+                    steps = ready[name]["steps"]
+                    seconds = seconds_of(worker, place, steps, options.clock)
+                    ready[name]["step_seconds"].append(round(seconds / steps, 12))
+            except VariantFailed as error:
+                ready.pop(name, None)
+                failures[name] = str(error)
+    rows = [ready[worker.variant] for worker in timed if worker.variant in ready]
+    return rows, [{"variant": name, "failed": reason} for name, reason in failures.items()]
+
+
+def prepared(
+    worker: Worker, place: int, reply: dict[str, Any], right: Sequence[float] | None
+) -> dict[str, Any]:
+    """The row without its samples. A variant with other losses than NumPy by hand is refused."""
+    if "failed" in reply or right is None:
+        raise VariantFailed(reply.get("failed", "NumPy by hand has no losses"))
+    distance = apart(reply["losses"], right)
+    if not distance <= TOLERANCE:
+        raise VariantFailed(f"losses {reply['losses']} instead of {right}")
+    return {
+        "variant": worker.variant,
+        "steps": steps_of_round(worker, place, reply["per"]),
+        "apart": float(f"{distance:.3g}"),
+        "build_seconds": round(reply["build_seconds"], 3),
+        "step_seconds": [],
+    }
+
+
+def steps_of_round(worker: Worker, place: int, per: int) -> int:
+    """As many as last about ROUND_SECONDS; one round is run as warm-up."""
     few = max(2, per)
-    step_seconds = max(min(worker.ask(steps=few)["wall"] / few for _ in range(3)), 1e-7)
-    worker.steps = max(few, min(5000, int(ROUND_SECONDS / step_seconds)) // per * per)
-    worker.ask(steps=worker.steps)
+    step_seconds = max(min(seconds_of(worker, place, few, "wall") / few for _ in range(3)), 1e-7)
+    steps = max(few, min(MOST_STEPS, int(ROUND_SECONDS / step_seconds)) // per * per)
+    seconds_of(worker, place, steps, "wall")
+    return steps
 
 
-def flop_of(settings: dict[str, Any]) -> float:
-    """Flop of a dense step: forward, backward and gradients each use every weight at every timestep."""
-    n, ends = settings["n_rec"], settings["n_in"] + settings["n_out"]
-    return 6.0 * settings["n_steps"] * (n * n + n * ends)
+def seconds_of(worker: Worker, place: int, steps: int, clock: str) -> float:
+    reply = worker.ask(cell=place, steps=steps)
+    if "failed" in reply:
+        raise VariantFailed(reply["failed"])
+    return float(reply[clock])
+
+
+def compare(options: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    cells = [Cell(n_rec=int(a), n_steps=int(b)) for a, b in (c.split("x") for c in options.cells.split(","))]
+    workers = start(options)
+    built = build_all(workers, cells, BUILD_SHARE * options.seconds)
+    results = Results(facts=facts_of(options, built), rows=[], failures=[], many={})
+    print(f"built in {time.monotonic() - begin:.0f} s", flush=True)
+    longest = 0.0
+    for place, cell in enumerate(cells):
+        since = time.monotonic()
+        if since - begin + longest > options.seconds:
+            print(f"out of time: {len(cells) - place} cells were not timed")
+            break
+        rows, failures = time_cell(workers, place, built, options)
+        sizes = {"n_rec": cell.n_rec, "n_steps": cell.n_steps, "flop": cell.flop}
+        results.rows += [{**sizes, **row} for row in rows]
+        results.failures += [{**sizes, **failure} for failure in failures]
+        if options.to:
+            results.write(options.to)
+        print_cell(cell, rows, failures, results.facts["peak_flop_rate"])
+        longest = max(longest, time.monotonic() - since)
+    for engine in (worker for worker in workers if worker.variant == FUSED and options.on == "gpu"):
+        results.many = engine.ask(many=NETWORKS, rounds=MANY_ROUNDS)
+        print(f"{NETWORKS} networks: {results.many}"[:110])
+        if options.to:
+            results.write(options.to)
+    for worker in workers:
+        worker.close()
+    print(f"{len(results.rows)} rows, {len(results.failures)} failures, {time.monotonic() - begin:.0f} s")
+
+
+def start(options: argparse.Namespace) -> list[Worker]:
+    """A process for each variant, and one for NumPy, whose losses are the right ones."""
+    workers = []
+    for variant in dict.fromkeys([*options.variants.split(","), REFERENCE]):
+        try:
+            workers.append(Worker(variant, options.core, options.on))
+        except FileNotFoundError as error:
+            print(f"not installed: {error}")
+    return workers
+
+
+def facts_of(options: argparse.Namespace, built: dict[tuple[str, int], Any]) -> dict[str, Any]:
+    import windtunnel
+    from windtunnel.machine import here
+
+    good = {variant: reply for (variant, _), reply in built.items() if "versions" in reply}
+    names = {reply["device_name"] for reply in good.values() if reply.get("device_name")}
+    return {
+        "format": 1,
+        "measured_at": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "device": ", ".join(sorted(names)) if options.on == "gpu" else here.cpu_name(),
+        "on": options.on,
+        "host": here.cpu_name(),
+        "windtunnel": windtunnel.__version__,
+        "clock": options.clock,
+        "rounds": options.rounds,
+        "round_seconds": ROUND_SECONDS,
+        "peak_flop_rate": round(peak_flop_rate() if options.on == "cpu" else block_flop_rate()),
+        "versions": {variant: reply["versions"] for variant, reply in good.items()},
+    }
+
+
+def print_cell(
+    cell: Cell, rows: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]], peak: float
+) -> None:
+    """Microseconds of a step, and how many times faster the fused engine is than the best other variant."""
+    medians = {row["variant"]: statistics.median(row["step_seconds"]) * 1e6 for row in rows}
+    text = "  ".join(f"{variant} {median:.1f}" for variant, median in medians.items())
+    print(f"{cell.n_rec}x{cell.n_steps}: {text} us", flush=True)
+    for failure in failures:
+        print(f"    {failure['variant']}: {failure['failed']}")
+    samples = {row["variant"]: row["step_seconds"] for row in rows}
+    if FUSED in samples and len(samples) > 1:
+        ratios = {name: paired(seconds, samples[FUSED]) for name, seconds in samples.items() if name != FUSED}
+        best = min(ratios, key=ratios.__getitem__)
+        over = medians[FUSED] * 1e-6 / (cell.flop / peak)
+        print(f"    fused: {ratios[best]:.2f}x the best other ({best}), {over:.1f}x its arithmetic")
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> float:
+    """The median over the rounds of one variant's time over another's."""
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
 
 
 def peak_flop_rate() -> float:
@@ -374,52 +357,6 @@ def block_flop_rate() -> float:
     return 2.0 * 128 * clock_rate * 1e3
 
 
-def compare(options: argparse.Namespace) -> None:
-    peak = peak_flop_rate() if options.on == "cpu" else block_flop_rate()
-    workers = []
-    for variant in (options.variants or VARIANTS[options.on]).split(","):
-        try:
-            workers.append(Worker(variant, options.core, options.on))
-        except FileNotFoundError as error:
-            print(f"left out: {error}")
-    place = "one core" if options.on == "cpu" else "one GPU"
-    print(
-        f"microseconds per step, batch 1, relu, {place} ({options.clock} clock, {options.rounds} rounds); "
-        f"peak of a core or multiprocessor {peak / 1e9:.0f} Gflop/s"
-    )
-    worst: tuple[float, str] = (float("inf"), "")
-    for n_rec in map(int, options.n_rec.split(",")):
-        for n_steps in map(int, options.n_steps.split(",")):
-            settings = {"n_in": 2, "n_rec": n_rec, "n_out": 2, "n_steps": n_steps}
-            seconds = time_variants(workers, settings, options.rounds, options.clock)
-            sizes = f"n_rec {n_rec} n_steps {n_steps}"
-            medians = {variant: statistics.median(times) * 1e6 for variant, times in seconds.items()}
-            text = "  ".join(f"{variant} {median:.1f}" for variant, median in medians.items())
-            print(f"{sizes}: {text}", flush=True)
-            worst = min(worst, (print_ratios(seconds, flop_of(settings) / peak), sizes))
-    print(f"smallest ratio to the best other: {worst[0]:.2f} at {worst[1]}")
-    for worker in workers:
-        worker.close()
-
-
-def print_ratios(seconds: dict[str, list[float]], limit: float) -> float:
-    """Prints how many times faster the fused engine is than each variant; returns the ratio to the best."""
-    fused_seconds = seconds.pop("fused")
-    ratios = {
-        variant: statistics.median(a / b for a, b in zip(times, fused_seconds, strict=True))
-        for variant, times in seconds.items()
-    }
-    order = sorted(ratios, key=ratios.__getitem__)
-    best, text = order[0], ", ".join(f"{ratios[variant]:.1f}x {variant}" for variant in order)
-    over_limit = statistics.median(fused_seconds) / limit
-    print(
-        f"    fused is {ratios[best]:.2f}x the best other ({best}); "
-        f"{over_limit:.1f} times the arithmetic limit; {text}",
-        flush=True,
-    )
-    return ratios[best]
-
-
 def two(rounds: int) -> None:
     """Two networks on two cores, alternating with one network on one core."""
     import numpy as np
@@ -446,62 +383,24 @@ def two(rounds: int) -> None:
     )
 
 
-def many(count: int, rounds: int) -> None:
-    """Many networks on one GPU, alternating with one network."""
-    import numpy as np
-    import torch
-
-    from windtunnel.fused import cuda
-    from windtunnel.fused.settings import Examples, RecurrentNetwork
-    from windtunnel.fused.train import TrainingRun
-
-    network, g = RecurrentNetwork(n_rec=50), np.random.default_rng(0)
-    examples = Examples(inputs=g.uniform(-5, 5, (500, 100, 2)), targets=g.uniform(-5, 5, (500, 100, 2)))
-    trainers = [
-        cuda.BlockTrainer(
-            [TrainingRun(network=network, examples=examples, seed=seed) for seed in range(some)]
-        )
-        for some in (1, count)
-    ]
-    orders = [trainer.upload([np.arange(500)[:, None]] * len(trainer.runs)) for trainer in trainers]
-    times: list[list[float]] = [[], []]
-    for _ in range(rounds + 1):
-        for seconds, trainer, order in zip(times, trainers, orders, strict=True):
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            trainer.run(*order)
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begin)
-    alone, together = times[0][1:], times[1][1:]  # the first run loads the code
-    ratio = statistics.median(b / a for a, b in zip(alone, together, strict=True))
-    example_seconds = statistics.median(alone) / 500
-    print(
-        f"{count} networks of 50 hidden units at once take {ratio:.2f}x one (median of {rounds} rounds; "
-        f"one takes {example_seconds * 1e6:.1f} us per example of 100 timesteps)"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times the fused recurrent engine against other variants.")
-    parser.add_argument("--n-rec", default="10,20,50,100,200")
-    parser.add_argument("--n-steps", default="10,20,50,100")
+    cells = ",".join(f"{n_rec}x{n_steps}" for n_rec, n_steps in CELLS + WIDE_CELLS)
+    parser.add_argument("--cells", default=cells, help="Hidden units x timesteps, separated by commas.")
     parser.add_argument(
         "--variants", default="", help="Separated by commas. Default: all variants of the device."
     )
-    parser.add_argument("--on", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--on", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--to", type=Path, help="The file for the rows.")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="No cell starts later.")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--two", action="store_true")
-    parser.add_argument("--many", type=int, default=0)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        serve(options.serve)
-    elif options.two:
+    options.variants = options.variants or VARIANTS[options.on]
+    if options.two:
         two(options.rounds)
-    elif options.many:
-        many(options.many, options.rounds)
     else:
         compare(options)
 

@@ -107,7 +107,7 @@ def test_sizes_and_features_have_names(family: Family) -> None:
 @EVERY
 def test_a_probe_draws_cases_of_the_family(family: Family, drawn: Any) -> None:
     assert family.draws and all(weight > 0 for weight in family.draws.values())
-    for name in family.draws:
+    for name in (*family.draws, *family.gpu_draws):
         assert len(drawn[name]) == CASES
         for case, ops in drawn[name]:
             assert case.family == family.name and case.elements <= GPU.elements

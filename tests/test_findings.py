@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from windtunnel.cli.study import _joined, _verdicts
+from windtunnel.study import export
 from windtunnel.study import study as studies
 from windtunnel.study.results import published
 
@@ -55,3 +58,71 @@ def test_no_committed_time_is_scaled() -> None:
     """A file of scaled times is refused when it is read."""
     for name in ("brandfonbrener-2017", "wuensche-2018"):
         assert findings_text.measured(name)
+
+
+def test_the_changelog_has_the_speedup_of_the_fused_kernel_that_the_rows_show() -> None:
+    rows = findings_text.fused_names()["g"]
+    text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    assert f"{rows.speedups()} times the best other variant at n_rec 10 to 100 on an H200" in text
+
+
+@pytest.fixture
+def with_epyc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The committed rows, and made-up ones of one more machine, whose cells have two processes."""
+    for path in (ROOT / "docs/results").glob("*.json"):
+        if "epyc" not in path.name:
+            (tmp_path / path.name).symlink_to(path)
+    environment = {"cpu": "AMD EPYC", "cores": 2, "cpus": 2}
+    rows = [
+        dataclasses.replace(
+            row,
+            device_name="AMD EPYC",
+            environment={**row.environment, **environment},
+            measured_at="2026-12-01T00:00:00+0000",
+            step_seconds=2.0 / row.threads if row.threads in (1, 2) else 1.5,
+            groups=((1.0, 1.1), (1.0, 1.1)),
+        )
+        for row in export.read(ROOT / "docs/results/wuensche-2018-xeon.json")
+    ]
+    export.write(rows, tmp_path / "wuensche-2018-epyc.json")
+    monkeypatch.setattr(findings_text, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def section(begin: str, end: str) -> str:
+    text = findings_text.TEMPLATE.read_text(encoding="utf-8")
+    return text[text.index(begin) : text.index(end)]
+
+
+def test_rows_of_table_1_from_one_more_machine_are_shown_when_they_are_there(with_epyc: Path) -> None:
+    figures = findings_text.Figures(findings_text.GUIDE)
+    text = findings_text.filled(section("## Threads", "## What could not be measured"), figures)
+    words = " ".join(text.split())
+    assert "| **EPYC, 2 cores** |" in text and "| 2.00 | 1.00 | 1.50 | 1.50 |" in text
+    assert "on the Xeon's two cores, on the EPYC's two cores and on the 16 cores" in words
+    assert "15 of 72 on the Xeon, 72 of 72 on the EPYC, 6 of 12 on the host of the H200" in words
+    assert "on the Xeon and 2.0x on the EPYC" in words and "2026-12-01" in figures.days()
+    assert "JAX takes 1.50x as long on the EPYC" in words  # the newest rows
+
+
+def test_rows_of_table_1_may_be_those_of_the_other_machine_alone(with_epyc: Path) -> None:
+    (with_epyc / "wuensche-2018-xeon.json").unlink()
+    figures = findings_text.Figures(findings_text.GUIDE)
+    text = findings_text.filled(section("## Threads", "## What could not be measured"), figures)
+    assert "Xeon" not in text and "The median gain from one to two threads is 2.0x." in " ".join(text.split())
+
+
+def test_rows_of_the_fused_engine_on_one_core_take_the_place_of_the_old_figures(with_epyc: Path) -> None:
+    old_words, new_words = "The samples of this run were not kept", "On one core of AMD EPYC"
+    part = section("On one core of {{c.device}}", "So the GPU's kernel gains")
+    part = "{{if c}}\n" + part
+    figures = findings_text.Figures(findings_text.GUIDE)
+    without = findings_text.filled(part, figures)
+    assert old_words in " ".join(without.split()) and new_words not in without
+    file = json.loads((with_epyc / "fused-h200.json").read_text())
+    names = {"torch:module-graph": "numba:hand", "torch:graph": "numpy:hand"}
+    rows = [{**row, "variant": names.get(row["variant"], row["variant"])} for row in file["rows"]]
+    (with_epyc / "fused-epyc.json").write_text(json.dumps({**file, "device": "AMD EPYC", "rows": rows}))
+    text = findings_text.filled(part, figures)
+    assert new_words in text and old_words not in " ".join(text.split())
+    assert "numba by hand in 16 of 16 cells" in " ".join(text.split()) and "{{" not in text

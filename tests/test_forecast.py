@@ -269,7 +269,8 @@ def test_a_graph_needs_a_gpu_with_resident_data_and_idle_devices_get_a_caution()
         fly("rnn", "i7-3820", wt.Strategy(execution="graph"))
     with pytest.raises(BadInput, match="streamed"):
         fly("rnn", "h200", wt.Strategy(execution="graph", data="streamed"))
-    assert any("one device of the 32" in caution for caution in fly("rnn", "4x8xh200").cautions)
+    idle = fly("rnn", "8xh200", wt.Strategy(data_parallel=2))
+    assert any("2 of the 8 devices" in caution for caution in idle.cautions)
 
 
 def one_op(family: str, *, flop: float, read: float, written: float, shape: tuple[int, ...]) -> Trace:

@@ -297,7 +297,15 @@ class TestFailures:
     def test_a_task_that_a_framework_cannot_run_is_refused_with_the_reason(self) -> None:
         cases = [
             (small("torch", "module", settings={**SMALL, "activation": "sigmoid"}), "sigmoid"),
+            (
+                small("torch", "module-graph", settings={**SMALL, "activation": "sigmoid"}, device="gpu"),
+                "sigmoid",
+            ),
             (small("torch", "graph"), "GPU"),
+            (small("torch", "module-graph"), "GPU"),
+            (small("torch", "graph", device="gpu", data="streamed"), "fixed address"),
+            (small("torch", "module-graph", device="gpu", data="streamed"), "fixed address"),
+            (small("jax", "epoch", data="streamed"), "on the device"),
             (small("torch", "scan"), "loop, module"),
             (small("numpy", "hand", device="gpu"), "cpu"),
             (small("theano", "scan"), "PyTensor".lower()),

@@ -79,7 +79,7 @@ def test_a_measurement_has_the_shape_of_a_forecast(here: wt.Machine, store: Stor
         wt.measure(job, here, strategy, protocol=QUICK, store=store),
         wt.predict(job, here, strategy),
     )
-    only_forecast = {"flop", "parameters", "host"}
+    only_forecast = {"flop", "parameters", "host", "feed", "utilisation", "busy", "workers"}
     assert set(forecast.plain()) - only_forecast <= set(measured.plain()) | {"host_seconds"}
     assert measured.low_seconds <= measured.step_seconds <= measured.high_seconds
     assert sum(measured.parts.values()) == pytest.approx(measured.step_seconds)

@@ -418,7 +418,21 @@ def test_the_execution_of_a_forecast_is_that_of_pytorchs_variant() -> None:
         variant: getattr(frameworks.traced(a_task("torch", variant)), "execution", None)
         for variant in frameworks.named("torch").variants["rnn"]
     }
-    assert executions == {"loop": "eager", "module": "eager", "compiled": "compiled", "graph": "graph"}
+    assert executions == {
+        "loop": "eager",
+        "module": "eager",
+        "compiled": "compiled",
+        "graph": "graph",
+        "module-graph": "graph",
+    }
+
+
+def test_a_forecast_has_the_recurrent_call_where_the_variant_has_it() -> None:
+    calls = {
+        variant: getattr(frameworks.traced(a_task("torch", variant)), "settings", {}).get("variant")
+        for variant in frameworks.named("torch").variants["rnn"]
+    }
+    assert {variant for variant, call in calls.items() if call == "module"} == {"module", "module-graph"}
 
 
 def test_a_task_that_the_fused_engine_cannot_run_has_no_forecast() -> None:

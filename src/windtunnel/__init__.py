@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         Unavailable,
         WindtunnelError,
     )
+    from windtunnel.feed.remedies import compare_remedies
     from windtunnel.forecast.forecast import Forecast
     from windtunnel.fused.module import FusedRNN
+    from windtunnel.job.stored import StoredData
     from windtunnel.job.workload import Workload
     from windtunnel.learning.data import load as load_data
     from windtunnel.learning.options import TrainingOptions
@@ -57,6 +59,7 @@ _HOMES = {
     "Protocol": "measurement.steady",
     "Store": "measurement.store",
     "StoreError": "errors",
+    "StoredData": "job.stored",
     "Strategy": "strategy",
     "Study": "study.study",
     "StudyReport": "reports.study",
@@ -67,6 +70,7 @@ _HOMES = {
     "WindtunnelError": "errors",
     "Workload": "job.workload",
     "compare": "measurement.compare",
+    "compare_remedies": "feed.remedies",
     "crossover": "study.crossover.search",
     "largest_batch": "prediction",
     "load_data": "learning.data:load",
@@ -90,6 +94,7 @@ __all__ = [
     "Protocol",
     "Store",
     "StoreError",
+    "StoredData",
     "Strategy",
     "Study",
     "StudyReport",
@@ -100,6 +105,7 @@ __all__ = [
     "WindtunnelError",
     "Workload",
     "compare",
+    "compare_remedies",
     "crossover",
     "fused",
     "largest_batch",

@@ -35,10 +35,15 @@ class Shortage:
         assert self.strategy.batch is not None
         return self.strategy.batch
 
+    @property
+    def least_batch(self) -> int:
+        """One example in each micro-batch of each worker."""
+        return self.strategy.accumulate * (self.strategy.data_parallel or 1)
+
     def largest_batch(self, too_large: float, **changes: object) -> int:
         """The largest batch that fits with these changes; the one asked for would need `too_large` bytes."""
         changed = dataclasses.replace(self.strategy, **changes)  # type: ignore[arg-type]
-        times = changed.accumulate
+        times = changed.accumulate * (changed.data_parallel or 1)
 
         def total(micro_batch: int) -> float:
             return self.memory_of(dataclasses.replace(changed, batch=micro_batch * times)).total_bytes
@@ -100,7 +105,7 @@ def _batch_line(shortage: Shortage, largest: int, recomputed: Option | None) -> 
     line = (
         f"Largest batch that fits: {largest}."
         if largest
-        else f"Not even a batch of {shortage.strategy.accumulate} fits."
+        else f"Not even a batch of {shortage.least_batch} fits."
     )
     if recomputed is None or recomputed.fits or not recomputed.helps:
         return line
@@ -126,11 +131,24 @@ def _options(shortage: Shortage, largest: int) -> list[Option | None]:
     if strategy.precision not in ("bf16", "fp16"):
         low = shortage.low_precision
         options.append(shortage.try_option(f"--precision {low}", precision=low))
-    parts = _micro_batches(shortage.batch, largest // strategy.accumulate)
+    share = shortage.batch // (strategy.data_parallel or 1)
+    parts = _micro_batches(share, largest // shortage.least_batch)
     if parts:
-        words = f"--accumulate {parts} (micro-batches of {shortage.batch // parts})"
+        words = f"--accumulate {parts} (micro-batches of {share // parts})"
         options.append(shortage.try_option(words, accumulate=parts))
+    if (strategy.data_parallel or 1) > 1 and strategy.shard != "weights" and strategy.exchange == "buckets":
+        options.append(shortage.try_option("--shard weights", shard="weights"))
     return options
+
+
+def fewest_that_fit(fits: Callable[[int], bool], first: int, most: int) -> int:
+    """The smallest number of devices that fits: `first` times a power of two; 0 if none up to `most` does."""
+    count = first
+    while count <= most:
+        if fits(count):
+            return count
+        count *= 2
+    return 0
 
 
 def _has_two_states(memory: DeviceMemory) -> bool:

@@ -17,7 +17,7 @@ from windtunnel.forecast.timeline import Timeline
 from windtunnel.records import Plain
 
 # Order of the lanes from top to bottom; a second thread or stream ("host 2") follows the first.
-LANES = ("steps", "host", "device", "copy engine", "link", "loader", "storage")
+LANES = ("steps", "host", "device", "copy engine", "link", "memory", "loader", "cores", "storage")
 _LANE_NAMES = {"copy": "copy engine"}
 _SHOWN_STEPS = 2  # the steady step and the one before it, with which it overlaps
 

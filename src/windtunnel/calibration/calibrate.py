@@ -49,7 +49,7 @@ _MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _FIT_SHARE = 0.05, 0.05, 0.1
 _HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.05, 0.05
 _PORTIONS = 3  # of the ops; networks are timed before the first portion and after each
 _LEAST_OPS_SHARE, _GPU_OPS_SHARE = 0.4, 0.5
-_HOST_SECONDS, _HOST_ROUNDS = 3.0, 3  # for each network of a host probe
+_HOST_SECONDS, _HOST_ROUNDS = 3.0, 5  # for each network of a host probe
 _LAUNCH_COST_RANGE = 0.6, 2.0  # a factor from microbenchmarks to whole networks beyond this is a disturbance
 
 

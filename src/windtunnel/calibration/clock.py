@@ -70,6 +70,8 @@ class Pool:
         return tensors
 
     def _cut(self, spec: TensorSpec) -> Tensor:
+        if spec.step:
+            return torch.arange(0, spec.elements * spec.step, spec.step, device=self.device).view(spec.shape)
         if spec.high:
             return torch.randint(spec.high, spec.shape, device=self.device)
         source = self._numbers[DTYPES[spec.dtype]]
@@ -87,7 +89,7 @@ def make_empty(specs: Sequence[TensorSpec]) -> list[Tensor]:
     """The same tensors without numbers, to describe a call."""
     tensors = []
     for spec in specs:
-        dtype = torch.int64 if spec.high else DTYPES[spec.dtype]
+        dtype = torch.int64 if spec.is_index else DTYPES[spec.dtype]
         tensor = spec.view(torch.empty(spec.whole, dtype=dtype))
         tensors.append(tensor.requires_grad_() if spec.grad else tensor)
     return tensors

@@ -43,12 +43,15 @@ class Drawer:
         return None
 
 
-def all_weights() -> dict[str, int]:
+def all_weights(target: str = "gpu") -> dict[str, int]:
     """How often each case is drawn. Products and convolutions most, because their speed varies most."""
-    return {name: weight for family in registry for name, weight in family.draws.items()}
+    weights = {name: weight for family in registry for name, weight in family.draws.items()}
+    if target == "gpu":
+        weights |= {name: weight for family in registry for name, weight in family.gpu_draws.items()}
+    return weights
 
 
 def even_weights() -> dict[str, int]:
-    """Weights for a probe of few minutes: rare cases are drawn nearly as often as common ones, so that each
-    kind of work gets rows early."""
-    return {name: max(2, round(math.sqrt(3 * weight))) for name, weight in all_weights().items()}
+    """Weights for a CPU's probe of few minutes: rare cases are drawn nearly as often as common ones, so that
+    each kind of work gets rows early."""
+    return {name: max(2, round(math.sqrt(3 * weight))) for name, weight in all_weights("cpu").items()}

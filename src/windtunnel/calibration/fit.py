@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -59,13 +60,20 @@ def fit_kinds(
     timed: dict[str, list[TimedPiece]] = defaultdict(list)
     for row in rows:
         pieces = pieces_of(row, rooflines[row.threads].cores)
-        if len(pieces) == 1:
-            timed[pieces[0].kind].append(TimedPiece(pieces[0], row))
+        if all(piece == pieces[0] for piece in pieces):
+            timed[pieces[0].kind].append(TimedPiece(pieces[0], _share_of(row, len(pieces))))
     return {
         name: _fit_kind(name, pairs, rooflines, effort)
         for name, pairs in timed.items()
         if len(pairs) >= _LEAST_ROWS
     }
+
+
+def _share_of(row: ProbeRow, pieces: int) -> ProbeRow:
+    """What one of so many equal pieces took."""
+    if pieces == 1:
+        return row
+    return dataclasses.replace(row, seconds=row.seconds / pieces, kernels=row.kernels / pieces)
 
 
 def find_workspaces(rows: Sequence[ProbeRow], kinds: Mapping[str, Kind], cores: int) -> dict[str, float]:

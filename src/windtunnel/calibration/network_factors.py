@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windtunnel.calibration.correction import add_trees, thread_factors
-from windtunnel.calibration.probe_networks import compute_networks, host_networks
+from windtunnel.calibration.probe_networks import compute_networks, host_networks, ordinary_networks
 from windtunnel.calibration.steps import Job, TimedStep
 from windtunnel.errors import Unavailable
 from windtunnel.forecast.profile import Profile
-from windtunnel.machine.machine import LaunchCosts, Machine
+from windtunnel.machine.machine import LaunchCosts, Machine, reference_network_factors
 from windtunnel.strategy import Strategy
 
 _HOST_BOUND = 0.3  # a step counts if launch costs are at least this share of its forecast
@@ -30,9 +30,10 @@ class HostFactor:
 
 
 def host_jobs(kind: str) -> list[Job]:
-    """All host networks, on one thread of a CPU."""
+    """All host networks, on one thread of a CPU; for a GPU also those of ordinary width."""
     strategy = Strategy(threads=1 if kind == "cpu" else None)
-    return [(workload, strategy) for workload in host_networks()]
+    networks = (*host_networks(), *(ordinary_networks() if kind == "gpu" else ()))
+    return [(workload, strategy) for workload in networks]
 
 
 def compute_jobs(kind: str, cores: int) -> list[Job]:
@@ -48,7 +49,12 @@ def factor_of(
     steps: Sequence[TimedStep], machine: Machine, profile: Profile, costs: LaunchCosts
 ) -> HostFactor:
     """The median over the networks of the factor on launch costs that makes a forecast right; `costs` are
-    those of factor 1."""
+    those of factor 1.
+
+    The synthetic networks cost a host less than networks in use with the same ops. By how much was measured
+    once, and each network's factor is divided by it (launch_costs.toml, network_factors).
+    """
+    usual = reference_network_factors(machine.device.kind)
     factors = {}
     for step in steps:
         once, twice = (
@@ -59,7 +65,8 @@ def factor_of(
         )
         launching = twice - once
         if launching >= _HOST_BOUND * once:
-            factors[step.name] = max(1.0 + (step.seconds - once) / launching, _LEAST_FACTOR)
+            factor = 1.0 + (step.seconds - once) / launching
+            factors[step.name] = max(factor, _LEAST_FACTOR) / usual.get(step.name, 1.0)
     if not factors:
         raise Unavailable(
             f"No probe network is limited by the host of {machine.name}: its factor cannot be measured.",

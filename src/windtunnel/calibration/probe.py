@@ -27,6 +27,9 @@ _GPU_GROUP = 60
 _CHEAP_SECONDS, _THINNING = 0.001, 0.7
 _DISTURBED = 1.2  # the reference loop is this much slower than at its best: another program is running
 _SETTLE_SECONDS = 0.0015
+# Of a GPU: the share of a timing that other ops than the main one may have, the shortest kernel (H200), and
+# the memory rate of the fastest GPU of the catalogue in bytes a second.
+_MOST_BESIDE, _SHORTEST_KERNEL_SECONDS, _FASTEST_MEMORY = 0.1, 1.5e-6, 8e12
 _AGAIN_LATER = 20  # so many cases are timed before a disturbed one is timed again
 
 Share = Callable[[float], None]
@@ -67,7 +70,7 @@ def probe_gpu(
         for _ in _rounds(budget, progress):
             group = list(itertools.islice(cases, _GPU_GROUP))
             for case, timings in zip(group, watch.time(group), strict=True):
-                rows += _rows_of(observer, case, timings, 1)
+                rows += rows_of(observer, case, timings, 1)
     return rows
 
 
@@ -187,14 +190,25 @@ def _lower(timings: Sequence[clock.OpTiming | None]) -> clock.OpTiming | None:
     return min((t for t in timings if t is not None), key=lambda t: t.seconds, default=None)
 
 
-def _rows_of(observer: Observer, case: ProbeCase, timings: clock.Timings, threads: int) -> Iterator[ProbeRow]:
+def rows_of(observer: Observer, case: ProbeCase, timings: clock.Timings, threads: int) -> Iterator[ProbeRow]:
+    """Rows of a case that was timed on a GPU. A phase is left out if ops beside its main one took a good part
+    of its time: a trace prices them by themselves."""
     if timings[0] is None:
         return
     ops = observer.ops_of(lambda: clock.make_empty(case.tensors), case.call)
     for timing, backward in zip(timings, (False, True), strict=True):
-        op = main_op(case, [op for op in ops if (op.phase == "backward") == backward])
-        if timing is not None and op is not None:
+        own = [op for op in ops if (op.phase == "backward") == backward]
+        op = main_op(case, own)
+        if timing is None or op is None:
+            continue
+        if least_seconds([other for other in own if other is not op]) <= _MOST_BESIDE * timing.seconds:
             yield row_of(op, timing, case.precision, threads)
+
+
+def least_seconds(ops: Sequence[Op]) -> float:
+    """What any GPU takes at least for these ops by their bytes."""
+    moved = [op.read_bytes + op.written_bytes for op in ops if op.family not in families.NOT_ON_DEVICE]
+    return sum(_SHORTEST_KERNEL_SECONDS + each / _FASTEST_MEMORY for each in moved)
 
 
 def main_op(case: ProbeCase, ops: Sequence[Op]) -> Op | None:
@@ -202,7 +216,8 @@ def main_op(case: ProbeCase, ops: Sequence[Op]) -> Op | None:
 
     None if the device runs the case as many ops, or if the op's sizes are unknown.
     """
-    main = max(ops, key=lambda op: op.flop, default=None)
+    own = [op for op in ops if op.family == case.family]
+    main = max(own or ops, key=lambda op: op.flop, default=None)
     if main is None or not families.has_known_sizes(main):
         return None
     family = families.registry.get(case.family)

@@ -32,6 +32,16 @@ def host_networks() -> list[Workload]:
     ]
 
 
+def ordinary_networks() -> list[Workload]:
+    """The same sorts as wide as networks in use, on few examples: a fast GPU still waits for the host."""
+    groups = ((3, 256), (4, 512), (6, 1024), (3, 2048))
+    return [
+        _workload("ordinary residual", lambda: _residual(groups), (2, 3, 64, 64), _momentum),
+        _workload("ordinary transformer", lambda: _transformer(12, 512), (2, 64, 512), _adamw),
+        _workload("ordinary mixer", lambda: _mixer(12, 64, 384), (2, 64, 384), _adam),
+    ]
+
+
 def compute_networks() -> list[Workload]:
     """The same sorts with few wide layers, and a perceptron with many weights for its batch."""
     groups = ((1, 64), (2, 128), (1, 256))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,6 +59,8 @@ def _read(line: dict[str, str], path: Path, number: int) -> ProbeRow:
     if not 0 < row.seconds < float("inf"):
         raise BadRecord(f"{path} line {number}: seconds must be above 0, not {row.seconds}.")
     family = registry.get(row.family)
+    if family is not None and len(row.shape) + len(family.later_sizes) == len(family.size_names(row.name)):
+        row = dataclasses.replace(row, shape=(*row.shape, *family.later_sizes))
     if family is not None and not has_known_sizes(row):
         names = ", ".join(family.size_names(row.name))
         raise BadRecord(f"{path} line {number}: {row.name} has {len(row.shape)} sizes, not {names}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,14 +67,18 @@ def real_jobs(kind: str, cores: int) -> list[Job]:
 
 
 class StepTimer:
-    """Times the steps of several jobs in rounds. Of each job, the lowest time of all rounds counts: other
-    programs only add time, and a round some minutes later may be free of them."""
+    """Times the steps of several jobs in rounds.
+
+    On a CPU the lowest time of all rounds counts: other programs only add time, and a round some minutes
+    later may be free of them. On a GPU the median counts: what launching work costs a host varies from one
+    second to the next by a quarter, and a training run gets the average.
+    """
 
     def __init__(self, jobs: Sequence[Job], kind: str) -> None:
         self._jobs, self._kind = list(jobs), kind
         device = torch_device(kind)
         self._watches = [_prepare(workload, strategy, device) for workload, strategy in self._jobs]
-        self._lowest = [math.inf] * len(self._jobs)
+        self._rounds: list[list[float]] = [[] for _ in self._jobs]
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -84,10 +87,14 @@ class StepTimer:
         """One round, with so many seconds for each job."""
         before = torch.get_num_threads()
         try:
-            for number, watch in enumerate(self._watches):
-                self._lowest[number] = min(self._lowest[number], watch(seconds))
+            for times, watch in zip(self._rounds, self._watches, strict=True):
+                times.append(watch(seconds))
         finally:
             torch.set_num_threads(before)
+
+    def seconds(self) -> list[float]:
+        """The seconds of each job's step."""
+        return [min(times) if self._kind == "cpu" else statistics.median(times) for times in self._rounds]
 
     def steps(self) -> list[TimedStep]:
         """The jobs with their times and with what they do, which is the same for every number of threads."""
@@ -99,7 +106,7 @@ class StepTimer:
             TimedStep(
                 name=workload.name, strategy=strategy, seconds=seconds, recorded=recorded[workload.name]
             )
-            for (workload, strategy), seconds in zip(self._jobs, self._lowest, strict=True)
+            for (workload, strategy), seconds in zip(self._jobs, self.seconds(), strict=True)
         ]
 
 

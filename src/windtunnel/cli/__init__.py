@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 import windtunnel
-from windtunnel.cli import compare, crossover, frameworks, machine, measure, network, predict, study, validate
+from windtunnel.cli import (
+    compare,
+    crossover,
+    feed,
+    frameworks,
+    machine,
+    measure,
+    network,
+    predict,
+    study,
+    validate,
+)
 from windtunnel.errors import WindtunnelError
 
 _HELP = """
@@ -51,6 +62,7 @@ app = typer.Typer(
 )
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
+app.command("feed", help=feed.HELP)(feed.feed)
 app.command("compare", help=compare.HELP)(compare.compare)
 app.command("validate", help=validate.HELP)(validate.validate)
 app.command("crossover", help=crossover.HELP)(crossover.crossover)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from windtunnel import records, units
-from windtunnel.cli import words
+from windtunnel import records
+from windtunnel.cli import machine_text, words
 from windtunnel.errors import BadInput, BadRecord, Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
-from windtunnel.machine.machine import OF_THIS_MACHINE, Device, Machine
+from windtunnel.machine.machine import OF_THIS_MACHINE, Machine
 
 if TYPE_CHECKING:
     from windtunnel.calibration.calibrate import Calibration
@@ -24,24 +24,15 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-_QUANTITIES = {
-    "cores": "",
-    "threads": "",
-    "clock_rate": "Hz",
-    "memory_bytes": "B",
-    "memory_rate": "B/s",
-    "core_memory_rate": "B/s",
-    "cache_bytes": "B",
-    "core_cache_bytes": "B",
-    "power": "W",
-    "compute_capability": "",
-}
 
 
 @app.command("list", help="List all machines of the catalogue.\n\nExample: windtunnel machine list --json")
 def list_machines(as_json: words.Json = False) -> None:
-    all_machines = [Machine.named(name) for name in machines.names()]
-    words.show(as_json, lambda: [records.plain(m) for m in all_machines], lambda: _table(all_machines))
+    names = (*machines.names(), *machines.node_names())
+    all_machines = [Machine.named(name) for name in names]
+    words.show(
+        as_json, lambda: [records.plain(m) for m in all_machines], lambda: machine_text.table(all_machines)
+    )
 
 
 @app.command(
@@ -52,7 +43,7 @@ def show_machine(
     as_json: words.Json = False,
 ) -> None:
     machine = Machine.find(name)
-    words.show(as_json, lambda: records.plain(machine), lambda: "\n".join(_describe(machine)))
+    words.show(as_json, lambda: records.plain(machine), lambda: machine_text.describe(machine))
 
 
 @app.command("here", help="Show this machine.\n\nExample: windtunnel machine here --json")
@@ -253,63 +244,3 @@ def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
             f"the new one is in {kept.path}; --replace uses a new one in any case",
         ]
     return lines + [f"  caution  {caution}" for caution in result.cautions]
-
-
-def _table(all_machines: list[Machine]) -> str:
-    rows = [f"{'name':<26}{'kind':<6}{'fp32':>14}{'bf16':>14}{'memory':>12}{'memory rate':>13}  title"]
-    for m in all_machines:
-        fp32, bf16 = (_shown(m.device.flop_rates.get(precision), "flop/s") for precision in ("fp32", "bf16"))
-        memory, rate = _shown(m.device.memory_bytes, "B"), _shown(m.device.memory_rate, "B/s")
-        rows.append(f"{m.name:<26}{m.device.kind:<6}{fp32:>14}{bf16:>14}{memory:>12}{rate:>13}  {m.title}")
-    counts = (
-        "8xh200 is one node of eight h200, 4x8xh200 is four such nodes. A dash: no source has the figure."
-    )
-    return "\n".join([*rows, "", counts])
-
-
-def _describe(m: Machine) -> list[str]:
-    lines = [f"{m.name}: {m.title}"]
-    if m.devices * m.nodes > 1:
-        lines.append(f"{m.nodes} nodes of {m.devices} devices")
-    lines += _device_lines(m, "device", m.device)
-    if m.device != m.host:
-        lines += _device_lines(m, "host", m.host)
-    for name, link in (("link", m.link), ("peer_link", m.peer_link), ("network", m.network)):
-        if link is not None:
-            lines += [f"{name}: {link.name}", _row("rate", units.show(link.rate, "B/s"), m.source_of(name))]
-    if m.storage is not None:
-        lines += [f"storage: {m.storage.name}"]
-        for key, value, unit in (
-            ("read_rate", m.storage.read_rate, "B/s"),
-            ("capacity", m.storage.capacity_bytes, "B"),
-        ):
-            if value is not None:
-                lines.append(_row(key, units.show(value, unit), m.source_of("storage")))
-    if m.launch_costs is not None:
-        lines += [
-            "launch costs: host time to launch one op",
-            _row("forward", units.show(m.launch_costs.forward["other"], "s"), m.source_of("launch_costs")),
-        ]
-    return [*lines, *([f"note: {m.note}"] if m.note else [])]
-
-
-def _device_lines(m: Machine, name: str, device: Device) -> list[str]:
-    lines = [f"{name}: {device.model} ({device.kind})"]
-    for precision, rate in device.flop_rates.items():
-        lines.append(
-            _row(precision, units.show(rate, "flop/s"), m.source_of(f"{name}.flop_rates.{precision}"))
-        )
-    for key, quantity in _QUANTITIES.items():
-        value = getattr(device, key)
-        if value is not None:
-            text = units.show(value, quantity) if quantity else str(value)
-            lines.append(_row(key, text, m.source_of(f"{name}.{key}")))
-    return lines
-
-
-def _row(key: str, value: str, source: str) -> str:
-    return f"  {key:<20}{value:>12}  [{source or 'no source'}]"
-
-
-def _shown(value: float | None, unit: str) -> str:
-    return "-" if value is None else units.show(value, unit)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_args
 
 import typer
 
 from windtunnel.cli import levels, words
-from windtunnel.errors import DoesNotFit, Unavailable, WindtunnelError
+from windtunnel.errors import BadInput, DoesNotFit, Unavailable, WindtunnelError
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.records import Plain
-from windtunnel.strategy import Strategy
+from windtunnel.strategy import Data, Strategy
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
     from windtunnel.forecast.timeline import Timeline
+    from windtunnel.measurement.feed.files import DataFiles
     from windtunnel.measurement.measure import Measurement
+    from windtunnel.measurement.processes import MeasureOptions
     from windtunnel.measurement.steady import Protocol
+    from windtunnel.measurement.store import Store
 
 HELP = """
 Measure real steps on this machine, in fresh processes, beside the forecast.
@@ -33,7 +36,21 @@ Measure real steps on this machine, in fresh processes, beside the forecast.
   windtunnel measure fcn5 --threads 2 --rigorous
 
   windtunnel measure my_job.py:build --on cuda --batch 64 --precision bf16 --json
+
+  windtunnel measure resnet18 --data jpeg:500x110KB --loaders 2 --batch 16
+
+  windtunnel measure my_job.py:build --data photos/ --loaders 8 --prefetch 2 --on cuda
 """
+_Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help="resident: the data set is in device memory. streamed: each batch is copied from the host. "
+        "FOLDER: batches are read from its files by PyTorch's DataLoader, cold and warm, and the step is "
+        "split into read, decode, copy and compute. KIND:COUNTxBYTES (jpeg:2000x110KB, npy:..., raw:...): "
+        "the same with files written for it, in a temporary folder or in @FOLDER.",
+    ),
+]
 
 
 Processes = Annotated[
@@ -75,8 +92,11 @@ def measure(
     precision: words.Precision = "pytorch",
     threads: words.Threads = None,
     execution: words.Execution = "eager",
-    data: words.Data = "resident",
+    data: _Data = "resident",
     prefetch: words.Prefetch = 0,
+    loaders: words.Loaders = 0,
+    load_ahead: words.LoadAhead = 2,
+    pinned: words.Pinned = None,
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
@@ -98,13 +118,17 @@ def measure(
     from windtunnel.measurement.steady import LEVELS
     from windtunnel.measurement.store import Store
 
+    is_fed = data not in ("resident", "streamed")
     strategy = words.make_strategy(
         batch=batch,
         precision=precision,
         threads=threads,
         execution=execution,
-        data=data,
+        data="storage" if is_fed else data,
         prefetch=prefetch,
+        loaders=loaders,
+        load_ahead=load_ahead,
+        pinned=pinned,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
@@ -115,6 +139,22 @@ def measure(
     protocol = _protocol(LEVELS[levels.level_of(quick, rigorous)], processes, seconds, timeout)
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
+    if is_fed and data in get_args(Data):
+        raise BadInput(
+            f"--data {data}: files must be named that can be read.",
+            hint="Use --data FOLDER, or --data jpeg:2000x110KB.",
+        )
+    if is_fed:
+        if timeline:
+            raise BadInput("--timeline cannot go with --data FOLDER.", hint="Leave it out.")
+        from windtunnel.measurement.feed.files import data_files
+
+        with data_files(data) as files:
+            workload, machine = words.find_job(job), Machine.find(on)
+            strategy = dataclasses.replace(strategy, batch=strategy.batch or workload.default_batch)
+            fed = _Fed(files, workload, machine, strategy)
+            _measure_feed(fed, protocol, Store(store), MeasureOptions(fresh=fresh), as_json)
+        return
     workload, machine = words.find_job(job), Machine.find(on)
     forecast = _forecast(workload, machine, strategy)
     events: list[Plain] = []
@@ -126,6 +166,41 @@ def measure(
     _show(measured, forecast, as_json)
     if timeline:
         _write_timeline(timeline, forecast, events)
+
+
+class _Fed(NamedTuple):
+    """A job and the files that it is fed with."""
+
+    files: DataFiles
+    workload: Workload
+    machine: Machine
+    strategy: Strategy
+
+
+def _measure_feed(
+    fed: _Fed, protocol: Protocol, store: Store, options: MeasureOptions, as_json: bool
+) -> None:
+    """All passes of a feed beside their forecasts."""
+    from windtunnel.feed.measured import FeedBeside, forecast_passes
+    from windtunnel.measurement.feed.measure import measure_feed
+    from windtunnel.measurement.feed.probe import probe_feed
+
+    _refuse_elsewhere(fed.machine)
+    files, workload, machine, strategy = fed
+    probe, reason = probe_feed(workload, strategy, files), ""
+    try:
+        forecasts = forecast_passes(workload, machine, strategy, files, probe)
+    except DoesNotFit:
+        raise
+    except WindtunnelError as error:
+        forecasts, reason = {}, error.message
+    with levels.show_stages(workload.name) as progress:
+        told = dataclasses.replace(options, progress=progress)
+        measured = measure_feed(
+            workload, machine, strategy, files, protocol=protocol, store=store, options=told
+        )
+    beside = FeedBeside(measured=measured, forecasts=forecasts, probe=probe, reason=reason)
+    words.show(as_json, beside.plain, lambda: str(beside))
 
 
 def _protocol(
@@ -152,15 +227,19 @@ class _Forecast:
     reason: str = ""
 
 
-def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> _Forecast:
-    """The forecast, or why there is none. A job that does not fit raises an error and is not measured."""
-    from windtunnel.prediction import predict_with_timeline
-
+def _refuse_elsewhere(machine: Machine) -> None:
     if machine.name != "here":
         raise Unavailable(
             f"measure runs on this machine; {machine.name} is not it.",
             hint=f"Use: windtunnel predict ... --on {machine.name}",
         )
+
+
+def _forecast(workload: Workload, machine: Machine, strategy: Strategy) -> _Forecast:
+    """The forecast, or why there is none. A job that does not fit raises an error and is not measured."""
+    from windtunnel.prediction import predict_with_timeline
+
+    _refuse_elsewhere(machine)
     try:
         forecast, timeline = predict_with_timeline(workload, machine, strategy)
     except DoesNotFit:

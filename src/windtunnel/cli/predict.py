@@ -23,7 +23,14 @@ Predict the time, memory and bottleneck of a step, training or inference. The ma
 
   windtunnel predict gpt2 --on h200 --batch 1 --inference
 
+  windtunnel predict resnet50 --on h200 --batch 64 --data storage --storage samsung-960-pro --loaders 8
+
   windtunnel predict my_job.py:build width=512 --on 8xh100 --batch 64 --precision bf16 --json
+
+  windtunnel predict llm:llama layers=32 width=4096 heads=32 inner=11008 --on 8xh100 --shard weights
+
+  windtunnel predict llm:gpt layers=96 width=12288 heads=96 --on 128x8xa100-80gb --tensor-parallel 8
+  --pipeline-parallel 16 --batch 1536 --micro-batches 192 --recompute blocks
 """
 
 
@@ -36,12 +43,29 @@ def predict(
     execution: words.Execution = "eager",
     data: words.Data = "resident",
     prefetch: words.Prefetch = 0,
+    loaders: words.Loaders = 0,
+    load_ahead: words.LoadAhead = 2,
+    pinned: words.Pinned = None,
+    direct: words.Direct = False,
+    storage: words.StorageName = None,
+    example_bytes: words.ExampleBytes = None,
+    decode: words.Decode = None,
+    examples: words.Examples = None,
     accumulate: words.Accumulate = 1,
     recompute: words.Recompute = "none",
     optimizer: words.Optimizer = None,
     layout: words.Layout = None,
     cudnn_benchmark: words.CudnnBenchmark = False,
     inference: words.Inference = False,
+    data_parallel: words.DataParallel = None,
+    tensor_parallel: words.TensorParallel = 1,
+    pipeline_parallel: words.PipelineParallel = 1,
+    pipeline_schedule: words.PipelineSchedule = "1f1b",
+    virtual_stages: words.VirtualStages = 1,
+    shard: words.Shard = "none",
+    sequence_parallel: words.SequenceParallel = False,
+    expert_parallel: words.ExpertParallel = 1,
+    exchange: words.Exchange = "buckets",
     host: Annotated[
         str | None,
         typer.Option(
@@ -78,16 +102,30 @@ def predict(
         execution=execution,
         data=data,
         prefetch=prefetch,
+        loaders=loaders,
+        load_ahead=load_ahead,
+        pinned=pinned,
+        direct=direct,
         accumulate=accumulate,
         recompute=recompute,
         optimizer=optimizer,
         layout=layout,
         cudnn_benchmark=cudnn_benchmark,
         inference=inference,
+        data_parallel=data_parallel,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        pipeline_schedule=pipeline_schedule,
+        virtual_stages=virtual_stages,
+        shard=shard,
+        sequence_parallel=sequence_parallel,
+        expert_parallel=expert_parallel,
+        exchange=exchange,
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload, machine = words.find_job(job), Machine.find(on)
+    workload = words.with_stored_data(words.find_job(job), example_bytes, decode, examples)
+    machine = words.with_storage(Machine.find(on), storage)
     machine = machine if host is None else machine.with_host(Machine.find(host))
     machine = machine if host_factor is None else machine.with_host_factor(host_factor)
     forecast, schedule = predict_with_timeline(workload, machine, strategy)

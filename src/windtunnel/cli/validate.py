@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from windtunnel.accuracy import published
 from windtunnel.cli import words
 
 HELP = """
@@ -15,6 +17,8 @@ Forecast every row of a table of measured steps and show how far off the forecas
 Nothing was tuned on the truth table; the tuning table shows the rows that rules were chosen on. Both come
 with the package. Nothing is measured, and no GPU is needed.
 
+Published measurements of others do not come with the package: name their folder with --published.
+
 [bold]Examples[/bold]
 
   windtunnel validate --on h200
@@ -22,6 +26,10 @@ with the package. Nothing is measured, and no GPU is needed.
   windtunnel validate --on h200 --rows
 
   windtunnel validate --on my_rows.jsonl --json
+
+  windtunnel validate --on all-reduce --published FOLDER
+
+  windtunnel validate --on storage-feed --published FOLDER
 
 [bold]Exit codes[/bold]
 
@@ -33,16 +41,30 @@ def validate(
     on: Annotated[
         str,
         typer.Option(
-            "--on", help="A table (h200, h200-compiled, emerald-rapids-2-cores, ...), or FILE.jsonl."
+            "--on",
+            help="A table (h200, h200-compiled, emerald-rapids-2-cores, ...), FILE.jsonl, or published "
+            f"measurements ({', '.join(published.TABLES)}).",
         ),
     ] = "h200",
     table: Annotated[str, typer.Option("--table", help="truth, tuning or blind.")] = "truth",
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--published",
+            help=f"The folder of published measurements. Default: the variable {published.VARIABLE}.",
+            show_default=False,
+        ),
+    ] = None,
     rows: Annotated[bool, typer.Option("--rows", help="Show every row.")] = False,
     as_json: words.Json = False,
 ) -> None:
-    from windtunnel.accuracy.validation import validate
+    from windtunnel.accuracy.validation import Validation, validate
 
-    validation = validate(on, table, _show_progress)
+    validation: Validation | published.Validated
+    if on in published.TABLES:
+        validation = published.validate_published(on, folder)
+    else:
+        validation = validate(on, table, _show_progress)
     words.show(as_json, lambda: validation.plain(rows), lambda: validation.text(rows))
     if validation.failures:
         raise typer.Exit(1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +14,11 @@ import typer
 
 from windtunnel import records, units
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
-from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind
+from windtunnel.machine.building import shared_storage
+from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
+from windtunnel.machine.topology import Storage, striped
 from windtunnel.strategy import Strategy
 
 Job = Annotated[
@@ -75,16 +80,69 @@ Data = Annotated[
     str,
     typer.Option(
         "--data",
-        help="resident: the data set is in device memory. streamed: each batch is copied from the host.",
+        help="Where the data set lies. resident: in device memory. streamed: in host memory, ready to be "
+        "copied. page-cache: in files that the host has cached. storage: in files read from storage.",
     ),
 ]
 Prefetch = Annotated[
     int, typer.Option("--prefetch", help="Batches copied to the device ahead of their step.")
 ]
+Loaders = Annotated[
+    int,
+    typer.Option(
+        "--loaders",
+        help="Processes that read and decode examples ahead (workers of a DataLoader). 0: the training "
+        "process does it.",
+    ),
+]
+LoadAhead = Annotated[
+    int, typer.Option("--load-ahead", help="Batches that each loader prepares ahead (prefetch_factor).")
+]
+Pinned = Annotated[
+    bool | None,
+    typer.Option(
+        "--pinned/--pageable",
+        help="Copy batches from page-locked memory. Default: with --prefetch only.",
+        show_default=False,
+    ),
+]
+Direct = Annotated[
+    bool, typer.Option("--direct", help="The GPU reads from storage without the host (GPUDirect Storage).")
+]
+StorageName = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        help="The storage: a name of the catalogue (samsung-960-pro), several striped (5xsamsung-960-pro), "
+        "or a rate (3.5GB/s). Default: the machine's own.",
+        show_default=False,
+    ),
+]
+ExampleBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--example-bytes",
+        help="Size of one stored example (110KB). Default: the job's own, else that of its tensors.",
+        show_default=False,
+    ),
+]
+Decode = Annotated[
+    str | None,
+    typer.Option(
+        "--decode",
+        help="Time of one core to decode an example (5ms). Default: the job's own, else none.",
+        show_default=False,
+    ),
+]
+Examples = Annotated[
+    int | None,
+    typer.Option("--examples", help="Examples in the data set. Default: the job's own.", show_default=False),
+]
 Accumulate = Annotated[
     int,
     typer.Option(
         "--accumulate",
+        "--micro-batches",
         help="Micro-batches of equal size in one step; their gradients are added before the update.",
     ),
 ]
@@ -117,6 +175,51 @@ CudnnBenchmark = Annotated[
 Inference = Annotated[
     bool, typer.Option("--inference", help="Forward only, without gradients: no backward, no update.")
 ]
+DataParallel = Annotated[
+    int | None,
+    typer.Option(
+        "--data-parallel",
+        "--by-case",
+        help="Workers that share the batch. Default: all devices that the other degrees leave.",
+        show_default=False,
+    ),
+]
+TensorParallel = Annotated[
+    int, typer.Option("--tensor-parallel", "--by-feature", help="Workers that divide each layer.")
+]
+PipelineParallel = Annotated[
+    int,
+    typer.Option("--pipeline-parallel", "--by-parts", help="Stages that divide the blocks of the network."),
+]
+PipelineSchedule = Annotated[
+    str, typer.Option("--pipeline-schedule", help="gpipe, 1f1b, or interleaved (with --virtual-stages).")
+]
+VirtualStages = Annotated[
+    int, typer.Option("--virtual-stages", help="Groups of blocks on each stage of an interleaved pipeline.")
+]
+Shard = Annotated[
+    str,
+    typer.Option(
+        "--shard",
+        help="What data-parallel workers divide: none, optimizer (ZeRO-1), gradients (ZeRO-2) or weights "
+        "(ZeRO-3, FSDP).",
+    ),
+]
+Exchange = Annotated[
+    str,
+    typer.Option(
+        "--exchange",
+        help="How gradients are summed: buckets, tensors (each when it is complete), after (when backward "
+        "has ended), server or server-after (parameter servers).",
+    ),
+]
+SequenceParallel = Annotated[
+    bool,
+    typer.Option("--sequence-parallel", help="Tensor-parallel workers also divide what lies between layers."),
+]
+ExpertParallel = Annotated[
+    int, typer.Option("--expert-parallel", help="Data-parallel workers that divide the experts of mixtures.")
+]
 Within = Annotated[
     str,
     typer.Option("--within", help="The margin: same only if the whole interval of the ratio is within it."),
@@ -148,6 +251,42 @@ def find_device(on: str, task: str) -> DeviceKind:
     if on == "here":
         return "cpu"
     raise Unavailable("PyTorch finds no CUDA GPU on this machine.", hint="Use --on cpu.")
+
+
+def with_stored_data(
+    job: Workload, example_bytes: str | None, decode: str | None, examples: int | None
+) -> Workload:
+    """The job with what the options say of its stored data."""
+    if example_bytes is None and decode is None and examples is None:
+        return job
+    if job.data is None and example_bytes is None:
+        raise BadInput(
+            f"{job.name} does not say what one stored example is.",
+            hint="Give its size too, for example --example-bytes 110KB.",
+        )
+    changes: dict[str, object] = {}
+    if example_bytes is not None:
+        changes["example_bytes"] = units.parse(example_bytes, "B")
+    if decode is not None:
+        changes |= {"decode_seconds": units.parse(decode, "s"), "decode": None}
+    if examples is not None:
+        changes["examples"] = examples
+    known = job.data or StoredData(example_bytes=1.0)
+    return dataclasses.replace(job, data=dataclasses.replace(known, **changes))  # type: ignore[arg-type]
+
+
+def with_storage(machine: Machine, name: str | None) -> Machine:
+    """The machine with the storage that an option names."""
+    if name is None:
+        return machine
+    match = re.match(r"^(?:(\d+)x)?([a-z].*)$", name)
+    if match is None:
+        storage = Storage(name=name, read_rate=units.parse(name, "B/s"))
+    else:
+        count = int(match[1] or 1)
+        storage = shared_storage(match[2]) if count == 1 else striped(shared_storage(match[2]), count)
+    sources = {**machine.sources, "storage": "given by an option"}
+    return dataclasses.replace(machine, storage=storage, sources=sources)
 
 
 def make_strategy(**options: int | str | bool | None) -> Strategy:

@@ -32,6 +32,7 @@ from windtunnel.families.streaming import StreamingFamily
 
 __all__ = [
     "ALLOCATING",
+    "COLLECTIVE",
     "FAMILIES",
     "NOT_ON_DEVICE",
     "OTHER",
@@ -65,7 +66,9 @@ FAMILIES: tuple[Family, ...] = (
     StreamingFamily(),
 )
 OTHER = "other"  # an op of no known family
-NOT_ON_DEVICE = ("view", "host")  # ops that move no data, and ops whose data stay on the host
+COLLECTIVE = "collective"  # an exchange between workers; links carry it
+# Ops that move no data, ops whose data stay on the host, and ops that links carry out.
+NOT_ON_DEVICE = ("view", "host", COLLECTIVE)
 ALLOCATING = frozenset(
     ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 )

@@ -40,6 +40,7 @@ class AttentionFamily(Family):
     sizes = ("examples", "heads", "queries", "keys", "head_size", "causal", "masked")
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"attention": AttentionFeatures._fields})
     draws: Mapping[str, int] = {"attention": 10}
+    gpu_draws: Mapping[str, int] = {"heads": 6}
     uses_tensor_cores = True
 
     def flop(self, call: OpCall) -> float:
@@ -79,7 +80,7 @@ class AttentionFamily(Family):
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"attention": lambda: _draw(sizes)}
+        return {"attention": lambda: _draw(sizes), "heads": lambda: _draw_heads(sizes)}
 
 
 def _query_and_key(call: OpCall) -> tuple[Tensor, Tensor]:
@@ -114,3 +115,34 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
             t[0], t[1], t[2], t[3] if len(t) > 3 else None, is_causal=causal
         ),
     )
+
+
+def _draw_heads(sizes: Sizes) -> ProbeCase | None:
+    """Heads of any size that a fused kernel takes, also wide ones; shared keys; as many keys as queries or
+    not. Heads lie inside of positions, as a projection leaves them."""
+    from torch.nn import functional as F
+
+    rng, precision = sizes.rng, sizes.precision()
+    is_half = precision in ("bf16", "fp16")
+    size = rng.randint(2, 32) * 8 if is_half or rng.random() < 0.6 else rng.randint(2, 40) * 4
+    batch, heads = sizes.size(1, 256), sizes.size(1, 48)
+    queries = rng.choice(
+        (1, sizes.size(4, 64), sizes.size(16, 4096), sizes.size(64, 2048), sizes.size(64, 2048))
+    )
+    keys = queries if queries > 1 and rng.random() < 0.6 else sizes.size(8, 4096)
+    if 4.0 * batch * heads * queries * keys * size > sizes.flop_limit(precision) / 2:
+        return None
+    group = rng.choice([g for g in (1, 1, 2, 4, 8) if heads % g == 0]) if is_half else 1
+    causal = queries == keys and rng.random() < 0.4
+    shape = (1 if rng.random() < 0.5 else batch, 1, queries, keys)
+    masked = not causal and group == 1 and rng.random() < 0.3 and math.prod(shape) < 2**28
+    query = TensorSpec(shape=(batch, queries, heads, size), dtype=precision, grad=True)
+    key = TensorSpec(shape=(batch, keys, heads // group, size), dtype=precision, grad=True)
+    mask = (TensorSpec(shape=shape, dtype=precision),) if masked else ()
+
+    def call(tensors: list[Tensor]) -> Tensor:
+        query, key, value = (t.transpose(1, 2) for t in tensors[:3])
+        mask = tensors[3] if masked else None
+        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, enable_gqa=group > 1)
+
+    return ProbeCase(family="attention", precision=precision, tensors=(query, key, key, *mask), call=call)

@@ -79,9 +79,14 @@ class Piece(NamedTuple):
     """A piece of work of one kind: its features, its arithmetic, and the bytes it must move.
 
     `per_example_bytes`: the workspace a convolution's weight gradient needs if it is first computed for every
-    example by itself, in full precision. `extra_bytes`: what its kernels move beside that, in further passes
-    over the tensors or to transpose them; only for GPUs that were not probed. `winograd_share`: the share of
-    its time that Winograd's algorithm needs, on devices whose libraries use it.
+    example by itself, in full precision. The other fields are for GPUs that were not probed:
+
+    extra_bytes       what its kernels move beside `bytes`, in further passes or to transpose tensors
+    winograd_share    the share of its time that Winograd's algorithm needs, where libraries use it
+    lane_use          how many times more fp32 lanes of a Hopper multiprocessor it keeps busy than others do
+    padded_flop       how many times more arithmetic its kernels do, because tiles are not full
+    has_few_channels  a convolution of fewer channels than tensor cores multiply at once
+    slow_group_width  channels in a group, if cuDNN has no fast kernel for these groups in this layout
     """
 
     kind: str
@@ -92,6 +97,10 @@ class Piece(NamedTuple):
     per_example_bytes: float = 0.0
     extra_bytes: float = 0.0
     winograd_share: float = 1.0
+    lane_use: float = 1.0
+    padded_flop: float = 1.0
+    has_few_channels: bool = False
+    slow_group_width: float = 0.0
 
 
 class Family:
@@ -108,10 +117,13 @@ class Family:
 
     # Description: names of the whole numbers that `measure` returns.
     sizes: tuple[str, ...] = ("elements", "layout", "tensors")
+    # What the last sizes are in rows of a probe that were written before there were such sizes.
+    later_sizes: tuple[int, ...] = ()
     # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
-    # What a probe draws, and how often.
+    # What a probe draws, and how often; the second, on a GPU only, whose libraries have kernels of their own.
     draws: Mapping[str, int] = {}
+    gpu_draws: Mapping[str, int] = {}
 
     # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
@@ -156,6 +168,13 @@ class Family:
         """The op's pieces of work if it computes in `dtype` on a device of so many cores."""
         raise NotImplementedError
 
+    def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
+        """What stands in for a piece of a kind that a profile does not have.
+
+        Default: a kernel that a compiler generated counts as one of PyTorch's own.
+        """
+        return [piece._replace(kind=piece.kind.removesuffix(f" {GENERATED}"))]
+
     def assumption(self, op: DescribedOp) -> str:
         """What the op's price assumes although no probe showed it, as a caution; empty if nothing."""
         return ""
@@ -178,5 +197,5 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in `draws`, a function that draws a case, or None if it came out too large."""
+        """For each name in `draws` and `gpu_draws`, a function that draws a case; None if it is too large."""
         return {}

@@ -1,7 +1,8 @@
 """Convolutions, ordinary and transposed, in one to three dimensions.
 
 A backward is one piece of work for each gradient it computes. A transposed convolution is the gradient of an
-ordinary one and is described as that.
+ordinary one and is described as that. Volumes are kinds of work of their own, because libraries have fewer
+and slower kernels for them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from windtunnel.families import convolution_draws
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import COMMON_WIDTHS, ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import BYTES, evenness, log2, number_format
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
 _WINOGRAD_SHARE = 0.25
 # What it saves in practice: VGG-11 to VGG-19 on an RTX 2080 Ti against convolutions of other kernel sizes.
 _WINOGRAD_TIME = 0.7
+# A 1 x 1 convolution in fp32 is a matrix product, and cuDNN's kernels for it use more lanes of a Hopper
+# multiprocessor: DeepBench's on V100, T4, GTX 1080 Ti, P100 and Titan X.
+_POINTWISE_LANE_USE = 1.18
+# Groups in channels-last with kernels of their own. The others are many times slower on Volta, Turing and
+# Ampere (pytorch issue 70954). On an RTX 3090, 32 groups of these widths are fast; the groups of 9 networks
+# with other numbers or widths are not.
+_FAST_GROUPS, _FAST_GROUP_WIDTHS = 32, {4.0, 8.0, 16.0, 32.0}
+_NOT_PROBED_GROUPS = "grouped convolutions in channels-last were not probed; before Ada they are slow"
+_FEW_CHANNELS = 8  # tensor cores multiply 8 numbers of fp16 at once
 _GRADIENTS = ("to_input", "to_weight", "to_bias")
 _TRANSPOSED_FORMATS = ("tf32", "bf16", "fp16")
 _AS_GRADIENT = {"forward": "data", "data": "forward", "weight": "weight"}  # of a transposed convolution
@@ -64,7 +75,20 @@ class ConvolutionFeatures(NamedTuple):
     channels_last: float
 
 
+class VolumeFeatures(NamedTuple):
+    """What a volume has beside the features of one of its planes."""
+
+    log_out_depth: float
+    log_kernel_depth: float
+
+
+_NO_DEPTH = {"depth": 0, "out_depth": 0, "kernel_depth": 0}
+
+
 class ConvolutionSizes(NamedTuple):
+    """`height`, `out_height` and `kernel_height` of a volume are those of all its planes together; an image
+    has no depth (0)."""
+
     examples: int
     channels: int
     out_channels: int
@@ -80,6 +104,9 @@ class ConvolutionSizes(NamedTuple):
     is_transposed: int
     has_bias: int
     channels_last: int
+    depth: int = 0
+    out_depth: int = 0
+    kernel_depth: int = 0
 
     @property
     def input_elements(self) -> int:
@@ -93,6 +120,19 @@ class ConvolutionSizes(NamedTuple):
     def weights(self) -> float:
         return self.channels * self.out_channels * self.kernel_height * self.kernel_width / self.groups
 
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups == self.channels and self.groups > 1
+
+    @property
+    def slow_group_width(self) -> float:
+        """Channels in a group if groups are slow: in channels-last, other than ResNeXt's kind; else 0."""
+        if not self.channels_last or self.groups == 1 or self.is_depthwise:
+            return 0.0
+        widths = {self.channels / self.groups, self.out_channels / self.groups}
+        is_fast = self.groups == _FAST_GROUPS and len(widths) == 1 and widths <= _FAST_GROUP_WIDTHS
+        return 0.0 if is_fast else self.channels / self.groups
+
     def as_gradient_of(self) -> ConvolutionSizes:
         """The ordinary convolution whose gradient this transposed one is."""
         return self._replace(
@@ -102,6 +142,17 @@ class ConvolutionSizes(NamedTuple):
             width=self.out_width,
             out_height=self.height,
             out_width=self.width,
+            depth=self.out_depth,
+            out_depth=self.depth,
+        )
+
+    def one_plane(self) -> ConvolutionSizes:
+        """The heights of one plane, and no depth."""
+        return self._replace(
+            height=self.height // max(self.depth, 1),
+            out_height=self.out_height // max(self.out_depth, 1),
+            kernel_height=self.kernel_height // max(self.kernel_depth, 1),
+            **_NO_DEPTH,
         )
 
     def product(self, role: str) -> Product:
@@ -117,7 +168,11 @@ class ConvolutionSizes(NamedTuple):
 
 
 _FORWARD_SIZES = ConvolutionSizes._fields
-_BACKWARD_SIZES = (*_FORWARD_SIZES[:-1], *_GRADIENTS, _FORWARD_SIZES[-1])
+_LAST = _FORWARD_SIZES.index("channels_last")  # the sizes of a backward's gradients stand before it
+_BACKWARD_SIZES = (*_FORWARD_SIZES[:_LAST], *_GRADIENTS, *_FORWARD_SIZES[_LAST:])
+_IMAGE, _VOLUME = "convolution", "convolution volume"  # beginnings of the kinds of work
+_IMAGE_FEATURES = (*TileFeatures._fields, *ConvolutionFeatures._fields)
+_ROLES = ("forward", "data", "weight")
 
 
 class ConvolutionFamily(Family):
@@ -136,9 +191,10 @@ class ConvolutionFamily(Family):
     )
     kernels = ("conv", "wgrad", "dgrad", "implicit_gemm", "nchwtonhwc", "nhwctonchw", "winograd")
     sizes = _FORWARD_SIZES
+    later_sizes = (0, 0, 0)
     kinds: Mapping[str, tuple[str, ...]] = {
-        f"convolution {role}": (*TileFeatures._fields, *ConvolutionFeatures._fields)
-        for role in ("forward", "data", "weight")
+        **{f"{_IMAGE} {role}": _IMAGE_FEATURES for role in _ROLES},
+        **{f"{_VOLUME} {role}": (*_IMAGE_FEATURES, *VolumeFeatures._fields) for role in _ROLES},
     }
     draws: Mapping[str, int] = {
         "convolution": 48,
@@ -148,6 +204,7 @@ class ConvolutionFamily(Family):
         "gate": 2,
         "transposed": 6,
     }
+    gpu_draws: Mapping[str, int] = {"volume": 8, "line": 4, "dilated": 3, "depthwise_layout": 4}
     uses_tensor_cores = True
     is_cudnn_call = True
     repeats_workspaces = True
@@ -187,11 +244,11 @@ class ConvolutionFamily(Family):
             int(bias is not None and bias != [0]),
             *wanted,
             int(has_channels_last(source) or _suggests_channels_last(weight)),
+            *((t.shape[2] if t.dim() == 5 else 0) for t in (source, result, weight)),
         )
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
-        sizes = ConvolutionSizes._make((*op.shape[:14], op.shape[-1]))
-        wanted = dict(zip(_GRADIENTS, op.shape[14:-1], strict=False))
+        sizes, wanted = _read(op.shape)
         roles = [role for role, name in (("data", "to_input"), ("weight", "to_weight")) if wanted.get(name)]
         if not wanted:
             roles = ["forward"]
@@ -206,6 +263,22 @@ class ConvolutionFamily(Family):
             pieces.append(_bias_gradient_piece(sizes, dtype))
         return pieces
 
+    def assumption(self, op: DescribedOp) -> str:
+        if len(op.shape) < len(_FORWARD_SIZES):
+            return ""
+        sizes, _ = _read(op.shape)
+        return _NOT_PROBED_GROUPS if sizes.slow_group_width else ""
+
+    def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
+        """A volume counts as an image of all its planes, one below the other."""
+        if not piece.kind.startswith(_VOLUME):
+            return super().substitutes(op, piece)
+        sizes, _ = _read(op.shape)
+        flat = (sizes.as_gradient_of() if sizes.is_transposed else sizes)._replace(**_NO_DEPTH)
+        tiles = piece.features[: len(TileFeatures._fields)]
+        features = (*tiles, *_features(flat, piece.dtype, piece.bytes))
+        return [piece._replace(kind=piece.kind.replace(_VOLUME, _IMAGE), features=features)]
+
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         drawn = _Drawing(sizes)
         return {
@@ -215,7 +288,15 @@ class ConvolutionFamily(Family):
             "square": drawn.draw_square,
             "gate": drawn.draw_gate,
             "transposed": lambda: _draw_transposed(sizes),
+            **convolution_draws.drawers(sizes),
         }
+
+
+def _read(shape: tuple[int, ...]) -> tuple[ConvolutionSizes, dict[str, int]]:
+    """The sizes of a call, and which gradients a backward computes."""
+    after = len(shape) - (len(_FORWARD_SIZES) - _LAST)
+    sizes = ConvolutionSizes._make((*shape[:_LAST], *shape[after:]))
+    return sizes, dict(zip(_GRADIENTS, shape[_LAST:after], strict=False))
 
 
 def _suggests_channels_last(weight: Tensor) -> bool:
@@ -229,38 +310,51 @@ def _suggests_channels_last(weight: Tensor) -> bool:
 def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: int) -> Piece:
     size = BYTES.get(dtype, 4)
     moved = sizes.input_elements * size + sizes.weights * size + sizes.output_elements * size
-    own = ConvolutionFeatures(
-        log_examples=log2(sizes.examples),
-        log_group_channels=log2(sizes.channels / sizes.groups),
-        log_group_out_channels=log2(sizes.out_channels / sizes.groups),
-        log_out_height=log2(sizes.out_height),
-        log_out_width=log2(sizes.out_width),
-        log_kernel_height=log2(sizes.kernel_height),
-        log_kernel_width=log2(sizes.kernel_width),
-        stride=float(sizes.stride),
-        dilation=float(sizes.dilation),
-        log_groups=log2(sizes.groups),
-        is_depthwise=float(sizes.groups == sizes.channels and sizes.groups > 1),
-        even_channels=evenness(sizes.channels),
-        even_out_channels=evenness(sizes.out_channels),
-        even_out_height=evenness(sizes.out_height),
-        out_height_by_seven=float(sizes.out_height % 7 == 0),
-        log_bytes=log2(moved),
-        number_format=number_format(dtype),
-        channels_last=float(sizes.channels_last),
-    )
-    features = (*sizes.product(role).tile_features(cores), *own)
+    features = (*sizes.product(role).tile_features(cores), *_features(sizes, dtype, moved))
     per_example = sizes.examples * sizes.weights * BYTES["fp32"] if role == "weight" else 0.0
     return Piece(
-        kind=f"convolution {role}",
+        kind=f"{_VOLUME if sizes.kernel_depth else _IMAGE} {role}",
         features=features,
         flop=flop,
         bytes=moved,
         dtype=dtype,
         per_example_bytes=per_example,
         extra_bytes=_transposed_bytes(sizes, dtype, moved),
-        winograd_share=_WINOGRAD_TIME if role != "weight" and _takes_winograd(sizes, dtype) else 1.0,
+        winograd_share=_WINOGRAD_TIME if _takes_winograd(sizes, dtype) else 1.0,
+        has_few_channels=min(sizes.channels, sizes.out_channels) / sizes.groups < _FEW_CHANNELS,
+        slow_group_width=sizes.slow_group_width if dtype in _TRANSPOSED_FORMATS else 0.0,
+        lane_use=_POINTWISE_LANE_USE
+        if sizes.kernel_height * sizes.kernel_width == 1 and dtype == "fp32"
+        else 1.0,
     )
+
+
+def _features(sizes: ConvolutionSizes, dtype: str, moved: float) -> tuple[float, ...]:
+    """The features beside those of the product."""
+    plane = sizes.one_plane()
+    own = ConvolutionFeatures(
+        log_examples=log2(plane.examples),
+        log_group_channels=log2(plane.channels / plane.groups),
+        log_group_out_channels=log2(plane.out_channels / plane.groups),
+        log_out_height=log2(plane.out_height),
+        log_out_width=log2(plane.out_width),
+        log_kernel_height=log2(plane.kernel_height),
+        log_kernel_width=log2(plane.kernel_width),
+        stride=float(plane.stride),
+        dilation=float(plane.dilation),
+        log_groups=log2(plane.groups),
+        is_depthwise=float(plane.is_depthwise),
+        even_channels=evenness(plane.channels),
+        even_out_channels=evenness(plane.out_channels),
+        even_out_height=evenness(plane.out_height),
+        out_height_by_seven=float(plane.out_height % 7 == 0),
+        log_bytes=log2(moved),
+        number_format=number_format(dtype),
+        channels_last=float(plane.channels_last),
+    )
+    if not sizes.kernel_depth:
+        return own
+    return (*own, *VolumeFeatures(log2(sizes.out_depth), log2(sizes.kernel_depth)))
 
 
 def _takes_winograd(sizes: ConvolutionSizes, dtype: str) -> bool:
@@ -273,8 +367,9 @@ def _takes_winograd(sizes: ConvolutionSizes, dtype: str) -> bool:
 
 def _transposed_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
     """What cuDNN reads and writes to transpose tensors: its tensor cores' kernels need channels last."""
-    is_depthwise = sizes.groups == sizes.channels and sizes.groups > 1
-    return 0.0 if sizes.channels_last or is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved
+    return (
+        0.0 if sizes.channels_last or sizes.is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved
+    )
 
 
 def _bias_piece(sizes: ConvolutionSizes, dtype: str) -> Piece:

@@ -22,14 +22,16 @@ COMMON_WIDTHS = sorted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """A tensor to be made. `high`: the number of rows that an index may point at. `transposed`: its last two
-    dimensions are swapped in memory. `cut`: it is part of a tensor that has so many more channels (dimension
-    1). `channels_last`: dimension 1 is the fastest in memory."""
+    """A tensor to be made. `high`: the number of rows that an index may point at. `step`: an index that grows
+    by so much from one element to the next, beginning with 0. `transposed`: its last two dimensions are
+    swapped in memory. `cut`: it is part of a tensor that has so many more channels (dimension 1).
+    `channels_last`: dimension 1 is the fastest in memory."""
 
     shape: tuple[int, ...]
     dtype: str = ""
     grad: bool = False
     high: int = 0
+    step: int = 0
     transposed: bool = False
     cut: int = 0
     channels_last: bool = False
@@ -41,6 +43,10 @@ class TensorSpec:
             return (self.shape[0], *self.shape[2:], self.shape[1])
         shape = self.shape if not self.cut else (self.shape[0], self.shape[1] + self.cut, *self.shape[2:])
         return (*shape[:-2], shape[-1], shape[-2]) if self.transposed else shape
+
+    @property
+    def is_index(self) -> bool:
+        return self.high > 0 or self.step > 0
 
     @property
     def elements(self) -> int:
@@ -119,6 +125,10 @@ class Sizes:
         """For ops without products: full or low precision."""
         low = [p for p in self.limits.precisions if p in ("bf16", "fp16")]
         return self.rng.choice(["fp32", *low[:1]]) if low else "fp32"
+
+    def stored(self) -> str:
+        """For ops without products: any number format in which tensors are stored."""
+        return self.rng.choice([p for p in self.limits.precisions if p != "tf32"])
 
     def flop_limit(self, precision: str) -> float:
         """Full precision gets less, because it takes longer on a device that has a lower one."""

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BIASED_WORKSPACE = float(MIB)  # of cuBLAS's product with a bias, while it runs
+# cuBLAS's fp32 kernels before Hopper work in tiles of at least 64 x 64, and a tile begins and ends as if its
+# products were 40 elements longer: 4,200 published products, single and in batches, on V100, P100, A100, T4
+# and GTX 1080 Ti.
+_FP32_TILE, _FP32_TILE_START = 64, 40
 
 
 class TileFeatures(NamedTuple):
@@ -52,6 +56,14 @@ class Product(NamedTuple):
     columns: float
     depth: float
 
+    def padded_flop(self) -> float:
+        """How many times more arithmetic its tiles do in fp32 than the product needs."""
+        if not (self.rows and self.columns and self.depth):
+            return 1.0
+        tiles = math.ceil(self.rows / _FP32_TILE) * math.ceil(self.columns / _FP32_TILE)
+        share = tiles * _FP32_TILE**2 / (self.rows * self.columns)
+        return share * (1.0 + _FP32_TILE_START / self.depth)
+
     def tile_features(self, cores: int) -> TileFeatures:
         batch, rows, columns, depth = self
         large = batch * math.ceil(rows / 128) * math.ceil(columns / 128)
@@ -79,6 +91,7 @@ class MatmulFamily(Family):
     sizes = ("batch", "rows", "columns", "depth", "left_transposed", "right_transposed")
     kinds: Mapping[str, tuple[str, ...]] = {"matmul": (*TileFeatures._fields, *MatmulFeatures._fields)}
     draws: Mapping[str, int] = {"matmul": 34}
+    gpu_draws: Mapping[str, int] = {"thin": 3, "attention_product": 4}
     uses_tensor_cores = True
 
     def flop(self, call: OpCall) -> float:
@@ -100,13 +113,19 @@ class MatmulFamily(Family):
                 number_format=number_format(dtype),
             ),
         )
-        return [Piece("matmul", features, op.flop, op.read_bytes + op.written_bytes, dtype)]
+        padded = Product(batch, rows, columns, depth).padded_flop() if dtype == "fp32" else 1.0
+        moved = op.read_bytes + op.written_bytes
+        return [Piece("matmul", features, op.flop, moved, dtype, padded_flop=padded)]
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         return _BIASED_WORKSPACE if op.name == "aten.addmm" else 0.0
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"matmul": lambda: _draw(sizes)}
+        return {
+            "matmul": lambda: _draw(sizes),
+            "thin": lambda: _draw_thin(sizes),
+            "attention_product": lambda: _draw_attention_product(sizes),
+        }
 
 
 def _product_shape(call: OpCall) -> tuple[int, int, int, int]:
@@ -153,7 +172,7 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
     flop = 2.0 * batch * rows * columns * depth
     if flop > sizes.flop_limit(precision) or (flop < 1e5 and rng.random() < 0.8):
         return None
-    turned = rng.choice(((False, False), (False, True), (False, True), (True, False)))
+    turned = _draw_turned(sizes)
     lead = (batch,) if batched else ()
     left = TensorSpec(shape=(*lead, rows, depth), dtype=precision, transposed=turned[0])
     right = TensorSpec(shape=(*lead, depth, columns), dtype=precision, transposed=turned[1])
@@ -187,3 +206,52 @@ def _draw_single(sizes: Sizes) -> tuple[int, int, int]:
         depth = rng.choice((*COMMON_WIDTHS, 3072, 4096, 8192))
         return rng.choice(((rows, columns, depth), (rows, columns, depth), (columns, depth, rows)))
     return sizes.size(1, 65536), sizes.size(1, 60000), sizes.size(1, 60000)
+
+
+def _draw_turned(sizes: Sizes) -> tuple[bool, bool]:
+    """Which of the two matrices is transposed; the second one of a layer's forward is."""
+    return sizes.rng.choice(((False, False), (False, True), (False, True), (True, False)))
+
+
+def _draw_thin(sizes: Sizes) -> ProbeCase | None:
+    """A few features of very many positions, as where heads of attention are mixed: forward, and the gradient
+    of the weights, which sums over the positions."""
+    import torch
+
+    rng, precision = sizes.rng, sizes.precision()
+    positions = sizes.size(4096, 12_000_000)
+    into, out = (rng.choice((2, 3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)) for _ in range(2))
+    summed = rng.random() < 0.35
+    rows, columns, depth = (out, into, positions) if summed else (positions, out, into)
+    left = TensorSpec(shape=(rows, depth), dtype=precision, transposed=summed)
+    right = TensorSpec(shape=(depth, columns), dtype=precision, transposed=not summed and rng.random() < 0.6)
+    if not summed and rng.random() < 0.5:
+        return ProbeCase(
+            family="matmul",
+            precision=precision,
+            tensors=(TensorSpec(shape=(columns,), dtype=precision), left, right),
+            call=lambda t: torch.addmm(t[0], t[1], t[2]),
+        )
+    return ProbeCase(
+        family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.mm(t[0], t[1])
+    )
+
+
+def _draw_attention_product(sizes: Sizes) -> ProbeCase | None:
+    """Scores of many heads, values by their scores, and the gradients of both."""
+    import torch
+
+    rng, precision = sizes.rng, sizes.precision()
+    batch = sizes.size(1, 128) * rng.choice((1, 2, 4, 6, 8, 12, 16, 16, 32))
+    queries, keys = sizes.size(4, 2048), sizes.size(4, 2048)
+    keys = queries if rng.random() < 0.6 else keys
+    size = rng.choice((8, 16, 24, 32, 48, 64, 64, 64, 80, 96, 128, 256))
+    rows, columns, depth = rng.choice(((queries, keys, size), (queries, size, keys), (size, keys, queries)))
+    if 2.0 * batch * rows * columns * depth > sizes.flop_limit(precision):
+        return None
+    turned = _draw_turned(sizes)
+    left = TensorSpec(shape=(batch, rows, depth), dtype=precision, transposed=turned[0])
+    right = TensorSpec(shape=(batch, depth, columns), dtype=precision, transposed=turned[1])
+    return ProbeCase(
+        family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.bmm(t[0], t[1])
+    )

@@ -1,8 +1,9 @@
 """Batch, layer, group and RMS normalisation.
 
-Batch normalisation of a channels-last image is described as that of a table with one row for each position,
-because it lies in memory like one: `inner` is 1. Its kernels make one pass for the statistics and one over
-the elements, and are priced as these two. With running statistics only the second pass is left.
+A channels-last image lies in memory like a table with one row for each position, and is described as one:
+`inner` is 1. Both are a kind of work of their own, `rows`. A profile without it prices the two passes that
+the kernels make, one for the statistics and one over the elements. With running statistics only the second
+pass is left.
 """
 
 from __future__ import annotations
@@ -25,14 +26,21 @@ from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
 from windtunnel.families.tensors import has_channels_last
 
-# Probes drew contiguous images, of which those with one position have at most so many examples.
+# Contiguous images of one position were probed with at most so many examples.
 _MOST_PROBED_ROWS = 256
+# `layout`; cuDNN runs no table of two dimensions, and nothing without scales.
+_CONTIGUOUS, _CHANNELS_LAST, _TABLE, _UNSCALED = 0, 1, 2, 3
 # Further passes, as a share of the bytes of the tensors. Mean and variance take a pass of their own: forward
 # reads the input twice, backward the input and the gradient, less what the cache still holds. Layer norm: on
 # a V100, against elementwise ops of the same bytes.
-_EXTRA_PASSES = {"batch": (0.4, 0.45), "group": (0.4, 0.45), "layer": (0.7, 0.67)}
+_EXTRA_PASSES = {
+    "batch": (0.3, 0.28),
+    "unscaled": (0.3, 0.28),
+    "group": (0.3, 0.28),
+    "layer": (0.65, 0.62),
+}
 # The same for the two passes of a channels-last batch norm: chosen on published steps of an RTX 3090.
-_EXTRA_CHANNELS_LAST = 0.6
+_EXTRA_CHANNELS_LAST = 0.5
 _APPLIED = 0  # `groups` of a batch normalisation that applies running statistics and computes none
 
 
@@ -49,10 +57,22 @@ class NormalisationFeatures(NamedTuple):
     even_inner: float
 
 
+class RowsFeatures(NamedTuple):
+    """`is_table`: it has two dimensions, not an image's four."""
+
+    log_rows: float
+    log_channels: float
+    log_bytes: float
+    number_format: float
+    even_channels: float
+    is_table: float
+
+
 class NormalisationFamily(Family):
     """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised.
 
-    `groups` is 0 for a batch normalisation that applies running statistics.
+    `groups` is 0 for a batch normalisation that applies running statistics. `layout` of its input: 0 if it is
+    contiguous, 1 if channels-last, 2 if it has two dimensions, 3 if it is contiguous and there are no scales.
     """
 
     name = "normalisation"
@@ -69,11 +89,19 @@ class NormalisationFamily(Family):
         *("groupnorm", "group_norm", "rmsnorm"),
     )
     needs_contiguous = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
-    sizes = ("outer", "channels", "inner", "groups")
+    sizes = ("outer", "channels", "inner", "groups", "layout")
+    later_sizes = (_CONTIGUOUS,)
     kinds: Mapping[str, tuple[str, ...]] = both_directions(
-        {f"normalisation {over}": NormalisationFeatures._fields for over in ("batch", "layer", "group")}
+        {
+            **{
+                f"normalisation {over}": NormalisationFeatures._fields
+                for over in ("batch", "layer", "group", "unscaled")
+            },
+            "normalisation rows": RowsFeatures._fields,
+        }
     )
     draws: Mapping[str, int] = {"batch_norm": 8, "layer_norm": 5, "group_norm": 2}
+    gpu_draws: Mapping[str, int] = {"batch_norm_layout": 5, "instance_norm": 2, "group_norm_sizes": 3}
     is_fusible = True
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
@@ -81,51 +109,47 @@ class NormalisationFamily(Family):
         source = call.inputs[1] if backward else call.inputs[0]
         if "layer_norm" in name or "rms_norm" in name:
             length = math.prod(args[2] if backward else args[1])
-            return source.numel() // max(length, 1), length, 1, 1
+            return source.numel() // max(length, 1), length, 1, 1, _CONTIGUOUS
         outer, channels, inner = source.shape[0], source.shape[1], math.prod(source.shape[2:])
         if "group_norm" in name:
-            return outer, channels, inner, args[8] if backward else args[6]
+            return outer, channels, inner, args[8] if backward else args[6], _CONTIGUOUS
         groups = _APPLIED if _applies_statistics(call) else 1
         if has_channels_last(source):
-            return outer * inner, channels, 1, groups
-        return outer, channels, inner, groups
+            return outer * inner, channels, 1, groups, _CHANNELS_LAST
+        contiguous = _UNSCALED if args[2 if backward else 1] is None else _CONTIGUOUS
+        return outer, channels, inner, groups, _TABLE if source.dim() == 2 else contiguous
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
-        outer, channels, inner, groups = op.shape
         over = "batch" if "batch_norm" in op.name else "group" if "group_norm" in op.name else "layer"
+        outer, _, inner, groups, layout = op.shape
         if over == "batch" and groups == _APPLIED:
             return [_elementwise_piece(op, dtype)]
+        if over == "batch" and layout in (_CHANNELS_LAST, _TABLE):
+            return [_rows_piece(op, dtype)]
+        if over == "batch" and layout == _UNSCALED:
+            return [_whole_piece(op, "unscaled", dtype)]
         if over == "batch" and inner == 1 and outer > _MOST_PROBED_ROWS:
-            passes = (_statistics_piece(op, dtype), _elementwise_piece(op, dtype))
-            return [each._replace(extra_bytes=_EXTRA_CHANNELS_LAST * each.bytes) for each in passes]
-        moved = op.read_bytes + op.written_bytes
-        features = NormalisationFeatures(
-            log_outer=log2(outer),
-            log_channels=log2(channels),
-            log_inner=log2(inner),
-            log_groups=log2(groups),
-            log_bytes=log2(moved),
-            number_format=number_format(dtype),
-            even_channels=evenness(channels),
-            even_inner=evenness(inner),
-        )
-        kind = f"normalisation {over} {direction(op.name)}"
-        extra = moved * _EXTRA_PASSES[over]["backward" in op.name]
-        return [Piece(kind, features, op.flop, moved, dtype, extra_bytes=extra)]
+            return _two_passes(op, dtype)
+        return [_whole_piece(op, over, dtype)]
 
-    def assumption(self, op: DescribedOp) -> str:
-        if "batch_norm" not in op.name or len(op.shape) != len(self.sizes) or op.shape[3] == _APPLIED:
-            return ""
-        outer, _, inner, _ = op.shape
-        if inner > 1 or outer <= _MOST_PROBED_ROWS:
-            return ""
-        return "channels-last batch norm was not probed: priced as a sum and an elementwise pass"
+    def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
+        """Rows count as the two passes over them; a few rows as an image of one position."""
+        if piece.kind.startswith("normalisation unscaled"):
+            return [_whole_piece(op, "batch", piece.dtype)]
+        if not piece.kind.startswith("normalisation rows"):
+            return super().substitutes(op, piece)
+        if op.shape[0] > _MOST_PROBED_ROWS:
+            return _two_passes(op, piece.dtype)
+        return [_whole_piece(op, "batch", piece.dtype)]
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "batch_norm": lambda: _draw_batch_norm(sizes),
             "layer_norm": lambda: _draw_layer_norm(sizes),
             "group_norm": lambda: _draw_group_norm(sizes),
+            "batch_norm_layout": lambda: _draw_batch_norm_layout(sizes),
+            "instance_norm": lambda: _draw_instance_norm(sizes),
+            "group_norm_sizes": lambda: _draw_group_norm_sizes(sizes),
         }
 
 
@@ -136,9 +160,50 @@ def _applies_statistics(call: OpCall) -> bool:
     return "no_training" in call.name or (len(call.args) > 5 and call.args[5] is False)
 
 
+def _whole_piece(op: DescribedOp, over: str, dtype: str) -> Piece:
+    """The op as one piece of work."""
+    outer, channels, inner, groups, _ = op.shape
+    moved = op.read_bytes + op.written_bytes
+    features = NormalisationFeatures(
+        log_outer=log2(outer),
+        log_channels=log2(channels),
+        log_inner=log2(inner),
+        log_groups=log2(groups),
+        log_bytes=log2(moved),
+        number_format=number_format(dtype),
+        even_channels=evenness(channels),
+        even_inner=evenness(inner),
+    )
+    kind = f"normalisation {over} {direction(op.name)}"
+    extra = moved * _EXTRA_PASSES[over]["backward" in op.name]
+    return Piece(kind, features, op.flop, moved, dtype, extra_bytes=extra)
+
+
+def _rows_piece(op: DescribedOp, dtype: str) -> Piece:
+    """Batch normalisation of rows; on other GPUs it moves as many bytes as its two passes."""
+    outer, channels, _, _, layout = op.shape
+    moved = op.read_bytes + op.written_bytes
+    features = RowsFeatures(
+        log_rows=log2(outer),
+        log_channels=log2(channels),
+        log_bytes=log2(moved),
+        number_format=number_format(dtype),
+        even_channels=evenness(channels),
+        is_table=float(layout == _TABLE),
+    )
+    passes = sum(each.bytes + each.extra_bytes for each in _two_passes(op, dtype))
+    kind = f"normalisation rows {direction(op.name)}"
+    return Piece(kind, features, op.flop, moved, dtype, extra_bytes=max(0.0, passes - moved))
+
+
+def _two_passes(op: DescribedOp, dtype: str) -> list[Piece]:
+    passes = (_statistics_piece(op, dtype), _elementwise_piece(op, dtype))
+    return [each._replace(extra_bytes=_EXTRA_CHANNELS_LAST * each.bytes) for each in passes]
+
+
 def _statistics_piece(op: DescribedOp, dtype: str) -> Piece:
     """The sums over all rows; backward reads the gradient as well as the input."""
-    outer, channels, _, _ = op.shape
+    outer, channels = op.shape[:2]
     tensors = 2 if "backward" in op.name else 1
     elements, size = outer * channels, element_bytes(dtype)
     sums = PlainOp(
@@ -154,7 +219,7 @@ def _elementwise_piece(op: DescribedOp, dtype: str) -> Piece:
     Its kernels hold a channel's statistics in registers, so the pass counts as one over tensors that lie
     alike, not as a broadcast.
     """
-    outer, channels, inner, _ = op.shape
+    outer, channels, inner = op.shape[:3]
     tensors = 2 if "backward" in op.name else 1
     elements, size = outer * channels * inner, element_bytes(dtype)
     applied = PlainOp(
@@ -206,6 +271,68 @@ def _draw_group_norm(sizes: Sizes) -> ProbeCase | None:
     source = TensorSpec(shape=(batch, channels, side, side), dtype=dtype, grad=True)
     scale = TensorSpec(shape=(channels,), dtype=dtype, grad=True)
     groups = sizes.rng.choice((1, 8, 32))
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale),
+        call=lambda t: F.group_norm(t[0], groups, t[1], t[2]),
+    )
+
+
+def _draw_batch_norm_layout(sizes: Sizes) -> ProbeCase | None:
+    """Channels-last images, tables of examples by channels, sequences; in all number formats."""
+    from torch.nn import functional as F
+
+    rng, dtype = sizes.rng, sizes.stored()
+    sort = rng.choice(("channels_last", "channels_last", "channels_last", "table", "sequence", "image"))
+    shape: tuple[int, ...] = (sizes.examples(), sizes.width(8, 2048), sizes.side(), sizes.side())
+    if sort == "table":
+        shape = (sizes.size(2, 131072), sizes.width(4, 8192))
+    elif sort == "sequence":
+        shape = (sizes.examples(), sizes.width(8, 2048), sizes.size(2, 16384))
+    source = TensorSpec(shape=shape, dtype=dtype, grad=True, channels_last=sort == "channels_last")
+    scale = TensorSpec(shape=(shape[1],), dtype="fp32", grad=True)
+    state = TensorSpec(shape=(shape[1],), dtype="fp32")
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale, state, state),
+        call=lambda t: F.batch_norm(t[0], t[3], t[4], t[1], t[2], training=True),
+    )
+
+
+def _draw_instance_norm(sizes: Sizes) -> ProbeCase | None:
+    """Every map of every example by itself. PyTorch runs it as a batch normalisation of one example with all
+    these maps as channels, and by default without scales."""
+    from torch.nn import functional as F
+
+    dtype = sizes.stored()
+    maps, side = sizes.examples() * sizes.width(3, 512), sizes.side()
+    if side < 2:
+        return None
+    source = TensorSpec(shape=(1, maps, side, side), dtype=dtype, grad=True)
+    scale = TensorSpec(shape=(maps,), dtype="fp32", grad=True)
+    plain = sizes.rng.random() < 0.7
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source,) if plain else (source, scale, scale),
+        call=lambda t: F.batch_norm(
+            t[0], None, None, None if plain else t[1], None if plain else t[2], training=True
+        ),
+    )
+
+
+def _draw_group_norm_sizes(sizes: Sizes) -> ProbeCase | None:
+    """Sequences, images and volumes, by any number of groups that divides the channels."""
+    from torch.nn import functional as F
+
+    rng, dtype = sizes.rng, sizes.stored()
+    groups = rng.choice((1, 2, 4, 8, 16, 32, 32, 32))
+    channels = groups * sizes.size(1, 64)
+    inner = rng.choice(((sizes.size(4, 16384),), (sizes.side(),) * 2, (sizes.side(),) * 2, (8, 28, 28)))
+    source = TensorSpec(shape=(sizes.examples(), channels, *inner), dtype=dtype, grad=True)
+    scale = TensorSpec(shape=(channels,), dtype=dtype, grad=True)
     return ProbeCase(
         family="normalisation",
         precision=dtype,

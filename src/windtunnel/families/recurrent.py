@@ -22,6 +22,8 @@ _LAYER_BYTES = 8 * 2**20
 _WIDTHS = {"bf16": 2, "fp16": 2}
 # Of a probe's calls; those of the fused engine have at most 200.
 _MOST_TIMESTEPS = 256
+# Timesteps of all layers and directions together: each starts kernels, and recording those takes time.
+_MOST_STACKED_TIMESTEPS = 640
 
 
 class RecurrentSizes(NamedTuple):
@@ -35,6 +37,8 @@ class RecurrentSizes(NamedTuple):
 
 
 class RecurrentFeatures(NamedTuple):
+    """`log_flop_per_timestep` is that of one layer and direction."""
+
     log_timesteps: float
     log_examples: float
     log_inputs: float
@@ -69,6 +73,7 @@ class RecurrentFamily(Family):
     sizes = RecurrentSizes._fields
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"recurrent": RecurrentFeatures._fields})
     draws: Mapping[str, int] = {"recurrent": 8}
+    gpu_draws: Mapping[str, int] = {"stacked": 8}
     uses_tensor_cores = True
     is_cudnn_call = True
     is_sequence = True
@@ -96,8 +101,11 @@ class RecurrentFamily(Family):
         return RecurrentSizes(source.shape[0], examples, source.shape[-1], hidden, gates, layers, directions)
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
+        """One for each layer, direction and part of the timesteps, all equal. A layer of a stack takes about
+        as long as one by itself, less what a library runs side by side."""
         sizes = RecurrentSizes(*op.shape)
         parts = equal_parts(sizes.timesteps)
+        count = max(1, parts * sizes.layers * sizes.directions)
         features = RecurrentFeatures(
             log_timesteps=log2(sizes.timesteps / parts),
             log_examples=log2(sizes.examples),
@@ -106,21 +114,12 @@ class RecurrentFamily(Family):
             log_gates=log2(sizes.gates),
             log_layers=log2(sizes.layers),
             log_directions=log2(sizes.directions),
-            log_flop_per_timestep=log2(op.flop / max(sizes.timesteps, 1)),
+            log_flop_per_timestep=log2(op.flop / count / max(sizes.timesteps / parts, 1)),
             number_format=number_format(dtype),
         )
         moved = op.read_bytes + op.written_bytes
-        piece = Piece(f"recurrent {direction(op.name)}", features, op.flop / parts, moved / parts, dtype)
-        return parts * [piece]
-
-    def assumption(self, op: DescribedOp) -> str:
-        """The stored probe rows add up kernels of several streams, although cuDNN runs them side by side."""
-        if len(op.shape) != len(self.sizes):
-            return ""
-        sizes = RecurrentSizes(*op.shape)
-        if sizes.layers * sizes.directions == 1:
-            return ""
-        return "stacked or bidirectional recurrent layers are forecast up to 3 times too slow on a GPU"
+        piece = Piece(f"recurrent {direction(op.name)}", features, op.flop / count, moved / count, dtype)
+        return count * [piece]
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         """By the coefficients of its type; if there are none, of calls that launch each timestep."""
@@ -141,7 +140,7 @@ class RecurrentFamily(Family):
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"recurrent": lambda: _draw(sizes)}
+        return {"recurrent": lambda: _draw(sizes), "stacked": lambda: _draw_stacked(sizes)}
 
 
 def workspace_type(sizes: RecurrentSizes, dtype: str, *, backward: bool, kernels: float) -> str:
@@ -333,10 +332,36 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
     inputs, hidden = sizes.size(2, 1024), sizes.size(8, 1500)
     layers, directions = (1, 1) if on_cpu else (rng.choice((1, 1, 1, 2)), rng.choice((1, 1, 1, 2)))
     drawn = _DrawnLayers(layer=layer, layers=layers, directions=directions)
-    weights = drawn.gates * hidden * (inputs + hidden) * layers * directions
+    return _case(
+        sizes, drawn, TensorSpec(shape=(timesteps, examples, inputs), dtype=precision, grad=True), hidden
+    )
+
+
+def _draw_stacked(sizes: Sizes) -> ProbeCase | None:
+    """Several layers, both directions, or both, in every number format. Half of the widths are multiples of
+    64, for which a library has more algorithms."""
+    rng, precision = sizes.rng, sizes.precision()
+    layers, directions = rng.choice(((1, 2), (1, 2), (2, 1), (2, 1), (2, 2), (3, 1), (4, 1), (3, 2)))
+    drawn = _DrawnLayers(
+        layer=rng.choice(("RNN", "LSTM", "LSTM", "GRU")), layers=layers, directions=directions
+    )
+    timesteps, examples = sizes.size(4, 256), sizes.size(1, 256)
+    inputs, hidden = sizes.size(2, 1024), sizes.size(8, 1280)
+    if rng.random() < 0.5:
+        inputs, hidden = max(64, inputs // 64 * 64), max(64, hidden // 64 * 64)
+    if timesteps * layers * directions > _MOST_STACKED_TIMESTEPS:
+        return None
+    return _case(
+        sizes, drawn, TensorSpec(shape=(timesteps, examples, inputs), dtype=precision, grad=True), hidden
+    )
+
+
+def _case(sizes: Sizes, drawn: _DrawnLayers, source: TensorSpec, hidden: int) -> ProbeCase | None:
+    timesteps, examples, inputs = source.shape
+    precision = source.dtype
+    weights = drawn.gates * hidden * (inputs + hidden) * drawn.layers * drawn.directions
     if 2.0 * timesteps * examples * weights > sizes.flop_limit(precision) / 4:
         return None
-    source = TensorSpec(shape=(timesteps, examples, inputs), dtype=precision, grad=True)
     return ProbeCase(
         family="recurrent",
         precision=precision,

@@ -59,6 +59,7 @@ class ReductionFamily(Family):
         f"reduction {GENERATED}": ReductionFeatures._fields,
     }
     draws: Mapping[str, int] = {"reduction": 9}
+    gpu_draws: Mapping[str, int] = {"map_reduction": 3}
     is_fusible = True
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ class ReductionFamily(Family):
         return [reduction_piece(op, dtype)]
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"reduction": lambda: _draw(sizes)}
+        return {"reduction": lambda: _draw(sizes), "map_reduction": lambda: _draw_of_maps(sizes)}
 
 
 def _reduced_dims(call: OpCall) -> Sequence[int]:
@@ -98,5 +99,21 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
         family="reduction",
         precision=dtype,
         tensors=(TensorSpec(shape=shape, dtype=dtype),),
+        call=lambda t: t[0].mean(dims) if mean else t[0].sum(dims),
+    )
+
+
+def _draw_of_maps(sizes: Sizes) -> ProbeCase | None:
+    """Sums of four dimensions: means over the positions of maps in either layout, gradients of biases, and
+    gradients of what all examples share."""
+    rng, dtype = sizes.rng, sizes.stored()
+    shape = (sizes.examples(), sizes.width(4, 2048), sizes.side(), sizes.side())
+    dims = rng.choice(((2, 3), (2, 3), (0, 2, 3), (0,), (0,), (1,), (0, 2), (3,)))
+    mean = rng.random() < 0.4
+    spec = TensorSpec(shape=shape, dtype=dtype, channels_last=rng.random() < 0.6)
+    return ProbeCase(
+        family="reduction",
+        precision=dtype,
+        tensors=(spec,),
         call=lambda t: t[0].mean(dims) if mean else t[0].sum(dims),
     )

@@ -40,6 +40,7 @@ class SoftmaxFamily(Family):
     sizes = ("outer", "length", "inner")
     kinds: Mapping[str, tuple[str, ...]] = both_directions({"softmax": SoftmaxFeatures._fields})
     draws: Mapping[str, int] = {"softmax": 4}
+    gpu_draws: Mapping[str, int] = {"scores": 3}
     is_fusible = True
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
@@ -66,7 +67,7 @@ class SoftmaxFamily(Family):
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"softmax": lambda: _draw(sizes)}
+        return {"softmax": lambda: _draw(sizes), "scores": lambda: _draw_scores(sizes)}
 
 
 def softmax_to_fp32(source: Tensor, dim: int, *, log: bool) -> Tensor:
@@ -121,4 +122,30 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
         precision=dtype,
         tensors=(source,),
         call=lambda t: F.log_softmax(t[0], -1) if log else F.softmax(t[0], -1),
+    )
+
+
+def _draw_scores(sizes: Sizes) -> ProbeCase | None:
+    """Attention scores: many short rows. Those in low precision are often written in fp32: from fp16 in one
+    kernel, from bf16 after a cast."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    dtype, rng = sizes.stored(), sizes.rng
+    shape = (sizes.size(1, 256), sizes.size(1, 32), sizes.size(1, 2048), sizes.size(2, 2048))
+    to_fp32 = dtype != "fp32" and rng.random() < 0.6
+    log = rng.random() < 0.1
+
+    def call(tensors: list[Tensor]) -> Tensor:
+        source = tensors[0]
+        if to_fp32 and dtype == "fp16" and isinstance(source, FakeTensor):  # a CPU would cast first
+            return softmax_to_fp32(source, -1, log=log)
+        softmax = torch.log_softmax if log else torch.softmax
+        return softmax(source, -1, dtype=torch.float32 if to_fp32 else None)
+
+    return ProbeCase(
+        family="softmax",
+        precision=dtype,
+        tensors=(TensorSpec(shape=shape, dtype=dtype, grad=True),),
+        call=call,
     )

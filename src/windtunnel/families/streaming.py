@@ -87,13 +87,18 @@ class StreamingFamily(Family):
         f"streaming {GENERATED}": StreamingFeatures._fields,
     }
     draws: Mapping[str, int] = {"streaming": 18, "cat": 3}
+    gpu_draws: Mapping[str, int] = {"bias": 3}
     is_fusible = True
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         return [streaming_piece(kind_of(op, "streaming"), op, dtype)]
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"streaming": lambda: _draw(sizes), "cat": lambda: _draw_concatenation(sizes)}
+        return {
+            "streaming": lambda: _draw(sizes),
+            "cat": lambda: _draw_concatenation(sizes),
+            "bias": lambda: _draw_bias(sizes),
+        }
 
 
 def _draw(sizes: Sizes) -> ProbeCase | None:
@@ -188,3 +193,24 @@ def _draw_concatenation(sizes: Sizes) -> ProbeCase | None:
         for _ in range(sizes.rng.randint(2, 6))
     )
     return ProbeCase(family="streaming", precision=dtype, tensors=specs, call=lambda t: torch.cat(t, 1))
+
+
+def _draw_bias(sizes: Sizes) -> ProbeCase | None:
+    """Attention scores and what is added to them or multiplied by them: a bias for each head and pair of
+    positions, or a mask that some dimensions share."""
+    import torch
+
+    rng, dtype = sizes.rng, sizes.stored()
+    shape = (sizes.size(1, 256), sizes.size(1, 32), sizes.size(1, 2048), sizes.size(2, 2048))
+    kept = rng.choice(((1, 2, 3), (1, 2, 3), (0, 3), (2, 3), (0, 2, 3), (1,), (0, 1), (0, 1, 2)))
+    small = tuple(side if dim in kept else 1 for dim, side in enumerate(shape))
+    call: Callable[[list[Tensor]], Any] = rng.choice(
+        (
+            lambda t: torch.add(t[0], t[1]),
+            lambda t: torch.add(t[0], t[1]),
+            lambda t: t[0].add_(t[1]),
+            lambda t: torch.mul(t[0], t[1]),
+        )
+    )
+    specs = (TensorSpec(shape=shape, dtype=dtype), TensorSpec(shape=small, dtype=dtype))
+    return ProbeCase(family="streaming", precision=dtype, tensors=specs, call=call)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from windtunnel import units
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
+from windtunnel.forecast.feeding import stored_example
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
+from windtunnel.forecast.workers import workers_of
 from windtunnel.machine.machine import Machine
 from windtunnel.results import INFERENCE_OF_LOSS
+from windtunnel.strategy import LOADED
 from windtunnel.trace import Trace
 
 _MIN_SHARE = 0.02  # ops outside of the probed sizes are named from this share of the step on
@@ -42,6 +46,7 @@ class Cautions:
             *self._of_step(),
             *self._of_probes(),
             *self._of_ops(),
+            *self._of_feed(),
             *self._of_strategy(),
             *self._of_machine(),
         ]
@@ -83,6 +88,30 @@ class Cautions:
         for note in self.pricer.notes:
             yield _Caution(_MIN_SHARE, note)
 
+    def _of_feed(self) -> Iterator[_Caution]:
+        """Where the figures of stored data come from, and whether they lie where the strategy says."""
+        strategy, machine = self.pricer.strategy, self.machine
+        if strategy.data not in LOADED:
+            return
+        stored = stored_example(self.trace)
+        share = self.timeline.parts().get("feed", 0.0) / (self.step_seconds or 1.0)
+        if stored.origin and not strategy.direct:
+            yield _Caution(share, stored.origin)
+        total, memory = (stored.examples or 0) * stored.bytes, machine.host.memory_bytes
+        if memory is None or not total:
+            return
+        size, held = units.show(total, "B"), units.show(memory, "B")
+        if strategy.data == "page-cache" and total > memory:
+            yield _Caution(
+                1.0, f"the data set has {size} and the host {held} of memory: not all of it can be cached"
+            )
+        if strategy.data == "storage" and total <= memory and not strategy.direct:
+            yield _Caution(
+                share,
+                f"the data set has {size} and the host {held} of memory: after its first epoch it may lie in "
+                "the page cache",
+            )
+
     def _of_strategy(self) -> Iterator[_Caution]:
         strategy = self.pricer.strategy
         if strategy.compiles:
@@ -120,9 +149,9 @@ class Cautions:
 
     def _of_machine(self) -> Iterator[_Caution]:
         machine, device = self.machine, self.machine.device
-        count = machine.devices * machine.nodes
-        if count > 1:
-            yield _Caution(1.0, f"one device of the {count} is used: this forecast is for one worker")
+        count, used = machine.devices * machine.nodes, workers_of(self.pricer.strategy, machine).count
+        if used < count:
+            yield _Caution(1.0, f"{used} of the {count} devices of {machine.name} are used")
         if device.kind == "cpu" and device.cores and self.pricer.threads > device.cores:
             yield _Caution(
                 1.0, f"{self.pricer.threads} threads share {device.cores} cores, which usually takes longer"

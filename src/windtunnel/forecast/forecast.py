@@ -13,26 +13,43 @@ from windtunnel.forecast import memory
 from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.cautions import Cautions
 from windtunnel.forecast.contributors import build_step, contributors_of
+from windtunnel.forecast.parallel import ParallelStep, parallel_step
 from windtunnel.forecast.price import Price, Pricer, threads_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.forecast.uncertainty import interval_of, spreads_of
+from windtunnel.forecast.workers import workers_of
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Result, Row
-from windtunnel.strategy import Strategy
+from windtunnel.strategy import LOADED, Strategy
 from windtunnel.trace import Trace
+
+# Kinds of lanes, as texts name them.
+LANES: Mapping[str, str] = {
+    "host": "launching",
+    "copy": "PCIe link",
+    "memory": "host memory",
+    "loader": "loaders",
+    "cores": "host cores",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Result):
     """A step that was computed, not run. `families` are the device's seconds by family of op.
 
-    `host`: on which host a GPU's step was forecast, in words.
+    `host`: on which host a GPU's step was forecast, in words. `feed`: the parts of the step that are reading
+    and decoding. `utilisation`: the share of the step in which the device works. `busy`: the share in which
+    each resource works, the busiest first. `flop` are those of all `workers`.
     """
 
     host: str = ""
+    feed: Mapping[str, float] = field(default_factory=dict)
+    utilisation: float = 1.0
+    busy: Mapping[str, float] = field(default_factory=dict)
     flop: float = 0.0
     parameters: int = 0
+    workers: int = 1
     families: Mapping[str, float] = field(default_factory=dict)
 
     def headline(self) -> str:
@@ -40,8 +57,27 @@ class Forecast(Result):
 
     def _own_rows(self) -> list[Row]:
         rate = units.show(self.flop / self.step_seconds, "flop/s")
-        work = f"{units.show(self.flop, 'flop')} a step at {rate}; {self.parameters:,} parameters"
-        return [("work", work), *([("host", self.host)] if self.host else [])]
+        each = units.show(self.flop / self.step_seconds / self.workers, "flop/s")
+        on_each = f" ({each} on each of {self.workers} devices)" if self.workers > 1 else ""
+        work = f"{units.show(self.flop, 'flop')} a step at {rate}{on_each}; {self.parameters:,} parameters"
+        rows = [("work", work), *([("host", self.host)] if self.host else [])]
+        return [*self._feed_rows(), *rows]
+
+    def _feed_rows(self) -> list[Row]:
+        """How well the device is fed, where batches are brought to it."""
+        if self.strategy.get("data", "resident") == "resident":
+            return []
+        waits = [f"{name} {units.show(seconds, 's')}" for name, seconds in self.feed.items()]
+        of_feed = f"; the feed is {', '.join(waits)}" if waits else ""
+        return [
+            ("feed", f"the device works {self.utilisation:.1%} of the step; {busiest(self.busy)}{of_feed}")
+        ]
+
+
+def busiest(busy: Mapping[str, float]) -> str:
+    """The resource that works most, in words."""
+    name, share = next(iter(busy.items()), ("nothing", 0.0))
+    return f"{LANES.get(name, name)} {share:.0%} busy"
 
 
 class ForecastStep(NamedTuple):
@@ -57,12 +93,10 @@ def forecast_step(
     """Price the ops, schedule them, account for the time, and compute the memory from the same trace."""
     _refuse_impossible(machine, strategy)
     machine = _with_network_launch_costs(machine, profile)
-    pricer = Pricer(machine, strategy, trace, profile)
-    prices = pricer.price(trace.ops)
-    timeline = lay_out(build_step(contributors_of(trace, prices, machine, strategy, profile)))
+    priced = _price(trace, machine, strategy, profile)
+    pricer, prices, timeline = priced.pricer, priced.prices, priced.timeline
     parts = timeline.parts()
     low, high = interval_of(timeline, machine, spreads_of(machine, profile))
-    workspaces = [price.workspace_bytes for price in prices]
     forecast = Forecast(
         job=trace.job,
         machine=machine.name,
@@ -72,19 +106,66 @@ def forecast_step(
         low_seconds=low,
         high_seconds=high,
         parts=parts,
-        memory=memory.account(trace, machine, strategy, workspaces, Rounding(**profile.rounding)),
+        memory=priced.memory,
         bound_by=max(parts, key=lambda part: parts[part]),
-        device_seconds=sum(price.device_seconds for price in prices),
+        device_seconds=priced.device_seconds,
         host_seconds=_host_seconds(timeline, machine, prices),
-        families=_seconds_by_family(trace, prices),
+        families=_seconds_by_family(priced.trace, prices),
         examples=examples,
         inputs=trace.inputs,
         cautions=Cautions(pricer, timeline, machine, profile, trace).texts(),
         host=_host_of(machine),
-        flop=trace.flop,
+        feed=_feed_parts(timeline),
+        busy=timeline.busy_shares(),
+        utilisation=_utilisation(timeline, machine),
+        flop=priced.flop,
         parameters=trace.parameters,
+        workers=workers_of(strategy, machine).count,
     )
     return ForecastStep(forecast, timeline)
+
+
+class _Priced(NamedTuple):
+    """A step with its prices, its schedule and its memory."""
+
+    trace: Trace
+    pricer: Pricer
+    prices: list[Price]
+    timeline: Timeline
+    memory: memory.DeviceMemory
+    device_seconds: float
+    flop: float
+
+
+def _price(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> _Priced:
+    if strategy.is_parallel:
+        return _price_workers(trace, machine, strategy, profile)
+    pricer = Pricer(machine, strategy, trace, profile)
+    prices = pricer.price(trace.ops)
+    timeline = lay_out(build_step(contributors_of(trace, prices, machine, strategy, profile)))
+    workspaces = [price.workspace_bytes for price in prices]
+    needed = memory.account(trace, machine, strategy, workspaces, Rounding(**profile.rounding))
+    return _Priced(trace, pricer, prices, timeline, needed, sum(p.device_seconds for p in prices), trace.flop)
+
+
+def _price_workers(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> _Priced:
+    step = parallel_step(trace, machine, strategy, profile)
+    timeline = lay_out(build_step(step.contributors()))
+    prices = step.pricer.price(step.trace.ops)
+    device = timeline.busy_seconds("device")
+    return _Priced(step.trace, step.pricer, prices, timeline, memory_of_workers(step), device, step.flop)
+
+
+def memory_of_workers(step: ParallelStep) -> memory.DeviceMemory:
+    """The memory of the worker that needs most."""
+    rounding = Rounding(**step.profile.rounding)
+    return max(
+        (
+            memory.account(trace, step.machine, step.strategy, workspaces, rounding)
+            for trace, workspaces in step.memory_traces()
+        ),
+        key=lambda needed: needed.total_bytes,
+    )
 
 
 def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
@@ -98,11 +179,17 @@ def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
             f"execution=graph needs a GPU; {machine.name} computes on its CPU.",
             hint="Use --execution eager, or --on a GPU machine.",
         )
-    if strategy.execution == "graph" and strategy.data == "streamed":
+    if strategy.execution == "graph" and strategy.data != "resident":
         raise BadInput(
-            "execution=graph reads its batch from a fixed address, so data=streamed is not possible.",
+            f"execution=graph reads its batch from a fixed address, so data={strategy.data} is not possible.",
             hint="Use --data resident or --execution eager.",
         )
+    for name in ("pinned", "direct", "prefetch"):
+        if getattr(strategy, name) and strategy.data in LOADED and machine.device.kind == "cpu":
+            raise BadInput(
+                f"{name} is about copies to a GPU; {machine.name} computes on its CPU.",
+                hint=f"Leave --{name} out, or use --on a GPU machine.",
+            )
     if machine.launch_costs is None:
         raise BadInput(
             f"The description of {machine.name} has no launch costs.",
@@ -118,7 +205,8 @@ def _described(strategy: Strategy, machine: Machine) -> dict[str, object]:
         fields["precision"] = "fp32"
     if machine.device.kind == "cpu":
         fields["threads"] = threads_of(machine, strategy)
-        fields.pop("data")
+        if not strategy.is_loaded:
+            fields.pop("data")
     else:
         fields.pop("threads", None)
     if not strategy.prefetch:
@@ -145,6 +233,26 @@ def _host_seconds(timeline: Timeline, machine: Machine, prices: Sequence[Price])
     if machine.device.kind == "gpu":
         return timeline.busy_seconds("host")
     return sum(price.host_seconds for price in prices)
+
+
+def _feed_parts(timeline: Timeline) -> dict[str, float]:
+    """Reading and decoding on the critical path; a label begins with one of the two."""
+    parts: dict[str, float] = {}
+    for label, seconds in timeline.labels_of("feed").items():
+        name = "read" if label.startswith("read") else "decode"
+        parts[name] = parts.get(name, 0.0) + seconds
+    return parts
+
+
+def _utilisation(timeline: Timeline, machine: Machine) -> float:
+    """The share of a step in which the device works; a CPU works for launches too."""
+    kinds = ("device",) if machine.device.kind == "gpu" else ("host", "device")
+    busy = sum(
+        task.seconds
+        for task in timeline.step
+        if task.lane.kind in kinds and task.lane.worker == 0 and task.part not in ("feed", "copy")
+    )
+    return min(1.0, busy / timeline.step_seconds) if timeline.step_seconds else 1.0
 
 
 def _seconds_by_family(trace: Trace, prices: Sequence[Price]) -> dict[str, float]:

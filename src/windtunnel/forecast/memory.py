@@ -152,7 +152,7 @@ def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[flo
     if strategy.execution == "graph":
         _capture(replay, pools)
     else:
-        _run_eagerly(replay, strategy.prefetch if strategy.data == "streamed" else 0)
+        _run_eagerly(replay, strategy.prefetch if strategy.data != "resident" else 0)
     return replay
 
 

@@ -26,6 +26,7 @@ _MOST_CALL_SECONDS = 2e-5
 _COMPILED_SHARE = 0.4
 # The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
 _MICROBENCHMARK_KERNELS = 20.0
+_FIRST_TENSOR_CORES = 7.0  # the compute capability of Volta
 # What the host pays for each forward or backward of a compiled region, and for each weight that it uses;
 # where these were not probed, a module call and a node of the autograd graph stand in.
 _REGION, _WEIGHT = "region", "weight"
@@ -232,20 +233,21 @@ class Pricer:
         return Transfer(self._probed.device, self.device).seconds(pieces, seconds, own)
 
     def _pieces(self, op: Op) -> list[Piece]:
-        family = registry.get(op.family)
+        family, dtype = registry.get(op.family), op.dtype
         # Features must be those that the probed GPU would see.
         cores = (self._probed or self.machine).device.cores or 1
-        if family is None or not family.uses_tensor_cores:
-            return [self._known(piece) for piece in families.pieces_of(op, cores)]
-        dtype = product_format(op, self.device, self.strategy)
+        if family is not None and family.uses_tensor_cores:
+            dtype = product_format(op, self.device, self.strategy)
         if dtype != op.dtype and op.dtype in ("bf16", "fp16"):
             self._notes.add(f"no fast {op.dtype} on {self.machine.name}: its products are priced as fp32")
-        return families.pieces_of(op, cores, dtype)
+        pieces = families.pieces_of(op, cores, dtype)
+        return [known for piece in pieces for known in self._known(op, piece)]
 
-    def _known(self, piece: Piece) -> Piece:
-        """A generated kernel is priced as one of PyTorch's own where the probe had no generated ones."""
-        own = piece.kind.removesuffix(f" {GENERATED}")
-        return piece if piece.kind in self.profile.kinds else piece._replace(kind=own)
+    def _known(self, op: Op, piece: Piece) -> list[Piece]:
+        """A piece of a kind that the probe had not is priced as kinds that it had."""
+        if piece.kind in self.profile.kinds:
+            return [piece]
+        return registry.of_kind(piece.kind).substitutes(op, piece)
 
     def _roofline(self, threads: int) -> Roofline:
         return roofline_of(self.machine, self.profile, threads)
@@ -255,16 +257,17 @@ def product_format(op: Op, device: Device, strategy: Strategy) -> str:
     """The number format in which the products of an op are computed.
 
     A format that the device lacks is computed as fp32: PyTorch ignores tf32 there, and fp16 and bf16 numbers
-    are converted. A device whose rate in a format is below that of fp32 lacks it too, because PyTorch
-    accumulates in fp32.
+    are converted. PyTorch accumulates in fp32. So a device whose rate in a format is below that of fp32 lacks
+    it, and so does one without tensor cores: its rate in fp16 accumulates in fp16.
     """
     family, dtype = registry.get(op.family), op.dtype
     if dtype == "fp32" and device.kind == "gpu" and family is not None and family.uses_tensor_cores:
         allowed = ("pytorch", "tf32", "bf16", "fp16") if family.is_cudnn_call else ("tf32",)
         dtype = "tf32" if strategy.precision in allowed else dtype
     rates = device.flop_rates
-    lacks = dtype in ("tf32", "bf16", "fp16") and rates.get(dtype, 0.0) < rates.get("fp32", 0.0)
-    return "fp32" if lacks else dtype
+    has_tensor_cores = (device.compute_capability or _FIRST_TENSOR_CORES) >= _FIRST_TENSOR_CORES
+    is_slow = not has_tensor_cores or rates.get(dtype, 0.0) < rates.get("fp32", 0.0)
+    return "fp32" if dtype in ("tf32", "bf16", "fp16") and is_slow else dtype
 
 
 def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:

@@ -11,6 +11,7 @@ from windtunnel.forecast.schedule import Lane, LaneTask, Span, Step, scheduler_o
 _MIN_STEPS = 3
 _MAX_PERIOD = 4
 _TOLERANCE = 1e-6
+_WAITING = LaneTask(Lane(""), 0.0, "waiting")  # belongs to no lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +52,39 @@ class Timeline:
         """Seconds of a steady step by part and kind of lane, followed back from its end. "waiting" belongs to
         no lane."""
         path: dict[tuple[str, str], float] = {}
-        for part, lane, seconds in self._followed_back():
+        for task, seconds in self._followed_back():
             if seconds > 0:
-                path[part, lane] = path.get((part, lane), 0.0) + seconds / self.period_steps
+                key = task.part, task.lane.kind
+                path[key] = path.get(key, 0.0) + seconds / self.period_steps
         return path
 
-    def _followed_back(self) -> Iterator[tuple[str, str, float]]:
+    def labels_of(self, part: str) -> dict[str, float]:
+        """Seconds of the critical path in one part, by the labels of its tasks."""
+        labels: dict[str, float] = {}
+        for task, seconds in self._followed_back():
+            if seconds > 0 and task.part == part:
+                labels[task.label] = labels.get(task.label, 0.0) + seconds / self.period_steps
+        return labels
+
+    def _followed_back(self) -> Iterator[tuple[LaneTask, float]]:
         ends = [span.end for span in self.spans]
         index, now = ends.index(max(ends)), self.end
         while index >= 0 and now > self.begin:
             span, task = self.spans[index], self.tasks[index]
-            yield "waiting", "", now - max(span.end, self.begin)
+            yield _WAITING, now - max(span.end, self.begin)
             now = min(now, span.end)
-            yield task.part, task.lane.kind, now - max(span.start, self.begin)
+            yield task, now - max(span.start, self.begin)
             now, index = span.start, span.cause
-        yield "waiting", "", now - self.begin
+        yield _WAITING, now - self.begin
+
+    def busy_shares(self) -> dict[str, float]:
+        """The share of a steady step in which each kind of lane of the first worker works, busiest first."""
+        shares: dict[str, float] = {}
+        for task in self.step:
+            if task.lane.worker == 0:
+                share = task.seconds / self.step_seconds if self.step_seconds else 0.0
+                shares[task.lane.kind] = shares.get(task.lane.kind, 0.0) + share
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def busy_seconds(self, *kinds: str, worker: int = 0) -> float:
         """The work of one step on the lanes of these kinds."""

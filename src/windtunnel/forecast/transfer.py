@@ -31,9 +31,16 @@ class Rules:
     """The constants of the transfer, the same for all GPUs. `docs/accuracy.md` says what each was chosen on.
 
     flop_share              what large products reach of the stated rate without tensor cores
+    shared_lanes_share      the same where half of the lanes also compute integers (8.6, 8.9, 12.x)
     tensor_share            what large products and convolutions reach with tensor cores
-    first_tensor_share      the same on the first tensor cores (compute capability 7.x)
+    wide_tensor_share       the same if a multiprocessor does more than 600 flop a clock: hard to feed
+    first_tensor_share      what products reach on the first tensor cores (compute capability 7.x)
+    first_convolution_share what convolutions reach there
+    first_few_channels_share  what fp16 convolutions of fewer than 8 channels reach there of the fp32 rate
+    slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
+    first_transpose_share   what is left of `copy_share` where cuDNN transposes tensors for these cores
     copy_share              what large elementwise ops reach of the stated memory rate
+    inline_ecc_share        what is left of that where check bits lie among the data
     multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
                             of other generations
     sharpness               exponent of the smooth maximum of the three limits
@@ -44,9 +51,16 @@ class Rules:
     """
 
     flop_share: float = 0.89
-    tensor_share: float = 0.92
+    shared_lanes_share: float = 0.7
+    tensor_share: float = 0.98
+    wide_tensor_share: float = 0.82
     first_tensor_share: float = 0.75
-    copy_share: float = 0.88
+    first_convolution_share: float = 0.6
+    first_few_channels_share: float = 0.3
+    slow_groups_share: float = 0.14
+    first_transpose_share: float = 0.5
+    copy_share: float = 0.85
+    inline_ecc_share: float = 0.91
     multiprocessor_factor: float = 0.85
     sharpness: float = 7.0
     latency_seconds: float = 4e-6
@@ -66,8 +80,17 @@ _WIDE, _NARROW = 128, 64
 # The others are scaled from that by the process of the generation; no row was at hand to check them.
 _CYCLE_JOULES = {5: 3.0e-9, 6: 2.2e-9, 7: 1.9e-9, 8: 1.85e-9, 9: 1.15e-9, 10: 1.15e-9, 12: 1.15e-9}
 _ADA, _ADA_CYCLE_JOULES = 8.9, 1.15e-9  # its process is that of 9.0
+# Flop that the tensor cores of a multiprocessor do in a clock. GeForce cards since Turing do 512 in fp16 when
+# they accumulate in fp32; V100, T4, A10 and L4 do 1,024, an A100 2,048.
+_WIDE_TENSOR_CORES = 600.0
+# GPUs from this compute capability on need cuDNN 8.6 or later, which has better grouped convolutions (pytorch
+# issue 95604).
+_WITHOUT_SLOW_GROUPS = 8.9
+_GROUP_TILE = 64.0  # channels of a group that a slow grouped convolution computes at once
 # From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
 _WITHOUT_WINOGRAD = 9.0
+# Weight gradients use it from this one on: on T4 and V100, not on P100, GTX 1080 Ti and Titan X (DeepBench).
+_WITH_WINOGRAD_WEIGHTS, _WEIGHT_GRADIENT = 7.0, "convolution weight"
 
 
 class Transfer:
@@ -77,10 +100,15 @@ class Transfer:
         self.target, self.rules = target, rules
         throttle = power_share(target)
         self._throttle = throttle
-        self._has_winograd = (target.compute_capability or 0.0) < _WITHOUT_WINOGRAD
+        self._has_first_tensor_cores = int(target.compute_capability or 0) == 7
+        self._copy_share = rules.copy_share * (rules.inline_ecc_share if target.inline_ecc else 1.0)
         self._clock_ratio = (source.clock_rate or 1.0) / (target.clock_rate or source.clock_rate or 1.0)
         is_alike = int(source.compute_capability or 0) == int(target.compute_capability or 0)
+        self._is_alike = is_alike
         factor = 1.0 if is_alike else rules.multiprocessor_factor
+        # Kernels that keep more lanes busy are slower where a multiprocessor has fewer; half way where lanes
+        # share their ports with integer arithmetic.
+        self._lane_exponent = 0.0 if is_alike else 0.5 if shares_lanes(target) else 1.0
         self._scale = _throughput(source) / _throughput(target) * factor / throttle**0.5
 
     def seconds(
@@ -89,37 +117,72 @@ class Transfer:
         """Seconds of each piece on the target. `roofline` has the target's rates."""
         if not pieces:
             return []
-        saved = np.array([piece.winograd_share if self._has_winograd else 1.0 for piece in pieces])
+        saved = np.array([self._winograd_share(piece) for piece in pieces])
         limits = np.stack(
             [
                 self._arithmetic_seconds(pieces, roofline, saved),
                 self._memory_seconds(pieces, roofline),
-                self._multiprocessor_seconds(np.asarray(probed_seconds) * saved),
+                self._multiprocessor_seconds(pieces, np.asarray(probed_seconds) * saved),
             ]
         )
         sharpness = self.rules.sharpness
         total = (limits**sharpness).sum(axis=0) ** (1 / sharpness)
         return [float(seconds) for seconds in total]
 
+    def _winograd_share(self, piece: Piece) -> float:
+        first = _WITH_WINOGRAD_WEIGHTS if piece.kind == _WEIGHT_GRADIENT else 0.0
+        has_winograd = first <= (self.target.compute_capability or 0.0) < _WITHOUT_WINOGRAD
+        return piece.winograd_share if has_winograd else 1.0
+
     def _arithmetic_seconds(self, pieces: Sequence[Piece], roofline: Roofline, saved: Numbers) -> Numbers:
-        flop = np.array([piece.flop / roofline.flop_rate(piece) for piece in pieces]) * saved
+        padded = np.array([piece.flop * (1.0 if self._is_alike else piece.padded_flop) for piece in pieces])
+        flop = padded / np.array([roofline.flop_rate(piece) for piece in pieces]) * saved
         shares = np.array([self._flop_share(piece, roofline) for piece in pieces])
-        extra = np.array([piece.extra_bytes for piece in pieces]) / roofline.memory_rate
-        return np.asarray(flop / shares + extra / self.rules.copy_share)
+        extra = np.array([piece.extra_bytes / self._extra_share(piece, roofline) for piece in pieces])
+        return np.asarray(flop / shares + extra / roofline.memory_rate)
+
+    def _extra_share(self, piece: Piece, roofline: Roofline) -> float:
+        """What further passes reach of the stated memory rate."""
+        is_transposed = self._has_first_tensor_cores and self._uses_tensor_cores(piece, roofline)
+        return self._copy_share * (self.rules.first_transpose_share if is_transposed else 1.0)
+
+    def _uses_tensor_cores(self, piece: Piece, roofline: Roofline) -> bool:
+        family = registry.of_kind(piece.kind)
+        return (
+            family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates
+        )
 
     def _flop_share(self, piece: Piece, roofline: Roofline) -> float:
         """What the best kernels reach of the target's stated rate. Tensor cores draw less power per flop."""
-        rules, family = self.rules, registry.of_kind(piece.kind)
-        if family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates:
-            is_first = int(self.target.compute_capability or 0) == 7
-            share = rules.first_tensor_share if is_first else rules.tensor_share
-            return float(share * self._throttle**0.5)
-        return rules.flop_share * self._throttle
+        rules = self.rules
+        if piece.slow_group_width and (self.target.compute_capability or 0.0) < _WITHOUT_SLOW_GROUPS:
+            rate = rules.slow_groups_share * 2 * _throughput(self.target)
+            return rate * max(1.0, piece.slow_group_width / _GROUP_TILE) / roofline.flop_rate(piece)
+        if self._has_first_tensor_cores and piece.has_few_channels and piece.dtype == "fp16":
+            plain = roofline.flop_rates["fp32"] / roofline.flop_rate(piece)
+            return rules.first_few_channels_share * min(1.0, plain) * self._throttle
+        if self._uses_tensor_cores(piece, roofline):
+            return self._tensor_share(piece, roofline) * float(self._throttle**0.5)
+        share = rules.shared_lanes_share if shares_lanes(self.target) else rules.flop_share
+        return share * self._throttle
+
+    def _tensor_share(self, piece: Piece, roofline: Roofline) -> float:
+        """What the best kernels reach of the stated rate of tensor cores."""
+        device, rules = self.target, self.rules
+        if self._has_first_tensor_cores:
+            is_convolution = registry.of_kind(piece.kind).is_cudnn_call
+            return rules.first_convolution_share if is_convolution else rules.first_tensor_share
+        clocks = (device.cores or 0) * (device.clock_rate or 0.0)
+        is_wide = clocks > 0 and roofline.flop_rate(piece) / clocks > _WIDE_TENSOR_CORES
+        return rules.wide_tensor_share if is_wide else rules.tensor_share
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
         moved = np.array([piece.bytes + piece.extra_bytes for piece in pieces])
-        seconds = moved / (roofline.memory_rate * self.rules.copy_share)
-        return np.asarray(seconds * self._cached_share(moved, roofline.cache_bytes))
+        extra = np.array([piece.extra_bytes / self._extra_share(piece, roofline) for piece in pieces])
+        own = np.array([piece.bytes for piece in pieces]) / self._copy_share
+        return np.asarray(
+            (own + extra) / roofline.memory_rate * self._cached_share(moved, roofline.cache_bytes)
+        )
 
     def _cached_share(self, moved: Numbers, cache_bytes: float) -> Numbers:
         """Less than 1 where the last cache of the target holds what an op before it wrote."""
@@ -130,9 +193,10 @@ class Transfer:
         ends = np.log([rules.cached_from, rules.cached_to])
         return np.asarray(np.interp(filled, ends, [rules.cached_share, 1.0]))
 
-    def _multiprocessor_seconds(self, probed: Numbers) -> Numbers:
+    def _multiprocessor_seconds(self, pieces: Sequence[Piece], probed: Numbers) -> Numbers:
         latency = np.minimum(probed, self.rules.latency_seconds)
-        return np.asarray(latency * self._clock_ratio + (probed - latency) * self._scale)
+        scale = np.array([self._scale * piece.lane_use**self._lane_exponent for piece in pieces])
+        return np.asarray(latency * self._clock_ratio + (probed - latency) * scale)
 
 
 def power_share(device: Device) -> float:
@@ -145,6 +209,13 @@ def power_share(device: Device) -> float:
         return 1.0
     full_power = device.cores * _lanes(device) / _NARROW * device.clock_rate * joules
     return min(1.0, device.power / full_power)
+
+
+def shares_lanes(device: Device) -> bool:
+    """Whether half of the fp32 lanes of a multiprocessor also compute integers: Ampere, Ada and Blackwell
+    without the large memories of data centres."""
+    generation = device.compute_capability or 0.0
+    return generation in (8.6, 8.7, 8.9) or int(generation) == 12
 
 
 def _throughput(device: Device) -> float:

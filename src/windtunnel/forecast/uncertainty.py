@@ -9,11 +9,14 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine.machine import Machine
 
-# Spreads of a machine that was not probed and is priced by another machine's profile. GPU: four of five of
-# 265 published steps on RTX 3090, RTX 2080 Ti, P100, K80 and Titan X are within this factor.
+# Spreads of a machine that was not probed and is priced by another machine's profile. GPU: four of five
+# published tuning steps on RTX 3090, RTX 2080 Ti, K40 and Titan X are within this factor.
 _BORROWED_SPREADS = {"gpu": 1.22, "cpu": 1.6}
 _BORROWED_HOST_SPREAD = 1.6
 _MIN_SPREAD = 0.01
+# Storage and loaders: rates of data sheets, and decode times that another host may not reach.
+_FEED_SPREAD = 1.4
+_FEED_LANES = ("storage", "loader", "cores")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +29,8 @@ class Spreads:
 
     def of(self, lane: str) -> float:
         """The spread of a kind of lane. Waiting, which belongs to no lane, ends when the device goes on."""
-        spreads: Mapping[str, float] = {"host": self.host, "copy": self.copy}
-        return spreads.get(lane, self.device)
+        spreads: Mapping[str, float] = {"host": self.host, "copy": self.copy, "memory": self.copy}
+        return _FEED_SPREAD if lane in _FEED_LANES else spreads.get(lane, self.device)
 
 
 def spreads_of(machine: Machine, profile: Profile) -> Spreads:

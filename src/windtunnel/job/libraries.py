@@ -1,6 +1,7 @@
 """Networks of public libraries as jobs: `torchvision:resnet34`, `timm:mixer_s16_224`, `transformers:gpt2`.
 
-Weights are random; nothing is downloaded. Settings that are left out have the library's defaults.
+`llm:gpt` and others are this package's own, of any size. Weights are random; nothing is downloaded. Settings
+that are left out have the library's defaults.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from windtunnel.job.workload import Model, Origin, Workload, forward_inputs
 if TYPE_CHECKING:
     import torch
 
-LIBRARIES = ("torchvision", "timm", "transformers")
+LIBRARIES = ("torchvision", "timm", "transformers", "llm")
 _AUXILIARY_WEIGHT = 0.3  # of the auxiliary classifiers' losses (Szegedy et al. 2015, section 5)
 _TEXT_LENGTH = 128
 _MASKED_SHARE = 0.15
@@ -82,6 +83,10 @@ def is_address(name: str) -> bool:
 def workload(address: str, settings: Mapping[str, object]) -> Workload:
     """Build a library's network as a job."""
     library, _, name = address.partition(":")
+    if library == "llm":
+        from windtunnel.job import language
+
+        return language.workload(name, settings)
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
     job = build(name, settings, f"job {address}")
     return dataclasses.replace(job, name=address, origin=Origin(job=address, settings=dict(settings)))

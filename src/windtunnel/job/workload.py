@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from windtunnel import records
 from windtunnel.errors import BadJob, BadRecord
 from windtunnel.job import imports, scalers
+from windtunnel.job.stored import StoredData
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,7 @@ class Workload:
     default_batch            batch if the strategy sets none
     clip_norm                clip gradients to this norm before the update
     forward(model, batch)    what inference runs; default: loss(model, batch)
+    data                     what one example is on storage; default: the tensors of the batch
 
     A job with several losses or optimisers defines `step(model, batch, optimizer)` instead of `loss`. It may
     also define `optimizers(model)` instead of `optimizer`; `step` receives its result as third argument.
@@ -74,6 +76,7 @@ class Workload:
     default_batch: int = 1
     clip_norm: float | None = None
     forward: Forward | None = None
+    data: StoredData | None = None
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +101,11 @@ class Workload:
                     f"workload {self.name}: {name} must be a function, not {value!r}.",
                     hint="For example model=lambda: MyNet()",
                 )
+        if self.data is not None and not isinstance(self.data, StoredData):
+            raise BadRecord(
+                f"workload {self.name}: data must be a StoredData, not {self.data!r}.",
+                hint="For example data=windtunnel.StoredData(example_bytes=110e3, decode_seconds=5e-3)",
+            )
         for name in ("examples", "default_batch"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

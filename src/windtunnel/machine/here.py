@@ -167,13 +167,31 @@ def _describe() -> Machine:
     )
     if gpu is None:
         return dataclasses.replace(machine, sources=machines.with_host_as_device(sources))
-    return dataclasses.replace(
+    machine = dataclasses.replace(
         machine,
         title=f"this machine: {device.model} with {host.model}",
         devices=gpu.count,
         link=gpu.known.link if gpu.known else None,
         profile=gpu.known.profile if gpu.known else "",
         sources={**gpu.sources(), **sources},
+    )
+    return _with_usual_topology(machine, gpu.known)
+
+
+def _with_usual_topology(machine: Machine, known: Machine | None) -> Machine:
+    """Several GPUs are taken to be connected as they usually are: nothing here asks the driver."""
+    if machine.devices == 1 or known is None:
+        return machine
+    usual = Machine.named(f"{machine.devices}x{known.name}")
+    return dataclasses.replace(
+        machine,
+        peer_link=usual.peer_link,
+        topology=usual.topology,
+        assumed_topology=usual.assumed_topology,
+        sources={
+            **{k: text for k, text in usual.sources.items() if k.startswith(("peer_link", "topology"))},
+            **machine.sources,
+        },
     )
 
 

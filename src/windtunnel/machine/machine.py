@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from windtunnel import records, units
-from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, UnknownName, nearest
+from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, nearest
+from windtunnel.machine.topology import Link as Link
+from windtunnel.machine.topology import ParameterServer, Topology, require_positive
+from windtunnel.machine.topology import Storage as Storage
 from windtunnel.records import Plain
 from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watts
 
@@ -25,7 +27,6 @@ CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 DeviceKind = Literal["cpu", "gpu"]
 OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
-_COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<devices>\d+)x)(?P<name>.+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Device:
     cache_bytes       the last-level cache, which all cores share
     core_cache_bytes  the largest cache that belongs to one core
     compute_capability  NVIDIA's number of the GPU's generation: 7.5 for Turing
+    inline_ecc        error correction keeps its check bits among the data, and reads and writes them too
     """
 
     kind: DeviceKind
@@ -55,6 +57,7 @@ class Device:
     core_cache_bytes: Bytes | None = None
     power: Watts | None = None
     compute_capability: float | None = None
+    inline_ecc: bool = False
 
     def __post_init__(self) -> None:
         for precision, rate in self.flop_rates.items():
@@ -63,34 +66,10 @@ class Device:
                     f"{self.model}: unknown precision {precision!r} among flop_rates.",
                     hint=nearest(precision, PRECISIONS),
                 )
-            _require_positive(self.model, f"flop_rates.{precision}", rate)
+            require_positive(self.model, f"flop_rates.{precision}", rate)
         for each in dataclasses.fields(self):
-            if each.name not in ("kind", "model", "flop_rates"):
-                _require_positive(self.model, each.name, getattr(self, each.name))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A connection between two memories, and its rate in one direction."""
-
-    name: str
-    rate: ByteRate
-
-    def __post_init__(self) -> None:
-        _require_positive(self.name, "rate", self.rate)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """The disk that holds a data set that is not in memory."""
-
-    name: str
-    read_rate: ByteRate | None = None
-    capacity_bytes: Bytes | None = None
-
-    def __post_init__(self) -> None:
-        _require_positive(self.name, "read_rate", self.read_rate)
-        _require_positive(self.name, "capacity_bytes", self.capacity_bytes)
+            if each.name not in ("kind", "model", "flop_rates", "inline_ecc"):
+                require_positive(self.model, each.name, getattr(self, each.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +113,14 @@ class Machine:
 
     device        what trains; on a CPU machine it is the host itself
     link          between host and device
-    peer_link     between the devices of a node
-    network       between nodes
+    peer_link     between the devices of a node: the rate of one device to all others together
+    network       between nodes: the link of one network card
+    topology      how the devices of a node share links, and its network cards
+    assumed_topology  where the topology was taken from, in words; empty: it is the machine's own
+    usual_node    the node of the catalogue that several of this GPU are assumed to be in
+    parameter_server  where weights are kept for workers that fetch them: in the memory of a host, or on a
+                  node of its own; "none": nowhere
+    transfer_unit a hypothetical unit that copies to and from several devices at once without the CPU
     launch_costs  host time to launch work; see `LaunchCosts`
     assumed_host  the host that has these launch costs, in words; empty: that of the machine
     profile       what a probe measured on the device: a name in the catalogue, or a file
@@ -153,7 +138,12 @@ class Machine:
     link: Link | None = None
     peer_link: Link | None = None
     network: Link | None = None
+    topology: Topology = field(default_factory=Topology)
+    assumed_topology: str = ""
+    usual_node: str = ""
     storage: Storage | None = None
+    parameter_server: ParameterServer = "none"
+    transfer_unit: bool = False
     launch_costs: LaunchCosts | None = None
     assumed_host: str = ""
     profile: str = ""
@@ -162,29 +152,31 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_positive(self.name, "devices", self.devices)
-        _require_positive(self.name, "nodes", self.nodes)
-        _require_positive(self.name, "host_factor", self.host_factor)
+        require_positive(self.name, "devices", self.devices)
+        require_positive(self.name, "nodes", self.nodes)
+        require_positive(self.name, "host_factor", self.host_factor)
+        if self.topology.peer in ("switch", "mesh") and self.peer_link is None:
+            raise BadRecord(
+                f"{self.name}: topology.peer is {self.topology.peer!r}, but peer_link is missing.",
+                hint='Add peer_link = "nvlink-4" or another link, or choose peer = "pcie" or "host".',
+            )
+
+    @property
+    def node_network_rate(self) -> float | None:
+        """Bytes that a node sends in a second through all its network cards; None without a network."""
+        if self.network is None:
+            return None
+        return self.network.rate * self.topology.network_cards / self.topology.oversubscription
 
     @staticmethod
     def named(name: str) -> Machine:
-        """A machine of the catalogue: `h200`, `8xh200` (a node of eight) or `4x8xh200` (four such nodes)."""
-        if name in names():
-            return _from_catalog(name)
-        match = _COUNTED.match(name)
-        if not match or match["name"] not in names():
-            raise UnknownName(
-                f"No machine is called {name!r}.",
-                hint=f"{nearest(name, names())} See: windtunnel machine list",
-            )
-        one = Machine.named(match["name"])
-        devices_in_node = int(match["devices"])
-        if one.device.kind == "cpu" and devices_in_node > 1:
-            raise BadRecord(
-                f"{name!r} asks for {devices_in_node} devices in a node, but {one.name} is a CPU machine.",
-                hint=f"Several nodes of it: {devices_in_node}x1x{one.name}",
-            )
-        return dataclasses.replace(one, name=name, devices=devices_in_node, nodes=int(match["nodes"] or 1))
+        """A machine of the catalogue: `h200`, `8xh200` (a node of eight) or `4x8xh200` (four such nodes).
+
+        A node of the catalogue is counted alone: `4xdgx-a100` is four of them.
+        """
+        from windtunnel.machine import building
+
+        return building.named(name)
 
     @staticmethod
     def find(text: str) -> Machine:
@@ -218,7 +210,9 @@ class Machine:
     @staticmethod
     def load(path: str | Path) -> Machine:
         """Read a machine from a TOML or JSON file. It may name a host, links and storage of the catalogue."""
-        return _build(records.load(Path(path)), str(path))
+        from windtunnel.machine import building
+
+        return building.build(records.load(Path(path)), str(path))
 
     def save(self, path: str | Path) -> None:
         """Write this machine to a TOML or JSON file that `load` reads."""
@@ -229,7 +223,7 @@ class Machine:
 
         On a CPU machine the host also computes, so its flop rates fall by this factor; its memory rate stays.
         """
-        _require_positive(self.name, "host_factor", factor)
+        require_positive(self.name, "host_factor", factor)
         slower = dataclasses.replace(
             self,
             launch_costs=self.launch_costs and self.launch_costs.scaled(factor),
@@ -261,6 +255,12 @@ class Machine:
             sources={**sources, "launch_costs": launch_costs_source(self.device)},
         )
 
+    def with_devices(self, count: int) -> Machine:
+        """This machine with so many devices in all; beyond a node, in nodes like this one (or of eight)."""
+        node = self.devices if self.devices > 1 else min(count, 8)
+        nodes = -(-count // node)
+        return dataclasses.replace(self, devices=min(node, count), nodes=nodes)
+
     def source_of(self, path: str) -> str:
         """The source of the figure at `path` ("device.memory_rate"), or of the table that it is in."""
         while path:
@@ -273,7 +273,7 @@ class Machine:
         """This machine without its GPUs: the host trains."""
         if self.device == self.host:
             return self
-        dropped = ("device", "link", "peer_link", "launch_costs")
+        dropped = ("device", "link", "peer_link", "topology", "launch_costs")
         sources = with_host_as_device({k: v for k, v in self.sources.items() if not k.startswith(dropped)})
         seconds = self._estimate_interpreter_seconds() if self.name == "here" else None
         sources["launch_costs"] = launch_costs_source(self.host, by_python_speed=self.name == "here")
@@ -283,6 +283,9 @@ class Machine:
             devices=1,
             link=None,
             peer_link=None,
+            topology=Topology(),
+            assumed_topology="",
+            usual_node="",
             launch_costs=launch_costs_for(self.host, self.host, seconds),
             assumed_host="",
             profile="",
@@ -297,7 +300,7 @@ class Machine:
         """
         if self.launch_costs is None:
             return None
-        reference = _reference(self.device.kind)
+        reference = reference_host(self.device.kind)
         node_seconds = units.parse(reference["node_seconds"], "s")
         return (
             units.parse(reference["interpreter_seconds"], "s") * self.launch_costs.node_seconds / node_seconds
@@ -342,7 +345,7 @@ def launch_costs_for(host: Device, device: Device, interpreter_seconds: float | 
 
     Scale the reference host's costs by Python speed if it is known, else by clock rate.
     """
-    reference, launch_costs = _reference(device.kind), reference_launch_costs(device.kind)
+    reference, launch_costs = reference_host(device.kind), reference_launch_costs(device.kind)
     if interpreter_seconds is not None:
         return launch_costs.scaled(interpreter_seconds / units.parse(reference["interpreter_seconds"], "s"))
     if host.clock_rate:
@@ -352,13 +355,19 @@ def launch_costs_for(host: Device, device: Device, interpreter_seconds: float | 
 
 def reference_launch_costs(kind: DeviceKind) -> LaunchCosts:
     """The launch costs of the reference host, for a CPU or a GPU."""
-    return records.read(LaunchCosts, _reference_costs(kind), f"launch_costs.toml: {kind}")
+    return records.read(LaunchCosts, reference_host_costs(kind), f"launch_costs.toml: {kind}")
+
+
+def reference_network_factors(kind: DeviceKind) -> Mapping[str, float]:
+    """By network of a host probe: the factor that it shows on the reference host itself; none for a CPU."""
+    factors: Mapping[str, float] = reference_host(kind).get("network_factors", {})
+    return factors
 
 
 def launch_costs_source(device: Device, by_python_speed: bool = False) -> str:
     """Where the reference launch costs were measured, and how they were scaled to this host."""
     scale = "this host's Python speed" if by_python_speed else "clock rate"
-    return f"scaled by {scale} from a reference host: {_reference(device.kind)['source']}"
+    return f"scaled by {scale} from a reference host: {reference_host(device.kind)['source']}"
 
 
 def with_host_as_device(sources: Mapping[str, str]) -> dict[str, str]:
@@ -367,76 +376,27 @@ def with_host_as_device(sources: Mapping[str, str]) -> dict[str, str]:
     return {**sources, **copies}
 
 
-def _reference(kind: DeviceKind) -> Plain:
+def reference_host(kind: DeviceKind) -> Plain:
     """The reference host as the catalogue describes it."""
     reference: Plain = records.load(CATALOG / "launch_costs.toml")[kind]
     return reference
 
 
-def _reference_costs(kind: DeviceKind) -> Plain:
-    about = ("host", "clock_rate", "interpreter_seconds", "source")
-    return {key: value for key, value in _reference(kind).items() if key not in about}
+def reference_host_costs(kind: DeviceKind) -> Plain:
+    about = ("host", "clock_rate", "interpreter_seconds", "source", "network_factors")
+    return {key: value for key, value in reference_host(kind).items() if key not in about}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all machines in the catalogue."""
+    """The names of the catalogue's machines with one device."""
     return tuple(sorted(path.stem for path in (CATALOG / "machines").glob("*.toml")))
 
 
 @functools.cache
-def _from_catalog(name: str) -> Machine:
-    """A machine of the catalogue. Its GPU is forecast on the reference host, as every other GPU there.
-
-    The host of such a machine is a typical one and does not belong to its GPU. Two GPUs could not be compared
-    if one had the faster host.
-    """
-    data = records.load(CATALOG / "machines" / f"{name}.toml")
-    if data.get("device", {}).get("kind") == "gpu":
-        data = {"launch_costs": "gpu", **data}
-    return _build(data, f"catalogue machine {name}")
-
-
-def _build(data: Plain, where: str) -> Machine:
-    """Replace names of the catalogue by what they stand for, then read strictly."""
-    data = dict(data)
-    sources = dict(data.get("sources", {}))
-    for key, table in (
-        ("link", "links"),
-        ("peer_link", "links"),
-        ("network", "links"),
-        ("storage", "storage"),
-    ):
-        if isinstance(data.get(key), str):
-            data[key], text = _shared(table, data[key], where)
-            sources.setdefault(key, text)
-    if isinstance(data.get("host"), str):
-        host = Machine.named(data["host"])
-        data["host"] = records.plain(host.host)
-        sources = {key: text for key, text in host.sources.items() if key.startswith("host")} | sources
-    if isinstance(data.get("launch_costs"), str):
-        kind = device_kind(data["launch_costs"])
-        data["launch_costs"], sources["launch_costs"] = _reference_costs(kind), _reference(kind)["source"]
-        data["assumed_host"] = f"{_reference(kind)['host']}: the reference host"
-    if "device" not in data and "host" in data:
-        data["device"] = data["host"]
-        sources = with_host_as_device(sources)
-    machine = records.read(Machine, {**data, "sources": sources}, where)
-    if machine.launch_costs is not None:
-        return machine
-    sources["launch_costs"] = launch_costs_source(machine.device)
-    return dataclasses.replace(
-        machine, launch_costs=launch_costs_for(machine.host, machine.device), sources=sources
-    )
-
-
-def _shared(kind: str, name: str, where: str) -> tuple[Plain, str]:
-    """A link or storage of the catalogue, which several machines name, and its source."""
-    table = records.load(CATALOG / f"{kind}.toml")
-    if name not in table:
-        raise BadRecord(f"{where}: no entry {name!r} in {kind}.toml.", hint=nearest(name, table))
-    entry = dict(table[name])
-    return {"name": name, **{k: v for k, v in entry.items() if k != "source"}}, str(entry["source"])
+def node_names() -> tuple[str, ...]:
+    """The names of the catalogue's nodes: machines with several devices."""
+    return tuple(sorted(path.stem for path in (CATALOG / "nodes").glob("*.toml")))
 
 
 def _scale(data: Any, factor: float) -> Any:
@@ -445,8 +405,3 @@ def _scale(data: Any, factor: float) -> Any:
         if isinstance(data, Mapping)
         else data * factor
     )
-
-
-def _require_positive(owner: str, name: str, value: float | None) -> None:
-    if value is not None and value <= 0:
-        raise BadRecord(f"{owner}: {name} must be above 0, not {value}.")

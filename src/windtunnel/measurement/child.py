@@ -23,7 +23,7 @@ from windtunnel.measurement import process
 from windtunnel.measurement.frameworks import child as framework_child
 from windtunnel.measurement.frameworks import readback
 from windtunnel.measurement.frameworks.base import Built
-from windtunnel.measurement.order import ChildOrder
+from windtunnel.measurement.order import ChildOrder, JobOrder
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import Sampler, sample_seconds
 from windtunnel.measurement.steady import Protocol as Steps
@@ -82,6 +82,17 @@ def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
     thread.join()
 
 
+def _job_subject(order: JobOrder, workload: Workload | None) -> Subject:
+    """A job with its data in memory, or one that is fed from files."""
+    if order.folder:
+        from windtunnel.measurement.feed.subject import FedJobSubject
+
+        return FedJobSubject(order, workload)
+    from windtunnel.measurement.job import JobSubject
+
+    return JobSubject(order, workload)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """One subject of a process: which it is, and the process's memory before it was built."""
@@ -114,9 +125,7 @@ class _Child:
     def _subjects(self) -> Iterator[Subject]:
         """One after another. Libraries are loaded first, so that their memory does not count."""
         if self.order.job is not None:
-            from windtunnel.measurement.job import JobSubject
-
-            yield JobSubject(self.order.job, self.workload)
+            yield _job_subject(self.order.job, self.workload)
         if self.order.tasks is not None:
             framework = framework_child.load(self.order.tasks.module)
             for name in self.order.tasks.imports:
@@ -158,7 +167,9 @@ class _Child:
         process.resident_bytes(reset_peak=True)  # compiling takes memory that no later step does
         steps = 1 if built.settle is None else built.settle()
         emit = _per_step(steps, self.emit)
-        watches = subject.device == "cpu" and not self.order.takes_turns
+        # While the reference loop runs, loaders would work ahead, and the next steps would seem shorter.
+        is_fed = self.order.job is not None and bool(self.order.job.folder)
+        watches = subject.device == "cpu" and not self.order.takes_turns and not is_fed
         sampler = Sampler(built.step, built.sync, length, emit, watches=watches)
         stopped = self._sample(sampler, self.order.protocol)
         if place.number == 0:

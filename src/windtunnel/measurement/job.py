@@ -11,7 +11,7 @@ from windtunnel import records
 from windtunnel.job.workload import Batch, Model, Workload, place_of
 from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
-from windtunnel.measurement.frameworks.base import Built, torch_peak
+from windtunnel.measurement.frameworks.base import Built, Replay, torch_peak
 from windtunnel.measurement.order import JobOrder
 from windtunnel.measurement.process import Emit
 from windtunnel.measurement.sampler import Sampler
@@ -41,12 +41,18 @@ class JobSubject:
             compilation.load()
 
     def build(self) -> Built:
-        torch, gpu = self.torch, self.device != "cpu"
-        torch.manual_seed(self.order.seed)
+        self.torch.manual_seed(self.order.seed)
         model = self.workload.model().to(torch_device(self.device))
+        batch = make_batch(self.workload, self.strategy)
+        step, sync = make_step(self.torch, self.workload, self.strategy, self.device, model, batch)
+        return self.built(model, batch, step, sync)
+
+    def built(
+        self, model: Model, batch: Batch, step: Callable[[], object], sync: Callable[[], None]
+    ) -> Built:
+        """This step with what there is to say about it."""
+        torch, gpu = self.torch, self.device != "cpu"
         parameters = [p for p in model.parameters() if p.requires_grad]
-        batch = _make_batch(self.workload, self.strategy)
-        step, sync = make_step(torch, self.workload, self.strategy, self.device, model, batch)
         facts = {"torch": torch.__version__, "inputs": _describe_inputs(self.workload, self.strategy, batch)}
         return Built(
             step=step,
@@ -106,7 +112,7 @@ def _load_libraries(torch: ModuleType) -> None:
     torch.optim.Adam([weight]).step()
 
 
-def _make_batch(workload: Workload, strategy: Strategy) -> Batch:
+def make_batch(workload: Workload, strategy: Strategy) -> Batch:
     """One batch in the layout of the strategy, on the CPU."""
     from windtunnel.job.trainer import arrange
 
@@ -130,6 +136,30 @@ def make_step(
     """A function that does one whole step, and one that waits until the device has done all."""
     from torch.utils import _pytree as pytree
 
+    place = torch_device(device)
+    train, sync = make_stepper(torch, workload, strategy, device, model)
+    batch = make_batch(workload, strategy) if batch is None else batch
+
+    def move(tree: Batch, **options: bool) -> Batch:
+        return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
+
+    if place == "cpu" or strategy.data == "resident":
+        resident = move(batch)
+        if place == "cuda" and strategy.execution == "graph":
+            return _capture(torch, lambda: train(resident)), sync
+        return (lambda: train(resident)), sync
+    if not strategy.copies_pinned:
+        return (lambda: train(move(batch))), sync
+    pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
+    if strategy.prefetch:
+        return prefetched(torch, train, lambda: pinned, move, strategy.prefetch), sync
+    return (lambda: train(move(pinned, non_blocking=True))), sync
+
+
+def make_stepper(
+    torch: ModuleType, workload: Workload, strategy: Strategy, device: str, model: Model = None
+) -> tuple[Callable[[Batch], object], Callable[[], None]]:
+    """A function that trains on a batch which is on the device, and one that waits until all is done."""
     from windtunnel.job.trainer import Trainer
 
     place = torch_device(device)
@@ -138,43 +168,43 @@ def make_step(
     if strategy.compiles:
         mode = "default" if strategy.execution == "compiled" else strategy.execution
         workload = compilation.compile_job(torch, workload, model, mode)
-    trainer = Trainer(workload, model, strategy, place)
-    batch = _make_batch(workload, strategy) if batch is None else batch
-
-    def move(tree: Batch, **options: bool) -> Batch:
-        return pytree.tree_map_only(torch.Tensor, lambda t: t.to(place, **options), tree)
-
-    if place == "cpu" or strategy.data == "resident":
-        resident = move(batch)
-        if place == "cuda" and strategy.execution == "graph":
-            return _capture(torch, lambda: trainer.step(resident)), sync
-        return (lambda: trainer.step(resident)), sync
-    if strategy.prefetch:
-        return _prefetched(torch, trainer.step, batch, move, strategy.prefetch), sync
-    return (lambda: trainer.step(move(batch))), sync
+    return Trainer(workload, model, strategy, place).step, sync
 
 
-def _prefetched(
-    torch: ModuleType, step: Callable[[Batch], object], batch: Batch, move: Callable[..., Batch], depth: int
+def prefetched(
+    torch: ModuleType,
+    step: Callable[[Batch], object],
+    next_batch: Callable[[], Batch],
+    move: Callable[..., Batch],
+    depth: int,
+    *,
+    waits: bool = False,
 ) -> Callable[[], object]:
-    """Copy the next batches from pinned memory on a stream of their own while this one is trained on."""
+    """Copy the next batches from pinned memory on a stream of their own while this one is trained on.
+
+    With `waits`, the next batch may have to be waited for, so the step is launched first.
+    """
     from torch.utils import _pytree as pytree
 
-    pinned = pytree.tree_map_only(torch.Tensor, lambda t: t.pin_memory(), batch)
     stream = torch.cuda.Stream()
     waiting: list[Batch] = []
 
     def fetch() -> None:
+        batch = next_batch()
         with torch.cuda.stream(stream):
-            waiting.append(move(pinned, non_blocking=True))
+            waiting.append(move(batch, non_blocking=True))
 
     def run_step() -> object:
         torch.cuda.current_stream().wait_stream(stream)
         ready = waiting.pop(0)
         for tensor in (leaf for leaf in pytree.tree_leaves(ready) if isinstance(leaf, torch.Tensor)):
             tensor.record_stream(torch.cuda.current_stream())
-        fetch()
-        return step(ready)
+        if not waits:
+            fetch()
+        loss = step(ready)
+        if waits:
+            fetch()
+        return loss
 
     for _ in range(depth):
         fetch()
@@ -192,4 +222,4 @@ def _capture(torch: ModuleType, step: Callable[[], object]) -> Callable[[], obje
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return lambda: graph.replay()
+    return Replay(graph=graph, keeps=step)

@@ -72,7 +72,9 @@ def measure(
     """Run the job's steps on this machine. An interrupted measurement of the same is continued."""
     opened = store or Store()
     try:
-        job = MeasuredJob(workload, machine, strategy or Strategy(), protocol or LEVELS["default"])
+        strategy = strategy or Strategy()
+        strategy.in_memory()
+        job = MeasuredJob(workload, machine, strategy, protocol or LEVELS["default"])
         return job.measure(opened, options or MeasureOptions())
     finally:
         if store is None:
@@ -158,6 +160,7 @@ class MeasuredJob:
 
     def start(self, number: int) -> Conversation:
         """A child that takes turns with another one."""
+        self.strategy.in_memory()
         order = dataclasses.replace(self._order(number, timeline=False), takes_turns=True)
         if self.workload.origin is None:
             run = forked(order, self.workload)

@@ -16,7 +16,8 @@ class JobOrder:
     """A job that PyTorch runs with a strategy. `job` is empty where the child has the job already, being a
     fork.
 
-    With `timeline` the child also sends the events of one profiled step.
+    With `timeline` the child also sends the events of one profiled step. With `folder` its batches come from
+    the files there.
     """
 
     strategy: Mapping[str, object]
@@ -26,6 +27,7 @@ class JobOrder:
     settings: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     timeline: bool = False
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,8 +85,28 @@ class Processes:
 
     def run(self) -> Summary:
         """Run the missing processes, then summarise all by the quiet ones."""
-        try:
+        with self._named_failures():
             stopped = self._run()
+        whole = self._together(stopped)
+        return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
+
+    def run_next(self) -> str:
+        """Run one more process; why no further one is needed, or nothing where one is."""
+        stopped = self._stop() if len(self.reports) >= self.protocol.processes else ""
+        if stopped:
+            return stopped
+        number = max((report.number for report in self.reports), default=-1) + 1
+        with self._named_failures():
+            with contextlib.closing(self._reports_of(range(number, number + 1), False)) as reports:
+                for report in reports:
+                    self._add(report)
+            return self._stop()
+
+    @contextlib.contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        """Say what is kept after an interrupt; store a failure by its name."""
+        try:
+            yield
         except KeyboardInterrupt:
             done = len(self.store.reports(self.cell))
             again = "continues from there; --fresh starts again" if done else "starts again"
@@ -98,8 +118,6 @@ class Processes:
         except MeasurementFailed as error:
             self.store.finish(Settled(cell=self.cell, state=error.state, error=error.message))
             raise
-        whole = self._together(stopped)
-        return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
 
     def finish(self, stopped: str, result: Plain | None = None) -> None:
         """Settle the measurement with all its processes, the disturbed ones too."""

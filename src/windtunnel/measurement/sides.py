@@ -164,7 +164,7 @@ class ComparisonBase:
             batch=strategy.batch or workload.default_batch,
             device="cpu" if self.machine.device.kind == "cpu" else "gpu",
             threads=strategy.threads or self.machine.host.cores or 1,
-            data=strategy.data,
+            data=strategy.in_memory(),
             optimizer=optimizer,
         )
 

@@ -92,16 +92,15 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.width, shape.width)
 
     def forward(self, states: Tensor) -> Tensor:
-        n, length, width = states.shape
-        heads = self.queries_keys_values(states).view(
-            n, length, 3, self.shape.heads, width // self.shape.heads
-        )
+        n, length, _ = states.shape
+        # Not `heads` but -1: a tensor-parallel worker has only some of them.
+        heads = self.queries_keys_values(states).view(n, length, 3, -1, self.shape.width // self.shape.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.shape.dropout if self.training else 0.0
         seen = F.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, is_causal=self.shape.causal
         )
-        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, width))
+        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(n, length, -1))
         return mixed
 
 

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 # Where the host reads a value from the device, it waits until the device has computed it.
 WAIT = "windtunnel.wait"
 
 Phase = Literal["forward", "backward", "update"]
-Part = Literal["weights", "gradients", "optimiser", "activations", "data", "temporary"]
+Part = Literal[
+    "weights", "gradients", "optimiser", "activations", "data", "temporary", "buckets", "gathered weights"
+]
+# Which workers take part in a collective: those with the same share of the network ("data"), those that
+# divide its layers ("tensor"), its blocks ("pipeline") or its experts ("expert"), or all ("world").
+Axis = Literal["data", "tensor", "pipeline", "expert", "world"]
+BEFORE = -1  # the block number of ops before the first block
+
+
+class Collective(NamedTuple):
+    """What workers of a group exchange. `bytes` are counted as nccl-tests does: the full tensor's.
+
+    `ranks` is the size of the group if the trace knows it. A collective that `follows` starts after the
+    kernels that were launched before it; another one runs in a stream that waits for nothing else.
+    """
+
+    kind: str
+    bytes: float
+    axis: Axis
+    ranks: int = 0
+    follows: bool = True
+
+
+class Gradient(NamedTuple):
+    """A parameter, and the op after which its gradient is complete (a position in `Trace.ops`)."""
+
+    name: str
+    elements: int
+    bytes: float
+    block: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +50,10 @@ class Op:
     `shape` holds the sizes that the op's family names (see `windtunnel.families`); it is empty if they could
     not be read. `calls` counts the tensors of a call on a list of them. The op allocates the
     storages in `allocated`; those in `freed` are freed before the next op.
+
+    `block` is the number of the repeated block of the network that the op belongs to; `BEFORE`, or the number
+    of blocks for what follows them. Other ops wait for the op by its `mark`; the op's kernel starts after the
+    ops in `waits`.
     """
 
     name: str
@@ -34,6 +68,10 @@ class Op:
     module: str = ""
     allocated: tuple[int, ...] = ()
     freed: tuple[int, ...] = ()
+    block: int | None = None
+    collective: Collective | None = None
+    mark: str = ""
+    waits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +80,20 @@ class Allocation:
 
     bytes: float
     part: Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredExample:
+    """One example as it lies on storage, and the seconds that one core needs to decode it.
+
+    `origin` says where the figures come from, in words, if the job does not state them.
+    """
+
+    bytes: float
+    decode_seconds: float = 0.0
+    examples: int | None = None
+    examples_per_file: int = 1
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +116,10 @@ class Trace:
     batch). `inputs` says the size of the images or the length of the sequences in the batch, in words.
     `infers_loss`: the step is inference of a job without forward(), and runs its loss() instead. `cautions`
     say what the recorder had to assume. `compilation` is known if the step was traced as
-    torch.compile runs it.
+    torch.compile runs it. `stored` is what one example of the batch is on storage; None: its tensors.
+    `blocks` is the number of repeated blocks, `boundary_bytes` what one block hands to
+    the next; `gradients` are those of all parameters in the order in which they are complete; `owners` gives
+    the block of each allocation of weights and of the optimiser. These are recorded for several workers only.
     """
 
     job: str
@@ -85,6 +140,11 @@ class Trace:
     infers_loss: bool = False
     cautions: tuple[str, ...] = ()
     compilation: Compilation | None = None
+    stored: StoredExample | None = None
+    blocks: int = 0
+    gradients: tuple[Gradient, ...] = ()
+    boundary_bytes: float = 0.0
+    owners: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def flop(self) -> float:

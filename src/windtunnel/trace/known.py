@@ -104,6 +104,8 @@ class KnownTensorMode(FakeTensorMode):
             result = super().dispatch(func, types, args, kwargs)
         except _DYNAMIC:
             return self._answer(func, args, kwargs)
+        if result is NotImplemented:  # a distributed tensor runs the op on its own part
+            return result
         if known is not None:
             self._compute(func, args, kwargs, result, known)
         elif func._schema.is_mutable:

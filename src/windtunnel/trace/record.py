@@ -28,12 +28,16 @@ from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed
+from windtunnel.trace.expert_parallel import divide_experts
+from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.reads import answered
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, rehearse
 from windtunnel.trace.standins import CudaIsCpu, replaced
+from windtunnel.trace.tensor_parallel import divide
 
 _REHEARSED_BATCH = 2  # batch norm needs two examples
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
@@ -110,13 +114,36 @@ def _quiet() -> Iterator[None]:
 def _record(
     workload: Workload, strategy: Strategy, target: str, notes: Notes, lessons: Lessons | None = None
 ) -> Trace:
+    """The step. Of several workers' steps, equal blocks are traced a few times and repeated."""
+    if strategy.is_parallel and target == "gpu" and workload.step is None:
+        with contextlib.suppress(CannotUnfold):
+            return _record_once(workload, strategy, target, notes, lessons, folds=True)
+    return _record_once(workload, strategy, target, notes, lessons)
+
+
+def _record_once(
+    workload: Workload,
+    strategy: Strategy,
+    target: str,
+    notes: Notes,
+    lessons: Lessons | None = None,
+    *,
+    folds: bool = False,
+) -> Trace:
     torch.manual_seed(0)
     batch = strategy.batch or workload.default_batch
     fake = KnownTensorMode(target, notes, lessons)
     recorder = Recorder(target, fake.is_waiting)
-    with replaced(target, notes), answered(fake):
+    world = (strategy.data_parallel or 1) * strategy.model_parallel
+    with replaced(target, notes, world), answered(fake):
         model = _fake_model(workload, strategy, fake)
+        parameters = sum(p.numel() for p in model.parameters())
+        removed = shorten(model) if folds else 0
         with fake, lower.as_on(target), lower.decide_as_real(), packed.unpacked(fake):
+            if strategy.expert_parallel > 1:
+                divide_experts(model, strategy.expert_parallel, workload.name)
+            if strategy.tensor_parallel > 1:
+                divide(model, strategy.tensor_parallel, workload.name, sequence=strategy.sequence_parallel)
             examples = arrange(_fake_batch(workload, fake, batch), strategy)
             trainer = Trainer(workload, model, strategy, "cpu")
             if target == "gpu":
@@ -127,15 +154,23 @@ def _record(
             recorder.hold(model.buffers(), "weights")
             recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
             recorder.hold(_state_tensors(trainer), "optimiser")
+            recorder.hold(main_gradients(model), "gradients")
             for other in _other_models(trainer):
                 recorder.hold((*other.parameters(), *other.buffers()), "weights")
             recorder.hold(batches.tensors(examples), "data")
             notes.begin()
-            with recorder.watch(model), recorder:
+            marks = Marks(recorder, model) if strategy.is_parallel else None
+            if marks is not None:
+                marks.own(trainer.all_optimizers())
+            with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
                 trainer.step(examples)
             recorder.name_gradients(model)
     recorded = _Recorded(workload, strategy, model, recorder, examples)
-    return dataclasses.replace(recorded.trace(), cautions=notes.cautions(target, strategy.execution))
+    found = dataclasses.replace(recorded.trace(), cautions=notes.cautions(target, strategy.execution))
+    if marks is None:
+        return found
+    found = marks.added_to(dataclasses.replace(found, parameters=parameters))
+    return unfold(found, folded_of(model, removed)) if removed else found
 
 
 class _Recorded(NamedTuple):
@@ -364,7 +399,7 @@ class Observer:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._fake = KnownTensorMode(target, Notes())
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Observer:

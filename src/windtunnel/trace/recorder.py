@@ -20,10 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel import families
 from windtunnel.families.base import OpCall
 from windtunnel.families.tensors import tensor_bytes
-from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, sparse
+from windtunnel.job import kernels
+from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, exchanges, sparse
+from windtunnel.trace.collectives import collective_of
 
 _DEVICE = torch.ops.prim.device.default
 _NUMBER_BYTES = 16
+# This package's own ops that go through memory: a worker's slice of a tensor, and a fused kernel.
+_STREAMING = (exchanges.NAME, kernels.POINTWISE)
 _READING = frozenset(
     "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive bincount "
     "repeat_interleave equal nms".split()
@@ -55,6 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.nodes = 0
         self.backward_calls = 0
         self.update_calls = 0
+        self.block: int | None = None  # the block of the network that runs; see `marks.py`
         self._entries: list[_Entry] = []
         self._names: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._held: list[int] = []
@@ -65,7 +70,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._went_back = False
         self._paused = False
         self._watching = False
+        self._pending: dict[int, str] = {}  # memory that a collective is writing to, and its mark
         self._need_contiguous = tuple(name for each in families.registry for name in each.needs_contiguous)
+
+    @property
+    def position(self) -> int:
+        """The position of the op that was recorded last."""
+        return len(self._entries) - 1
+
+    def name_of(self, tensor: Tensor) -> int | None:
+        """The number of a tensor's memory, if it is known."""
+        return self._names.get(tensor.untyped_storage())
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -188,6 +203,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             inputs, outputs = _dense(inputs, outputs)
         call = OpCall(name, args, inputs, outputs)
         phase = self._phase()
+        collective = collective_of(func, args, inputs, outputs)
         if self.target == "gpu" and name.startswith(self._need_contiguous):
             self._copy_in_order(call.inputs, phase)
         if func.is_view:
@@ -204,6 +220,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         family = "view" if is_view else "host" if self._stays_on_host(call) else families.family_of(name)
         if is_sparse and not is_view:
             family = "indexing"
+        if collective is not None:
+            family = families.COLLECTIVE
+        elif func.namespace == "windtunnel" and name in _STREAMING:
+            family = "streaming"
         known = families.registry.get(family) or families.registry.of_kind("streaming")
         flop = 0.0 if is_view else known.flop(call)
         if known.uses_tensor_cores and not flop and not is_view:  # a product over no elements writes zeros
@@ -220,7 +240,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shape=() if is_view else families.sizes_of(family, call),
             calls=_list_length(args),
             module=self._module,
+            block=self.block,
+            collective=collective,
+            mark=f"exchange {len(self._entries)}" if collective is not None else "",
+            waits=self._waits(call),
         )
+        if collective is not None:
+            names = (self.name_of(tensor) for tensor in (*inputs, *outputs))
+            self._pending |= {name: op.mark for name in names if name is not None}
         self._entries.append(_Entry(op, allocated=allocated))
         if self.target == "gpu" and _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
             wait = Op(
@@ -233,6 +260,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 written_bytes=0.0,
             )
             self._entries.append(_Entry(wait))
+
+    def _waits(self, call: OpCall) -> tuple[str, ...]:
+        """The collectives whose results an op touches: its kernel waits for them."""
+        if not self._pending:
+            return ()
+        names = {self._names.get(t.untyped_storage()) for t in (*call.inputs, *call.outputs)}
+        found = {name: mark for name, mark in self._pending.items() if name in names}
+        for name in found:
+            del self._pending[name]
+        return tuple(dict.fromkeys(found.values()))
 
     def _hold_seen(self, views: Sequence[Tensor]) -> None:
         """Hold what is first seen as a view: it was there before, such as a network that no one named.

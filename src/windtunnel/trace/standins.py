@@ -20,11 +20,11 @@ _CPU = torch.device("cpu")
 
 
 @contextlib.contextmanager
-def replaced(target: str, notes: Notes) -> Iterator[None]:
-    """Let a job run here that was written for `target`, for several workers or for a compiler."""
+def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
+    """Let a job run here that was written for `target`, for `world` workers or for a compiler."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_compiler(notes))
-        stack.enter_context(_one_worker(notes))
+        stack.enter_context(_one_worker(notes, world))
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
@@ -108,8 +108,11 @@ def _is_cuda(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _one_worker(notes: Notes) -> Iterator[None]:
-    """DistributedDataParallel runs its module only, and a process group needs no other processes."""
+def _one_worker(notes: Notes, world: int) -> Iterator[None]:
+    """DistributedDataParallel runs its module only, and a process group needs no other processes.
+
+    What DistributedDataParallel exchanges is added to the trace afterwards; see `forecast/forms/exchange.py`.
+    """
     if not torch.distributed.is_available():
         yield
         return
@@ -117,7 +120,8 @@ def _one_worker(notes: Notes) -> Iterator[None]:
     was_initialized = torch.distributed.is_initialized()
 
     def init(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        notes.say("DistributedDataParallel is forecast as one worker: its communication is not counted")
+        if world == 1:
+            notes.say("DistributedDataParallel is forecast as one worker: its communication is not counted")
         torch.nn.Module.__init__(self)
         self.module = module
 
@@ -127,7 +131,9 @@ def _one_worker(notes: Notes) -> Iterator[None]:
         with (
             mock.patch.multiple(distributed, __init__=init, forward=forward, no_sync=quiet),
             mock.patch.object(distributed, "train", torch.nn.Module.train),
-            mock.patch.object(torch.distributed, "init_process_group", _init_fake_group),
+            mock.patch.object(
+                torch.distributed, "init_process_group", functools.partial(_init_fake_group, world=world)
+            ),
         ):
             yield
     finally:
@@ -141,10 +147,12 @@ def _init_fake_group(
     timeout: Any = None,
     world_size: int = -1,
     rank: int = -1,
+    *,
+    world: int = 1,
     **_: Any,
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.distributed_c10d.init_process_group(
-        "fake", rank=max(rank, 0), world_size=max(world_size, 1), store=FakeStore()
+        "fake", rank=max(rank, 0), world_size=max(world_size, world), store=FakeStore()
     )

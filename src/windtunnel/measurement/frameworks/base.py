@@ -18,7 +18,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy
 
@@ -104,6 +104,14 @@ class Built:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
+class Calls(TypedDict, total=False):
+    """The fields of `Built` by which a job steps."""
+
+    step: Step
+    first: Step
+    settle: Callable[[], int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochShape:
     """The sizes by which a probe times epochs of a recurrent network; `ends` counts inputs and outputs."""
@@ -160,6 +168,23 @@ class Feed:
         batch = self.batches[self.next]
         self.next = (self.next + 1) % len(self.batches)
         return batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A captured step. `keeps` holds the tensors that the graph uses: a CUDA graph knows addresses only.
+
+    PyTorch reuses the memory of a tensor that nobody holds, and gives it back to the driver at the next
+    capture. Then a replay writes into other data, or fails with an illegal memory access.
+    """
+
+    graph: Any  # a torch.cuda.CUDAGraph
+    keeps: object
+    result: Tensor = None
+
+    def __call__(self) -> Tensor:
+        self.graph.replay()
+        return self.result
 
 
 def library(name: str) -> ModuleType:

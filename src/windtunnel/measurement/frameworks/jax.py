@@ -1,4 +1,5 @@
-"""JAX: the step as one compiled function. Time is a scan: long sequences compile as fast as short ones."""
+"""JAX: the step as one compiled function, or a whole epoch as one. Time is a scan: long sequences compile as
+fast as short ones."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Callable
 from types import ModuleType
 
 from windtunnel.measurement.frameworks import base, readback
-from windtunnel.measurement.frameworks.base import Built, Problem, Tensor, Tensors
+from windtunnel.measurement.frameworks.base import Built, Calls, Problem, Tensor, Tensors
 from windtunnel.measurement.frameworks.task import Task
 
 Forward = Callable[[Tensors, Tensor], Tensor]
+Learn = Callable[[Tensors, Tensors, Tensor, Tensor], tuple[Tensors, Tensors, Tensor]]
 State = Tensors  # trees of moments by name, and the number of steps
 _POOL = "tf_XLAEigen"  # XLA's name for the threads of its CPU pool
 
@@ -27,26 +29,39 @@ def environment(task: Task) -> dict[str, str]:
     }
 
 
+def refusal(task: Task) -> str | None:
+    if task.variant == "epoch" and task.data == "streamed":
+        return "one call for a whole epoch needs all of its examples on the device"
+    return None
+
+
 def build(problem: Problem, task: Task) -> Built:
+    """The variant `epoch` does all batches in one call of `step`; its `first` is an epoch of one batch."""
     jax = base.library("jax")
     device = jax.devices()[0]
     weights = {name: jax.device_put(value) for name, value in problem.weights.items()}
     state = jax.block_until_ready(_optimizer_state(jax, problem, weights))
-    batches = list(zip(_narrow(problem.inputs), _narrow(problem.targets), strict=True))
-    feed = base.Feed(
-        [(jax.device_put(x), jax.device_put(y)) for x, y in batches] if task.data == "resident" else batches
-    )
-    forward = JOBS[task.job][task.variant](jax, problem)
-    learn = jax.jit(learning(jax, problem, forward), donate_argnums=(0, 1))
+    learn = learning(jax, problem, JOBS[task.job][task.variant](jax, problem))
+    run = jax.jit(_in_turn(jax, learn) if task.variant == "epoch" else learn, donate_argnums=(0, 1))
+    feed = base.Feed(_batches(jax, problem, task))
     loss: Tensor = None
 
-    def step() -> Tensor:
+    def advance(inputs: Tensor, targets: Tensor) -> Tensor:
         nonlocal weights, state, loss
-        weights, state, loss = learn(weights, state, *feed())
+        weights, state, loss = run(weights, state, inputs, targets)
         return loss
 
+    calls: Calls = {"step": lambda: advance(*feed())}
+    if task.variant == "epoch":
+        epoch = [jax.device_put(_narrow(part)) for part in (problem.inputs, problem.targets)]
+
+        def settle() -> int:
+            jax.block_until_ready(advance(*epoch))  # compiles for this length
+            return problem.batches
+
+        calls = {"step": lambda: advance(*epoch), "first": lambda: advance(*feed()), "settle": settle}
     return Built(
-        step=step,
+        **calls,
         number=float,
         sync=lambda: jax.block_until_ready((weights, loss)) and None,
         parameters=sum(w.size for w in weights.values()),
@@ -64,12 +79,21 @@ def threads() -> int | None:
     return readback.threads_named(_POOL) or None
 
 
+def _batches(jax: ModuleType, problem: Problem, task: Task) -> list[tuple[Tensor, Tensor]]:
+    """Inputs and targets of each step; in the variant `epoch` each is a sequence of one."""
+    inputs, targets = _narrow(problem.inputs), _narrow(problem.targets)
+    if task.variant == "epoch":
+        inputs, targets = inputs[:, None], targets[:, None]
+    pairs = list(zip(inputs, targets, strict=True))
+    return [(jax.device_put(x), jax.device_put(y)) for x, y in pairs] if task.data == "resident" else pairs
+
+
 def _narrow(array: base.Array) -> base.Array:
     """Whole numbers of 32 bits, the widest that JAX has without x64."""
     return array.astype("int32") if array.dtype.kind == "i" else array
 
 
-def learning(jax: ModuleType, problem: Problem, forward: Forward) -> Callable[..., Tensor]:
+def learning(jax: ModuleType, problem: Problem, forward: Forward) -> Learn:
     """One step as a function of weights, optimiser state and batch."""
     update = _update(jax, problem)
 
@@ -88,6 +112,22 @@ def learning(jax: ModuleType, problem: Problem, forward: Forward) -> Callable[..
         return weights, state, loss
 
     return learn
+
+
+def _in_turn(jax: ModuleType, learn: Learn) -> Learn:
+    """The same for a sequence of batches, one step after the other, with the last loss as result."""
+
+    def learn_all(
+        weights: Tensors, state: State, inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensors, State, Tensor]:
+        def one(carried: tuple[Tensors, State], batch: tuple[Tensor, Tensor]) -> Tensor:
+            weights, state, loss = learn(*carried, *batch)
+            return (weights, state), loss
+
+        carried, losses = jax.lax.scan(one, (weights, state), (inputs, targets))
+        return (*carried, losses[-1])
+
+    return learn_all
 
 
 def _loss(jax: ModuleType, problem: Problem, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -187,7 +227,7 @@ def _update(jax: ModuleType, problem: Problem) -> Callable[..., Tensor]:
 
 
 JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], Forward]]] = {
-    "rnn": {"scan": _recurrent},
+    "rnn": {"scan": _recurrent, "epoch": _recurrent},
     "fcn5": {"jit": _stack},
     "ffn": {"jit": _stack},
     "lstm": {"scan": _lstm},

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy
 
 from windtunnel.measurement.frameworks import base
 from windtunnel.measurement.frameworks import jax as jax_file
 from windtunnel.measurement.frameworks import tensorflow as tensorflow_file
-from windtunnel.measurement.frameworks.base import Array, Built, Problem, Step, Tensor
+from windtunnel.measurement.frameworks.base import Array, Built, Calls, Problem, Step, Tensor
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.networks.definitions.resnet18 import ResidualBlock, blocks
 
@@ -30,14 +30,6 @@ class Model:
     model: Network
     inputs: Array
     targets: Array
-
-
-class Calls(TypedDict, total=False):
-    """The fields of `Built` by which a model steps."""
-
-    step: Step
-    first: Step
-    settle: Callable[[], int]
 
 
 def environment(task: Task) -> dict[str, str]:

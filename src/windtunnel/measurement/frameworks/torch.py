@@ -1,4 +1,4 @@
-"""PyTorch: a loop over time, its own modules, both compiled, and the step captured as one CUDA graph."""
+"""PyTorch: a loop over time, its own modules, the loop compiled, and steps captured as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from windtunnel.networks import definitions
 Network = Any  # a torch.nn.Module
 Optimizer = Any  # a torch.optim.Optimizer
 Learn = Callable[[Tensor, Tensor], Tensor]
-EXECUTIONS: dict[str, Literal["eager", "compiled", "graph"]] = {"compiled": "compiled", "graph": "graph"}
+EXECUTIONS: dict[str, Literal["eager", "compiled", "graph"]] = {
+    "compiled": "compiled",
+    "graph": "graph",
+    "module-graph": "graph",
+}
+_RECURRENT_CALLS = ("module", "module-graph")  # variants of `rnn` in which one call does all timesteps
 
 
 def environment(task: Task) -> dict[str, str]:
@@ -25,20 +30,25 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def refusal(task: Task) -> str | None:
-    if task.job == "rnn" and task.variant == "module" and task.settings.get("activation", "relu") != "relu":
+    calls_module = task.job == "rnn" and task.variant in _RECURRENT_CALLS
+    if calls_module and task.settings.get("activation", "relu") != "relu":
         return "PyTorch's RNN knows relu and tanh, no sigmoid"
-    if task.variant == "graph" and task.device != "gpu":
+    if _is_captured(task) and task.device != "gpu":
         return "a CUDA graph needs a GPU"
-    if task.variant == "graph" and task.data == "streamed":
+    if _is_captured(task) and task.data == "streamed":
         return "a captured graph reads its batch from a fixed address on the GPU"
     return None
+
+
+def _is_captured(task: Task) -> bool:
+    return EXECUTIONS.get(task.variant) == "graph"
 
 
 def traced(task: Task) -> TracedStep:
     """The step that a forecast traces for this task: the network's own, in this variant's execution."""
     settings = {**definitions.named(task.job).held_settings, **task.settings}
     if task.job == "rnn":
-        settings["variant"] = "module" if task.variant == "module" else "loop"
+        settings["variant"] = "module" if task.variant in _RECURRENT_CALLS else "loop"
     return TracedStep(
         settings=settings,
         execution=EXECUTIONS.get(task.variant, "eager"),
@@ -101,7 +111,7 @@ def _step(torch: ModuleType, problem: Problem, task: Task, learn: Learn, optimiz
     resident = base.Feed(
         [(torch.tensor(x, device=device), torch.tensor(y, device=device)) for x, y in streamed.batches]
     )
-    if task.variant == "graph":
+    if _is_captured(task):
         return _capture(torch, resident, learn, optimizer)
     return lambda: learn(*resident())
 
@@ -127,11 +137,12 @@ def _capture(torch: ModuleType, feed: base.Feed, learn: Learn, optimizer: Optimi
             for tensor in filter(torch.is_tensor, state.values()):
                 tensor.zero_()
 
+    replay = base.Replay(graph=graph, keeps=learn, result=loss)
+
     def step() -> Tensor:
         for tensor, batch in zip(fixed, feed(), strict=True):
             tensor.copy_(batch)
-        graph.replay()
-        return loss
+        return replay()
 
     return step
 
@@ -143,7 +154,7 @@ def _optimizer(torch: ModuleType, problem: Problem, task: Task, parameters: list
             lr=problem.rate,
             betas=base.BETAS,
             eps=base.EPSILON,
-            capturable=task.variant == "graph",
+            capturable=_is_captured(task),
         )
     return torch.optim.SGD(
         parameters, lr=problem.rate, momentum=base.MOMENTUM if problem.optimizer == "momentum" else 0.0
@@ -232,7 +243,13 @@ def _copy(torch: ModuleType, model: Network, values: list[base.Array]) -> Networ
 
 
 JOBS: dict[str, dict[str, Callable[[ModuleType, Problem], Network]]] = {
-    "rnn": {"loop": _loop, "module": _module, "compiled": _loop, "graph": _loop},
+    "rnn": {
+        "loop": _loop,
+        "module": _module,
+        "compiled": _loop,
+        "graph": _loop,
+        "module-graph": _module,
+    },
     "fcn5": {"module": _stack, "compiled": _stack, "graph": _stack},
     "ffn": {"module": _stack, "compiled": _stack, "graph": _stack},
     "lstm": {"module": _lstm},

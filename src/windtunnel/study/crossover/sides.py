@@ -136,7 +136,7 @@ class Sides:
             batch=self.strategy.batch or self._workload(value).default_batch,
             device=chosen.device,
             threads=self.strategy.threads or 1,
-            data=self.strategy.data,
+            data=self.strategy.in_memory(),
             optimizer=optimizer,
         )
 

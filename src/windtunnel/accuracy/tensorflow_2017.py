@@ -1,0 +1,71 @@
+"""Efficiency of 2 to 64 GPUs in TensorFlow's own benchmarks of 2017: K80 and P100, synthetic data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from windtunnel.accuracy import published
+from windtunnel.accuracy.runs import Limit, Row, Runs, RunsValidation
+from windtunnel.machine.machine import Machine
+from windtunnel.strategy import Exchange, Strategy
+
+FILE = "tensorflow_benchmarks_2017_k80_p100.csv"
+_JOBS = {
+    "InceptionV3": ("torchvision:inception_v3", {"image": 299}),
+    "ResNet-50": ("torchvision:resnet50", {}),
+    "ResNet-152": ("torchvision:resnet152", {}),
+    "AlexNet": ("torchvision:alexnet", {}),
+    "VGG16": ("torchvision:vgg16", {}),
+}
+_NODES = {"DGX-1": ("dgx-1-p100", "p100"), "GCE": ("p2.8xlarge", "k80"), "EC2": ("p2.8xlarge", "k80")}
+
+
+def validate(folder: Path) -> RunsValidation:
+    """Judge efficiencies: the throughput of n GPUs over n times that of one."""
+    found = [row for row in published.read_rows(folder, FILE) if row["data"] == "synthetic"]
+    found = [row for row in found if row["images_per_s"] not in ("", "N/A")]
+    alone = {_key(row): float(row["images_per_s"]) for row in found if row["gpus"] == "1"}
+    many = [row for row in found if row["gpus"] != "1" and _key(row) in alone]
+    measured = [float(r["images_per_s"]) / int(r["gpus"]) / alone[_key(r)] for r in many]
+    mean = sum(measured) / len(measured)
+    runs, rows = Runs(), []
+    for row, efficiency in zip(many, measured, strict=True):
+        node, device = next(value for key, value in _NODES.items() if key in row["system"])
+        job, settings = _JOBS[row["model"]]
+        batch, devices = int(row["batch_per_gpu"]), int(row["gpus"])
+        one = runs.forecast(job, settings, Machine.named(device), Strategy(batch=batch))
+        nodes = max(1, devices // 8)
+        machine = Machine.named(f"{nodes}x{node}" if nodes > 1 else node)
+        strategy = Strategy(
+            batch=batch * devices, data_parallel=devices, exchange=_exchange(row["system"], row["model"])
+        )
+        several = runs.forecast(job, settings, machine, strategy)
+        rows.append(
+            Row(
+                series="efficiency",
+                case=f"{row['system'][:18]} {row['model']} {batch} x {devices}",
+                measured=efficiency,
+                predicted=one.step_seconds / several.step_seconds,
+                baseline=mean,
+                unit="share",
+            )
+        )
+    return RunsValidation(
+        title="Efficiency of data parallelism in TensorFlow's benchmarks of 2017",
+        use="Judged, but not blind: rules were changed after a look at this file.",
+        baseline="the mean efficiency of these rows",
+        rows=tuple(rows),
+        limits=(Limit("efficiency", "mean", 0.03),),
+    )
+
+
+def _exchange(system: str, model: str) -> Exchange:
+    """The benchmark's page names the way for each: NCCL for AlexNet and VGG16 on the DGX-1, else servers.
+
+    TensorFlow reads all variables from the server before a step and sends gradients when it has them all.
+    """
+    return "after" if "DGX-1" in system and model in ("AlexNet", "VGG16") else "server-after"
+
+
+def _key(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["system"], row["model"], row["batch_per_gpu"]

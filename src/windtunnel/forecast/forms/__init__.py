@@ -1,0 +1,41 @@
+"""Forms of parallelism: what each adds to the ops of one worker's step. One file for each form.
+
+A form takes the ops of a traced step and returns them with its collectives, copies and waits, in the order in
+which PyTorch's own code issues them. It computes no times: links and the schedule do that. The tests hold the
+collectives equal to those that PyTorch's own code calls under the `fake` process group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windtunnel.forecast.forms import exchange, gathers, memory
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Trace
+
+
+def applied(trace: Trace, strategy: Strategy) -> Trace:
+    """The step of one worker of a data-parallel group, with all that it exchanges with the others."""
+    workers = strategy.data_parallel or 1
+    if workers == 1 or not trace.gradients or exchanges_itself(trace):
+        return trace
+    if strategy.shard == "weights":
+        return gathers.gather_weights(trace, workers)
+    return exchange.exchange_gradients(trace, strategy, workers)
+
+
+def divided(trace: Trace, strategy: Strategy) -> Trace:
+    """What one worker keeps, without what it exchanges: stages of a pipeline exchange when all have ended."""
+    workers = strategy.data_parallel or 1
+    if workers == 1:
+        return trace
+    allocations = memory.divided(trace, memory.DIVIDED[strategy.shard], 1 / workers)
+    whole = dataclasses.replace(trace, allocations=allocations)
+    gradients = sum(gradient.bytes for gradient in trace.gradients)
+    has_buckets = strategy.shard == "none" and not exchange.keeps_gradients(trace)
+    return memory.with_held(whole, gradients if has_buckets else 0.0, "buckets")
+
+
+def exchanges_itself(trace: Trace) -> bool:
+    """Whether the job's own code talks to the other workers."""
+    return any(op.collective is not None and op.collective.axis == "world" for op in trace.ops)

@@ -1,0 +1,34 @@
+"""What data-parallel workers keep: all of it, or a share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from windtunnel.trace import Allocation, Part, Trace
+
+# What each way to divide leaves to every worker only in part.
+DIVIDED: Mapping[str, frozenset[Part]] = {
+    "none": frozenset(),
+    "optimizer": frozenset({"optimiser"}),
+    "gradients": frozenset({"optimiser", "gradients"}),
+    "weights": frozenset({"optimiser", "gradients", "weights"}),
+}
+
+
+def divided(trace: Trace, parts: Collection[Part], share: float) -> dict[int, Allocation]:
+    """The allocations of a trace, with a share of those parts; what the update allocates shrinks too."""
+    in_update = {name for op in trace.ops if op.phase == "update" for name in op.allocated}
+    allocations = dict(trace.allocations)
+    for name, allocation in trace.allocations.items():
+        is_whole = allocation.part == "weights" and name not in trace.owners  # buffers of the network
+        if (allocation.part in parts and not is_whole) or ("optimiser" in parts and name in in_update):
+            allocations[name] = Allocation(bytes=allocation.bytes * share, part=allocation.part)
+    return allocations
+
+
+def with_held(trace: Trace, size: float, part: Part) -> Trace:
+    """The trace with one more piece of memory that exists between steps."""
+    name = max(trace.allocations, default=-1) + 1
+    allocations = {**trace.allocations, name: Allocation(bytes=size, part=part)}
+    return dataclasses.replace(trace, allocations=allocations, held=(*trace.held, name))

@@ -1,0 +1,63 @@
+"""Price collectives: which link carries each, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from windtunnel.forecast.collectives import Group, collective_seconds, point_to_point_seconds
+from windtunnel.forecast.workers import Workers
+from windtunnel.machine.machine import Machine
+from windtunnel.trace import Collective
+
+PEER, NETWORK = "peer link", "network"  # kinds of lanes
+
+
+class Carried(NamedTuple):
+    """A collective on the link that carries it."""
+
+    lane: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The links of a machine between the workers of a strategy."""
+
+    machine: Machine
+    workers: Workers
+    _known: dict[Collective, Carried] = field(default_factory=dict, compare=False)
+
+    def carry(self, collective: Collective) -> Carried:
+        """The link and the seconds of a collective."""
+        if collective not in self._known:
+            self._known[collective] = self._price(collective)
+        return self._known[collective]
+
+    def _price(self, collective: Collective) -> Carried:
+        group = self.workers.group(collective.axis, collective.ranks)
+        if group.ranks == 1:
+            return Carried(PEER, 0.0)
+        lane = PEER if group.nodes == 1 else NETWORK
+        if collective.kind in ("send", "recv"):
+            return self._send(collective, group)
+        if collective.kind == "server":
+            return Carried(lane, self._serve(collective.bytes, group))
+        return Carried(lane, collective_seconds(collective.kind, collective.bytes, group, self.machine))
+
+    def _serve(self, size: float, group: Group) -> float:
+        """Through parameter servers, a share of all gradients on each node: sums go there and weights back.
+
+        Each half moves what a reduce-scatter or an all-gather moves. No ring passes through all nodes, so the
+        hops are those between two of them.
+        """
+        near = Group(group.ranks_per_node, min(group.nodes, 2))
+        size *= (1 - 1 / group.ranks) / (1 - 1 / near.ranks)
+        kinds = ("reduce_scatter", "all_gather")
+        return sum(collective_seconds(kind, size, near, self.machine) for kind in kinds)
+
+    def _send(self, collective: Collective, group: Group) -> Carried:
+        """The slowest hop of a pipeline counts: between nodes, if one of them is."""
+        within = group.nodes == 1
+        seconds = point_to_point_seconds(collective.bytes, self.machine, within_node=within)
+        return Carried(PEER if within else NETWORK, seconds)

@@ -1,0 +1,61 @@
+"""Single kernels that training frameworks use where plain PyTorch runs several ops.
+
+Each is an op whose tensors have the right sizes and whose values are never computed: it serves forecasts of a
+network as Megatron-LM, nanotron or llm-foundry run it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+NAMESPACE = "windtunnel"
+POINTWISE = "fused_pointwise"
+Keeps = Literal["inputs", "mask", "nothing"]
+_library: Any = None
+
+
+def pointwise(*tensors: Tensor, keeps: Keeps = "inputs") -> Tensor:
+    """One kernel that reads these tensors and writes one like the first; backward is one kernel too.
+
+    `keeps`: what backward needs: the inputs (an activation), a mask of one byte for each element (dropout),
+    or nothing (a rotation). A tensor of one dimension, such as a bias, gets its gradient by a sum; others
+    that are added get that of the result.
+    """
+    _define()
+    result: Tensor = _Pointwise.apply(keeps, *tensors)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Pointwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, keeps: Keeps, *tensors: Tensor) -> Tensor:
+        result: Tensor = torch.ops.windtunnel.fused_pointwise(list(tensors))
+        mask = [torch.empty(result.shape, dtype=torch.bool)] if keeps == "mask" else []
+        ctx.save_for_backward(*(tensors if keeps == "inputs" else mask))
+        ctx.others = [(t.requires_grad, t.dim() == 1, t.dtype) for t in tensors[1:]]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (gradient,) = gradients
+        first = torch.ops.windtunnel.fused_pointwise([gradient, *ctx.saved_tensors])
+        others = [
+            None if not is_wanted else _summed(first, dtype) if is_small else gradient
+            for is_wanted, is_small, dtype in ctx.others
+        ]
+        return None, first, *others
+
+
+def _summed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    return gradient.flatten(0, -2).sum(0).to(dtype)
+
+
+def _define() -> None:
+    global _library
+    if _library is None:
+        _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+        _library.define(f"{POINTWISE}(Tensor[] tensors) -> Tensor")
+        _library.impl(POINTWISE, lambda tensors: torch.empty_like(tensors[0]), "CompositeExplicitAutograd")

@@ -1,0 +1,142 @@
+"""The forms add the collectives of PyTorch's own distributed code, traced under its `fake` process group."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import windtunnel as wt
+from windtunnel.forecast import forms
+from windtunnel.forecast.forms.exchange import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets_of
+from windtunnel.networks._transformer import Shape, TransformerBlock
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Gradient
+from windtunnel.trace.record import record
+
+WIDTH, LENGTH, WORKERS = 64, 16, 8
+
+
+class Net(nn.Module):
+    """Blocks between two layers, as small as possible."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shape = Shape(layers=4, width=WIDTH, heads=8, dropout=0.0, causal=True)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(TransformerBlock(shape) for _ in range(4))
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, states):
+        states = self.first(states)
+        for block in self.blocks:
+            states = block(states)
+        return self.last(states)
+
+
+def job(model=Net) -> wt.Workload:
+    return wt.Workload(
+        name="net",
+        model=model,
+        batch=lambda n: torch.randn(n, LENGTH, WIDTH),
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=lambda parameters: torch.optim.AdamW(_of_one_kind(list(parameters))),
+    )
+
+
+def _of_one_kind(parameters):
+    """AdamW takes no mixture of distributed and plain tensors."""
+    distributed = [p for p in parameters if hasattr(p, "to_local")]
+    return distributed or parameters
+
+
+def collectives(trace):
+    return [(op.phase, op.collective.kind, op.collective.bytes) for op in trace.ops if op.collective]
+
+
+def sharded() -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = Net()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def divided() -> nn.Module:
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = Net()
+    for block in model.blocks:
+        parallelize_module(
+            block,
+            mesh,
+            {
+                "attention": PrepareModuleInput(
+                    input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),)
+                ),
+                "attention.queries_keys_values": ColwiseParallel(),
+                "attention.out": RowwiseParallel(),
+                "widen": ColwiseParallel(),
+                "narrow": RowwiseParallel(),
+            },
+        )
+    return model
+
+
+def test_weights_are_gathered_and_gradients_summed_in_the_order_of_fully_shard():
+    strategy = Strategy(batch=4, data_parallel=WORKERS, shard="weights")
+    own = record(job(sharded), strategy, "gpu")
+    derived = forms.applied(record(job(), strategy, "gpu"), strategy)
+
+    assert collectives(derived) == collectives(own)
+    assert len(collectives(own)) == 14  # root once, 4 blocks twice; 4 blocks and root summed
+
+
+def test_the_users_own_collectives_are_not_added_twice():
+    strategy = Strategy(batch=4, data_parallel=WORKERS)
+    own = record(job(sharded), strategy, "gpu")
+    assert forms.applied(own, strategy) is own
+
+
+def test_a_kernel_waits_for_the_gather_whose_result_it_reads():
+    own = record(job(sharded), Strategy(batch=4, data_parallel=WORKERS), "gpu")
+    gathers = {op.mark for op in own.ops if op.collective and op.collective.kind == "all_gather"}
+    awaited = {mark for op in own.ops if op.collective is None for mark in op.waits}
+    assert gathers <= awaited
+
+
+def test_tensor_parallel_layers_exchange_what_parallelize_module_exchanges():
+    own = record(job(divided), Strategy(batch=4, data_parallel=WORKERS), "gpu")
+    derived = record(job(), Strategy(batch=4, tensor_parallel=WORKERS), "gpu")
+    forward = [each for each in collectives(derived) if each[0] == "forward"]
+
+    assert forward == [each for each in collectives(own) if each[0] == "forward"]
+    assert collectives(derived) == collectives(own)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_buckets_are_those_of_distributed_data_parallel(seed):
+    rng = random.Random(seed)
+    sizes = [rng.choice((64, 4096, 300_000, 2_000_000, 9_000_000)) for _ in range(60)]
+    gradients = [Gradient(str(i), size, 4.0 * size, 0, i) for i, size in enumerate(sizes)]
+    with torch._subclasses.FakeTensorMode():
+        tensors = [torch.empty(size) for size in sizes]
+    limits = [FIRST_BUCKET_BYTES, BUCKET_BYTES]
+    expected, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(sizes))
+
+    assert [[int(g.name) for g in bucket] for bucket in buckets_of(gradients)] == expected
