@@ -475,14 +475,15 @@ def test_a_real_difference_of_jobs_made_in_python_is_measured(
     monkeypatch.setattr(module, "_WARM_SECONDS", 0.05)
     answer = wt.compare(
         None,
-        products(20),
-        products(60),
+        products(10),
+        products(200),
         here(),
         strategy=wt.Strategy(threads=1),
         store=store,
         options=wt.CompareOptions(seconds=5.0),
     )
-    assert answer.verdict != "same" and 1.5 < answer.ratio < 6.0
+    # Twenty times the work. No upper bound: on a busy machine one side may wait for a core.
+    assert answer.verdict != "same" and answer.ratio > 2.0
     for cell in store.results():
         reports = store.reports(cell.id)
         assert len(reports) == len(answer.pairs) >= 1
