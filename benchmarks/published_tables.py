@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # The hash of a network's name, from 0 to 1, decides what its rows of the RTX 3090 and the RTX 2080 Ti in fp16
 # are: constants were chosen on these, the others are truth.
 TUNING = (0.66, 0.99)
-_FORMATS = {"float": "fp32", "half": "fp16"}
+_FORMATS = {"float": "fp32", "half": "fp16", "double": "fp64"}
+_DTYPES = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 _CONVNETS_2016 = {
     "AlexNet (One Weird Trick paper)": "torchvision:alexnet",
     "OxfordNet [Model-A]": "torchvision:vgg11",
@@ -100,16 +101,14 @@ def _convnets_rtx2080ti(folder: Path) -> Iterator[PublishedStep]:
     """Weights and images in the format itself, no autocast; no update; every step copies its images from
     pageable memory and waits for the end of its kernels. fp32 rows are all tuning."""
     for row in table(folder / "convnets_train_rtx2080ti.csv"):
-        precision = _FORMATS.get(row["precision"])
-        if precision is None:
-            continue
+        precision = _FORMATS[row["precision"]]
         network = f"torchvision:{row['model']}"
         yield PublishedStep(
             group=f"RTX 2080 Ti {precision}",
             kind="tuning" if precision == "fp32" else kind_of(network),
             network=network,
             machine="rtx2080ti",
-            job=_without_update(network, halved=precision == "fp16"),
+            job=_without_update(network, precision),
             strategy=wt.Strategy(batch=12, precision="fp32", data="streamed", cudnn_benchmark=True),
             seconds=float(row["ms"]) / 1e3,
         )
@@ -145,7 +144,7 @@ def _convnets_2016(folder: Path) -> Iterator[PublishedStep]:
             kind="tuning",
             network=row["network"],
             machine="titan-x-maxwell",
-            job=_without_update(network, halved=False),
+            job=_without_update(network, "fp32"),
             strategy=wt.Strategy(batch=batch, precision="fp32"),
             seconds=float(row["total_ms"]) / 1e3,
         )
@@ -183,20 +182,22 @@ def _named(name: str, **settings: object) -> Callable[[], wt.Workload]:
     return lambda: wt.Workload.named(name, **settings)
 
 
-def _without_update(name: str, *, halved: bool) -> Callable[[], wt.Workload]:
+def _without_update(name: str, precision: str) -> Callable[[], wt.Workload]:
     """Clear the gradients in place, run forward and backward. The last line waits for the device."""
 
     def build() -> wt.Workload:
+        import torch
+
         base = wt.Workload.named(name)
-        loss = base.loss
+        loss, dtype = base.loss, getattr(torch, _DTYPES[precision])
         assert loss is not None
 
         def model() -> torch.nn.Module:
-            return base.model().half() if halved else base.model()
+            return base.model().to(dtype)
 
         def batch(n: int) -> Any:
             images, labels = base.batch(n)
-            return (images.half() if halved else images), labels
+            return images.to(dtype), labels
 
         def step(network: Any, examples: Any, optimizers: Any) -> torch.Tensor:
             network.zero_grad(set_to_none=False)

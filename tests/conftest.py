@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -55,13 +56,30 @@ def recorded() -> Callable[..., Trace]:
     return get
 
 
-def run(*words: str, store: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command `windtunnel` in a process of its own, with the tests' store or another one."""
-    environment = {**os.environ, **({"WINDTUNNEL_STORE": str(store)} if store else {})}
-    return subprocess.run(
-        [sys.executable, "-m", "windtunnel", *words],
-        capture_output=True,
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("command_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        env=environment,
-        timeout=300,
     )
+
+
+def run(*words: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command `windtunnel` in a process of its own, with the tests' store or another one."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        request = {
+            "words": words,
+            "environment": {**os.environ, **variables, **({"WINDTUNNEL_STORE": str(store)} if store else {})},
+            "folder": os.getcwd(),
+            "out": str(out),
+            "err": str(err),
+        }
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(["windtunnel", *words], code, out.read_text(), err.read_text())

@@ -6,9 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from conftest import run
 
 import windtunnel as wt
 from windtunnel import records
@@ -724,13 +722,7 @@ def test_what_whole_steps_take_beyond_their_forecasts_is_spread_over_all_kinds()
 
 def test_a_probe_that_cannot_write_its_profile_is_refused_before_it_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    process = subprocess.run(
-        [sys.executable, "-m", "windtunnel", "machine", "probe", "--on", "cpu"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "WINDTUNNEL_PROFILES": str(tmp_path / "file" / "profiles")},
-    )
+    process = run("machine", "probe", "--on", "cpu", WINDTUNNEL_PROFILES=str(tmp_path / "file" / "profiles"))
     assert process.returncode == 2 and "WINDTUNNEL_PROFILES" in process.stderr
 
 
@@ -739,12 +731,7 @@ def test_a_probe_that_cannot_write_its_profile_is_refused_before_it_starts(tmp_p
     [(("--on", "h200"), "h200 is not it"), (("--to", "/no/such/folder/p.json"), "cannot be written")],
 )
 def test_an_impossible_probe_is_refused_at_once(words: tuple[str, ...], message: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "windtunnel", "machine", "probe", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    process = run("machine", "probe", *words)
     assert process.returncode == 2 and message in process.stderr
 
 

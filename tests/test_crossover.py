@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 import pytest
+from conftest import run
 from typer.testing import CliRunner
 
 import windtunnel as wt
@@ -290,14 +289,10 @@ def test_small_ranges_of_whole_numbers_are_searched_to_the_end() -> None:
     assert answer.crossings[0].low == 3 and answer.crossings[0].high == 4
 
 
-def windtunnel(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "windtunnel", *words], capture_output=True, text=True)
-
-
 def test_the_command_finds_a_crossing_of_two_catalogue_machines_and_draws_it(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="vl-convert is not installed (extra plots)")
     picture = tmp_path / "crossing.svg"
-    done = windtunnel(
+    done = run(
         "crossover",
         "rnn",
         "n_steps=3",
@@ -420,7 +415,7 @@ def test_the_command_compares_two_frameworks(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_wrong_options_are_refused_with_the_right_ones(options: tuple[str, ...], hint: str) -> None:
-    done = windtunnel("crossover", "rnn", *options)
+    done = run("crossover", "rnn", *options)
     assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import run
 from torch import nn
 
 import windtunnel as wt
@@ -125,9 +124,9 @@ def test_a_compiled_job_compiles_what_inference_runs() -> None:
 
 
 def test_the_command_line_forecasts_inference() -> None:
-    command = [sys.executable, "-m", "windtunnel", "predict", "resnet18", "--on", "h200", "--batch", "2"]
-    done = subprocess.run([*command, "--inference", "--json"], capture_output=True, text=True)
+    words = ("predict", "resnet18", "--on", "h200", "--batch", "2", "--inference")
+    done = run(*words, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["strategy"]["inference"] is True
-    done = subprocess.run([*command, "--inference", "--accumulate", "2"], capture_output=True, text=True)
+    done = run(*words, "--accumulate", "2")
     assert done.returncode == 2 and "accumulate=2 has no effect with inference" in done.stderr

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import run
 
 import windtunnel as wt
 from windtunnel.errors import BadInput
@@ -86,8 +85,7 @@ def test_a_machine_file_keeps_its_own_launch_costs_and_host(tmp_path: Path) -> N
 
 
 def test_the_command_line_takes_a_host() -> None:
-    command = [sys.executable, "-m", "windtunnel", "predict", "ffn", "--on", "h200", "--host"]
-    done = subprocess.run([*command, "epyc-7763"], capture_output=True, text=True)
+    done = run("predict", "ffn", "--on", "h200", "--host", "epyc-7763")
     assert done.returncode == 0 and "EPYC 7763" in done.stdout, done.stderr
-    done = subprocess.run([*command, "abacus"], capture_output=True, text=True)
+    done = run("predict", "ffn", "--on", "h200", "--host", "abacus")
     assert done.returncode == 2 and "abacus" in done.stderr

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import run
 from torch import nn
 
 import windtunnel as wt
@@ -283,11 +282,7 @@ def test_the_command_line_passes_the_options_on() -> None:
         "h200",
         "--json",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "windtunnel", "predict", "gpt2", "size=tiny", "length=16", *options],
-        capture_output=True,
-        text=True,
-    )
+    done = run("predict", "gpt2", "size=tiny", "length=16", *options)
     assert done.returncode == 0, done.stderr
     fields = json.loads(done.stdout)["strategy"]
     assert (fields["accumulate"], fields["recompute"], fields["optimizer"]) == (2, "blocks", "fused-adamw")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import conftest
 import pytest
 
 import windtunnel as wt
@@ -50,9 +51,7 @@ def measured_as_forecast(factor: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "windtunnel", "validate", *words], capture_output=True, text=True, timeout=300
-    )
+    return conftest.run("validate", *words)
 
 
 def test_the_summary_of_errors_is_as_worked_by_hand() -> None:
