@@ -21,7 +21,7 @@ GPUS = [name for name in names() if Machine.named(name).device.kind == "gpu" and
 
 
 def product(rows: int, columns: int, depth: int, dtype: str = "fp32") -> PlainOp:
-    size = 4.0 if dtype in ("fp32", "tf32") else 2.0
+    size = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0}.get(dtype, 2.0)
     read = size * (rows * depth + depth * columns)
     flop = 2.0 * rows * columns * depth
     return PlainOp(
@@ -241,6 +241,27 @@ def test_large_products_with_tensor_cores_by_hand() -> None:
         machine = Machine.named(name)
         expected = work[0].flop / (machine.device.flop_rates["fp16"] * share)
         assert seconds_on(machine, work)[0] == pytest.approx(expected, rel=0.02)
+
+
+def test_a_large_fp64_product_by_hand() -> None:
+    """RTX 2080 Ti: 2 x 4096^3 flop at 0.75 of 420 GFLOP/s take 0.436 s."""
+    (seconds,) = seconds_on(
+        Machine.named("rtx2080ti"), list(pieces_of(product(4096, 4096, 4096, "fp64"), 132, "fp64"))
+    )
+    assert seconds == pytest.approx(2 * 4096**3 / (0.75 * 420e9), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["rtx2080ti", "v100-16gb"])
+def test_fp64_kernels_are_slower_where_fp64_units_are_few(name: str) -> None:
+    """A depthwise convolution is bound by its instructions. An RTX 2080 Ti has one fp64 unit for 32 of fp32,
+    a V100 one for two."""
+    machine = Machine.named(name)
+    fp32, fp64 = (
+        sum(seconds_on(machine, convolved(64, 3, groups=64, dtype=dtype))) for dtype in ("fp32", "fp64")
+    )
+    rates = machine.device.flop_rates
+    few = rates["fp32"] / rates["fp64"] > 1 / RULES.double_instructions
+    assert fp64 > 3 * fp32 if few else fp32 < fp64 < 3 * fp32
 
 
 def test_few_channels_run_without_the_first_tensor_cores() -> None:

@@ -24,6 +24,7 @@ from windtunnel.forecast.trees import Numbers
 from windtunnel.machine.machine import Device
 
 _TENSOR_FORMATS = ("tf32", "bf16", "fp16")
+_DOUBLE = "fp64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,9 @@ class Rules:
     wide_tensor_share       the same if a multiprocessor does more than 600 flop a clock: hard to feed
     first_tensor_share      what products reach on the first tensor cores (compute capability 7.x)
     first_convolution_share what convolutions reach there
+    double_share            what fp64 products and convolutions reach of the stated rate
+    double_instructions     the share of fp64 arithmetic among the instructions of a kernel that no other limit
+                            bounds: it is slower by the ratio of both rates
     first_few_channels_share  what fp16 convolutions of fewer than 8 channels reach there of the fp32 rate
     slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
     first_transpose_share   what is left of `copy_share` where cuDNN transposes tensors for these cores
@@ -56,6 +60,8 @@ class Rules:
     wide_tensor_share: float = 0.82
     first_tensor_share: float = 0.75
     first_convolution_share: float = 0.6
+    double_share: float = 0.75
+    double_instructions: float = 0.15
     first_few_channels_share: float = 0.3
     slow_groups_share: float = 0.14
     first_transpose_share: float = 0.5
@@ -163,6 +169,8 @@ class Transfer:
             return rules.first_few_channels_share * min(1.0, plain) * self._throttle
         if self._uses_tensor_cores(piece, roofline):
             return self._tensor_share(piece, roofline) * float(self._throttle**0.5)
+        if piece.dtype == _DOUBLE:
+            return rules.double_share
         share = rules.shared_lanes_share if shares_lanes(self.target) else rules.flop_share
         return share * self._throttle
 
@@ -195,8 +203,21 @@ class Transfer:
 
     def _multiprocessor_seconds(self, pieces: Sequence[Piece], probed: Numbers) -> Numbers:
         latency = np.minimum(probed, self.rules.latency_seconds)
-        scale = np.array([self._scale * piece.lane_use**self._lane_exponent for piece in pieces])
+        scale = np.array(
+            [
+                self._scale * piece.lane_use**self._lane_exponent * self._double_slowdown(piece)
+                for piece in pieces
+            ]
+        )
         return np.asarray(latency * self._clock_ratio + (probed - latency) * scale)
+
+
+    def _double_slowdown(self, piece: Piece) -> float:
+        """fp64 was not probed: a kernel's time is that of fp32, and longer where fp64 is far slower."""
+        rates = self.target.flop_rates
+        if piece.dtype != _DOUBLE or _DOUBLE not in rates:
+            return 1.0
+        return max(1.0, self.rules.double_instructions * rates["fp32"] / rates[_DOUBLE])
 
 
 def power_share(device: Device) -> float:
