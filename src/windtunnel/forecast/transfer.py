@@ -211,7 +211,6 @@ class Transfer:
         )
         return np.asarray(latency * self._clock_ratio + (probed - latency) * scale)
 
-
     def _double_slowdown(self, piece: Piece) -> float:
         """fp64 was not probed: a kernel's time is that of fp32, and longer where fp64 is far slower."""
         rates = self.target.flop_rates
