@@ -38,8 +38,8 @@ class Rules:
     first_tensor_share      what products reach on the first tensor cores (compute capability 7.x)
     first_convolution_share what convolutions reach there
     double_share            what fp64 products and convolutions reach of the stated rate
-    double_instructions     the share of fp64 arithmetic among the instructions of a kernel that no other limit
-                            bounds: it is slower by the ratio of both rates
+    double_instructions     the share of fp64 arithmetic among the instructions of a kernel: that part is
+                            slower by the ratio of both rates
     first_few_channels_share  what fp16 convolutions of fewer than 8 channels reach there of the fp32 rate
     slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
     first_transpose_share   what is left of `copy_share` where cuDNN transposes tensors for these cores
