@@ -143,6 +143,17 @@ class RecurrentFamily(Family):
         return {"recurrent": lambda: _draw(sizes), "stacked": lambda: _draw_stacked(sizes)}
 
 
+def onednn_workspace_bytes(timesteps: int, examples: int, inputs: int, hidden: int) -> int:
+    """What oneDNN's LSTM keeps from forward to backward: its gates and, eleven times over, its states.
+
+    Rows are padded to 16 numbers. Fitted to what `mkldnn_rnn_layer` of PyTorch 2.13 returns: within 4 % from
+    20 timesteps of 64 units on, up to 100 of 1,024.
+    """
+    width = -(-max(inputs, hidden) // 16) * 16
+    gates, states = timesteps * 4 * hidden, (timesteps + 1) * 11 * width
+    return 4 * examples * (gates + states)
+
+
 def workspace_type(sizes: RecurrentSizes, dtype: str, *, backward: bool, kernels: float) -> str:
     """The type of a call: direction, gates, number format, and whether one kernel runs all timesteps."""
     how = "lasting" if kernels <= sizes.timesteps else "launched"

@@ -82,9 +82,11 @@ def account(
     if machine.device.kind == "cpu":
         replay = _Replay(trace, Heap(), workspace)
         _run_eagerly(replay, 0)
+        parts = replay.peak_parts()
+        lost = replay.peak - sum(parts.values())
         return DeviceMemory(
             peak_bytes=float(replay.peak),
-            parts=replay.peak_parts(),
+            parts={**parts, "fragmentation": lost} if lost else parts,
             capacity_bytes=machine.device.memory_bytes,
         )
     plenty = Pools(rounding)

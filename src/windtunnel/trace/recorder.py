@@ -23,6 +23,7 @@ from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job import kernels
 from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, exchanges, sparse
 from windtunnel.trace.collectives import collective_of
+from windtunnel.trace.onednn import with_workspace
 
 _DEVICE = torch.ops.prim.device.default
 _NUMBER_BYTES = 16
@@ -153,7 +154,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Asked several times for each op; dispatching it would cost as much as an op.
             return args[0].fake_device
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = with_workspace(func, args, func(*args, **kwargs))
         if not self._paused and func.namespace not in ("prim", "profiler"):
             self._note(func, args, kwargs, result)
         return result
