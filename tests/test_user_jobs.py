@@ -147,8 +147,10 @@ def test_a_deep_copy_of_a_fake_batch_norm_is_another_one() -> None:
         assert two.weight.untyped_storage() is not one.weight.untyped_storage()
 
 
-def test_an_assumed_number_may_be_logged_but_not_compared() -> None:
+def test_an_assumed_number_may_be_logged_but_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     read = ReadFloat(1.0)
+    assert read > 0.5, "outside of a trace it is a number"
+    monkeypatch.setattr(ReadFloat, "asks", True)
     assert f"{read:.2f} {round(read, 1)} {sum([read, read]) / 2:.0f}" == "1.00 1.0 1"
     for decide in (lambda: read > 2, lambda: bool(read * 3), lambda: min(read, 0.5), lambda: read + 1 == 2):
         with pytest.raises(NeedsRehearsal):

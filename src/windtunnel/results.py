@@ -70,7 +70,7 @@ class Printed:
 
     def lines(self, width: int | None = None) -> list[str]:
         """The result as text of this width. Default: that of the terminal."""
-        width = width or _terminal_width()
+        width = width or terminal_width()
         lines = textwrap.wrap(self.headline(), width, subsequent_indent="  ", break_on_hyphens=False)
         return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
 
@@ -188,7 +188,7 @@ def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
     return ", ".join(share.replace(" ", _NO_BREAK) for share in shares)
 
 
-def _terminal_width() -> int:
+def terminal_width() -> int:
     """The width of the terminal within limits; the upper limit where the output is no terminal."""
     columns = shutil.get_terminal_size(fallback=(_MAX_WIDTH, 24)).columns
     return max(_MIN_WIDTH, min(_MAX_WIDTH, columns))

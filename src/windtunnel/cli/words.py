@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +22,7 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
+from windtunnel.results import terminal_width
 from windtunnel.strategy import Strategy
 
 Job = Annotated[
@@ -172,6 +176,13 @@ Layout = Annotated[
 CudnnBenchmark = Annotated[
     bool, typer.Option("--cudnn-benchmark", help="Let cuDNN time its algorithms and take the fastest.")
 ]
+ExpandableSegments = Annotated[
+    bool,
+    typer.Option(
+        "--expandable-segments",
+        help="PyTorch's allocator grows its segments on a GPU: less fragmentation.",
+    ),
+]
 Inference = Annotated[
     bool, typer.Option("--inference", help="Forward only, without gradients: no backward, no update.")
 ]
@@ -306,6 +317,16 @@ def refuse_unwritable(path: Path, option: str) -> None:
             f"{option} {path} cannot be written: {error.strerror or error}.",
             hint="Name a file in a folder that exists and can be written.",
         ) from error
+
+
+def wrapped(error: str) -> str:
+    """The text of an error in the width of the terminal; as it is where that is unknown."""
+    if not (sys.stderr.isatty() or "COLUMNS" in os.environ):
+        return error
+    wrap = textwrap.TextWrapper(
+        terminal_width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(part for line in error.splitlines() for part in wrap.wrap(line) or [""])
 
 
 def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:

@@ -20,6 +20,7 @@ from windtunnel.trace import Trace
 
 _MIN_SHARE = 0.02  # ops outside of the probed sizes are named from this share of the step on
 _MIN_UNKNOWN_SHARE = 0.0005  # ops of no family from what is shown as 0.1 %
+_MOST_NAMES = 3
 
 
 class _Caution(NamedTuple):
@@ -72,12 +73,7 @@ class Cautions:
             )
 
     def _of_ops(self) -> Iterator[_Caution]:
-        for name, seconds in self.pricer.assumed.items():
-            share = seconds / self.step_seconds
-            if share >= _MIN_UNKNOWN_SHARE:
-                yield _Caution(
-                    share, f"{name} belongs to no known family: priced by its bytes, {share:.1%} of the step"
-                )
+        yield from self._of_unknown_ops()
         for name, seconds in self.pricer.outside.items():
             share = seconds / self.step_seconds
             if share > _MIN_SHARE:
@@ -87,6 +83,19 @@ class Cautions:
                 )
         for note in self.pricer.notes:
             yield _Caution(_MIN_SHARE, note)
+
+    def _of_unknown_ops(self) -> Iterator[_Caution]:
+        """All of them in one caution, those that take longest by name."""
+        names = sorted(self.pricer.assumed, key=lambda name: -self.pricer.assumed[name])
+        share = sum(self.pricer.assumed.values()) / (self.step_seconds or 1.0)
+        if share < _MIN_UNKNOWN_SHARE:
+            return
+        more = len(names) - _MOST_NAMES
+        listed = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        belong, their = ("belongs", "its") if len(names) == 1 else ("belong", "their")
+        yield _Caution(
+            share, f"{listed} {belong} to no known family: priced by {their} bytes, {share:.1%} of the step"
+        )
 
     def _of_feed(self) -> Iterator[_Caution]:
         """Where the figures of stored data come from, and whether they lie where the strategy says."""
