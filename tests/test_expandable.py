@@ -105,7 +105,7 @@ def test_a_cpu_has_no_segments_to_grow() -> None:
     with pytest.raises(BadInput, match="expandable_segments needs a GPU"):
         wt.predict(wt.Workload.named("fcn5"), CPU, strategy)
     with pytest.raises(wt.Unavailable, match="expandable_segments needs a GPU"):
-        wt.measure(wt.Workload.named("fcn5"), wt.Machine.named("here"), strategy)
+        wt.measure(wt.Workload.named("fcn5"), wt.Machine.here().with_cpu_only(), strategy)
 
 
 def test_a_measuring_process_gets_the_allocators_setting_and_keeps_the_users(
@@ -141,5 +141,6 @@ def test_every_advice_that_is_said_to_fit_does(share: float) -> None:
     for line in fitting:
         wt.predict(growing(), small, dataclasses.replace(strategy, **options_of(line)))
     largest = re.search(r"Largest batch that fits: (\d+)", refusal.value.hint)
-    assert largest is not None
-    wt.predict(growing(), small, dataclasses.replace(strategy, batch=int(largest[1])))
+    assert fitting or largest or "Smallest number of devices" in refusal.value.hint, refusal.value.hint
+    if largest is not None:
+        wt.predict(growing(), small, dataclasses.replace(strategy, batch=int(largest[1])))

@@ -126,6 +126,31 @@ def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_
         assert mode.known(view) is None and mode.known(known) is None
 
 
+def test_memory_has_a_value_once_it_is_written() -> None:
+    # What lies in new memory is no value: code that allocates its result would seem to have computed it.
+    mode = exact()
+    with mode, answered(mode):
+        counts, unknown = torch.empty(4, dtype=torch.long), torch.randn(2**21)
+        assert mode.known(counts) is None and mode.known(counts + 1) is None
+        counts[:] = 3
+        assert counts.tolist() == [3, 3, 3, 3]
+        mixed = torch.empty(4)
+        mixed[:2] = unknown[:2]
+        mixed[2:] = 0.0
+        assert mode.known(mixed) is None
+
+
+@pytest.mark.parametrize("target", ["gpu", "cpu"])
+def test_a_loss_in_low_precision_is_finite(target: str) -> None:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+        assert torch.isfinite(value).all() and not torch.isnan(value).any()
+        return value
+
+    assert trace(my_job(loss=loss), wt.Strategy(), target).ops
+
+
 def test_large_floats_have_no_values() -> None:
     mode = exact()
     with mode:

@@ -141,9 +141,8 @@ class Strategy:
             if value is None and name in ("batch", "threads", "data_parallel"):
                 continue
             if not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
-                raise BadRecord(
-                    f"strategy: {name} must be a whole number from {least} to {most}, not {value!r}."
-                )
+                limits = f"from {least} to {most}" if most < MOST_BATCH else f"of at least {least}"
+                raise BadRecord(f"strategy: {name} must be a whole number {limits}, not {value!r}.")
         kinds = {
             "precision": Precision,
             "execution": Execution,

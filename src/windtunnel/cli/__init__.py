@@ -98,7 +98,7 @@ def main() -> None:
     except WindtunnelError as error:
         if debug:
             raise
-        print(words.wrapped(f"{type(error).__name__}: {error}"), file=sys.stderr)
+        print(words.fitted(f"{type(error).__name__}: {error}", sys.stderr), file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as error:
         code = getattr(error, "code", 130)

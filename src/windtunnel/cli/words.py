@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -22,8 +23,10 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
-from windtunnel.results import terminal_width
 from windtunnel.strategy import Strategy
+
+_LEAST_WIDTH = 40
+_UNIT = re.compile(r"(\d) (?=[KMGTP]?i?(?:B|FLOP|Hz|W|s|ms|us|ns)\b)")
 
 Job = Annotated[
     list[str],
@@ -319,16 +322,25 @@ def refuse_unwritable(path: Path, option: str) -> None:
         ) from error
 
 
-def wrapped(error: str) -> str:
-    """The text of an error in the width of the terminal; as it is where that is unknown."""
-    if not (sys.stderr.isatty() or "COLUMNS" in os.environ):
-        return error
-    wrap = textwrap.TextWrapper(
-        terminal_width(), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+def fitted(text: str, stream: IO[str]) -> str:
+    """The text in the width of the terminal; as it is where that is unknown. Longer lines go on indented."""
+    if not (stream.isatty() or "COLUMNS" in os.environ):
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in _parts(line, max(width, _LEAST_WIDTH)))
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("    ") else 4))
+    whole = _UNIT.sub("\\1\u00a0", line)  # a number stays with its unit
+    found = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(part for line in error.splitlines() for part in wrap.wrap(line) or [""])
+    return [part.replace("\u00a0", " ") for part in found]
 
 
 def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
     """Print a result on standard output, as JSON or as text."""
-    print(json.dumps(data(), indent=1) if as_json else text())
+    print(json.dumps(data(), indent=1) if as_json else fitted(text(), sys.stdout))

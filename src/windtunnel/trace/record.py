@@ -42,6 +42,11 @@ from windtunnel.trace.tensor_parallel import divide
 
 # What PyTorch says if a job needs CUDA.
 _WITHOUT_CUDA = ("with CUDA enabled", "CUDA support", "dummy base class", "NVIDIA driver", "No CUDA GPUs")
+# What PyTorch says where fake tensors end, what that means, and what to do.
+_NOT_TRACED = {
+    "shape_env must not be None": ("nested tensors", "Pad the sequences"),
+    "in_kernel_invocation": ("several threads", "Run the network on one thread"),
+}
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -67,17 +72,26 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
             hint=f"{place_of(error)} Or use measure instead.",
         ) from error
     except Exception as error:
-        if target == "cpu" and any(words in str(error) for words in _WITHOUT_CUDA):
-            raise BadJob(
-                f"{workload.name} asks for CUDA, which a CPU lacks.",
-                hint="Predict it on a GPU machine, or let the job use the device of its model. "
-                + place_of(error),
-            ) from error
-        raise BadJob(
-            f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: "
-            f"{first_line(error)}",
-            hint=place_of(error, workload.loss or workload.step),
-        ) from error
+        raise _refusal(workload, batch, target, error) from error
+
+
+def _refusal(workload: Workload, batch: int, target: str, error: Exception) -> BadJob:
+    """What the user's code raised, in words that say what to do."""
+    if target == "cpu" and any(words in str(error) for words in _WITHOUT_CUDA):
+        return BadJob(
+            f"{workload.name} asks for CUDA, which a CPU lacks.",
+            hint=f"Predict it on a GPU machine, or use the device of the model. {place_of(error)}",
+        )
+    for words, (what, instead) in _NOT_TRACED.items():
+        if words in str(error):
+            return BadJob(
+                f"{workload.name} uses {what}, which a forecast cannot follow.",
+                hint=f"{instead}, or use measure. {place_of(error)}",
+            )
+    return BadJob(
+        f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {first_line(error)}",
+        hint=place_of(error, workload.loss or workload.step),
+    )
 
 
 def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
