@@ -258,8 +258,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _wait(self) -> None:
         """The host waits until the device has done all."""
         if self.target == "gpu":
-            none = {"flop": 0.0, "read_bytes": 0.0, "written_bytes": 0.0}
-            wait = Op(name=WAIT, family="host", phase=self._phase(), dtype="fp32", **none)
+            phase = self._phase()
+            wait = Op(
+                name=WAIT,
+                family="host",
+                phase=phase,
+                dtype="fp32",
+                flop=0.0,
+                read_bytes=0.0,
+                written_bytes=0.0,
+            )
             self._entries.append(_Entry(wait))
 
     def _waits(self, call: OpCall) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def _cuda_calls(notes: Notes) -> Iterator[None]:
         flex = sys.modules.get("torch.nn.attention.flex_attention")
         if flex is not None:
             plain = functools.partial(_plain_flex_attention, notes)
-            parts = {"_validate_device": lambda *_: None, "flex_attention_hop": plain}
+            parts: dict[str, Any] = {"_validate_device": lambda *_: None, "flex_attention_hop": plain}
             stack.enter_context(
                 mock.patch.multiple(flex, **parts, _FLEX_ATTENTION_DISABLE_COMPILE_DEBUG=True)
             )
