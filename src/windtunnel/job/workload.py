@@ -12,6 +12,7 @@ import inspect
 import sys
 import traceback
 import types
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,7 +231,7 @@ def _missing_settings(build: Callable[..., Any], settings: Mapping[str, object],
 def _import_file(path: Path, name: str) -> types.ModuleType:
     """Import a user's file like a script, and like a module of its folder: it can import its neighbours,
     also later and also as `from .neighbour import Net`."""
-    package = types.ModuleType(f"windtunnel_job_{path.parent.name.replace('.', '_')}")
+    package = types.ModuleType(f"windtunnel_job_{zlib.crc32(str(path.parent).encode()):x}")
     package.__path__ = [str(path.parent)]
     spec = importlib.util.spec_from_file_location(f"{package.__name__}.{path.stem}", path)
     assert spec is not None and spec.loader is not None

@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel.trace.places import caller
 
 _MOST_KEPT = 4096  # values of one op
-_MOST_SECONDS = 60.0  # a step of two examples takes no longer, unless a loop in it does not end
+# A step of two examples takes no longer, unless a loop in it does not end.
+_MOST_SECONDS = 300.0
+_MOST_OPS = 300_000
 Place = tuple[str, int]
 
 
@@ -81,11 +83,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, lessons: Lessons) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lessons = lessons
-        self._end = time.monotonic() + _MOST_SECONDS
+        self._end, self._ops = time.monotonic() + _MOST_SECONDS, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self._end:
-            raise TooLong(f"a real step of a small batch took more than {_MOST_SECONDS:.0f} s here")
+        self._ops += 1
+        if self._ops > _MOST_OPS or time.monotonic() > self._end:
+            limits = f"{_MOST_OPS:,} ops or {_MOST_SECONDS:.0f} s"
+            raise TooLong(f"a real step of a small batch took more than {limits} here")
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:
             self.lessons.add_number(caller(), result)
