@@ -126,6 +126,31 @@ def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_
         assert mode.known(view) is None and mode.known(known) is None
 
 
+def test_memory_has_a_value_once_it_is_written() -> None:
+    # What lies in new memory is no value: code that allocates its result would seem to have computed it.
+    mode = exact()
+    with mode, answered(mode):
+        counts, unknown = torch.empty(4, dtype=torch.long), torch.randn(2**21)
+        assert mode.known(counts) is None and mode.known(counts + 1) is None
+        counts[:] = 3
+        assert counts.tolist() == [3, 3, 3, 3]
+        mixed = torch.empty(4)
+        mixed[:2] = unknown[:2]
+        mixed[2:] = 0.0
+        assert mode.known(mixed) is None
+
+
+@pytest.mark.parametrize("target", ["gpu", "cpu"])
+def test_a_loss_in_low_precision_is_finite(target: str) -> None:
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+        assert torch.isfinite(value).all() and not torch.isnan(value).any()
+        return value
+
+    assert trace(my_job(loss=loss), wt.Strategy(), target).ops
+
+
 def test_large_floats_have_no_values() -> None:
     mode = exact()
     with mode:
@@ -147,8 +172,10 @@ def test_a_deep_copy_of_a_fake_batch_norm_is_another_one() -> None:
         assert two.weight.untyped_storage() is not one.weight.untyped_storage()
 
 
-def test_an_assumed_number_may_be_logged_but_not_compared() -> None:
+def test_an_assumed_number_may_be_logged_but_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     read = ReadFloat(1.0)
+    assert read > 0.5, "outside of a trace it is a number"
+    monkeypatch.setattr(ReadFloat, "asks", True)
     assert f"{read:.2f} {round(read, 1)} {sum([read, read]) / 2:.0f}" == "1.00 1.0 1"
     for decide in (lambda: read > 2, lambda: bool(read * 3), lambda: min(read, 0.5), lambda: read + 1 == 2):
         with pytest.raises(NeedsRehearsal):

@@ -18,7 +18,6 @@ _MOST_LINES = 4
 _LARGE_BATCH = 1024  # the second point of the first line through memory and batch
 _MOST_TRIES = 24
 _LEAST_SAVING = 0.02  # of the memory that is needed; less is not worth a line
-_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +122,8 @@ def _options(shortage: Shortage, largest: int) -> list[Option | None]:
     """Changes that keep the batch: of the allocator, the optimiser, the precision and the micro-batches."""
     strategy, memory = shortage.strategy, shortage.memory
     options: list[Option | None] = []
-    if memory.fragmented_bytes:
-        whole = memory.total_bytes - memory.fragmented_bytes
-        options.append(Option(f"{_EXPANDABLE} (no fragmentation)", whole, memory))
+    if memory.fragmented_bytes and not strategy.expandable_segments:
+        options.append(shortage.try_option("--expandable-segments", expandable_segments=True))
     if _has_two_states(memory) and strategy.optimizer in (None, "adam", "adamw"):
         options.append(shortage.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
     if strategy.precision not in ("bf16", "fp16"):

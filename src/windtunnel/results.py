@@ -13,6 +13,7 @@ from windtunnel.records import Plain
 from windtunnel.strategy import PRECISIONS
 
 _MIN_WIDTH, _MAX_WIDTH = 40, 110
+_SHORT = 30  # characters of a field of the headline that stays on one line
 _INDENT = 11  # two spaces, and a title of nine characters
 _NO_BREAK = "\0"
 Row = tuple[str, str]  # a title and a text
@@ -71,7 +72,9 @@ class Printed:
     def lines(self, width: int | None = None) -> list[str]:
         """The result as text of this width. Default: that of the terminal."""
         width = width or _terminal_width()
-        lines = textwrap.wrap(self.headline(), width, subsequent_indent="  ", break_on_hyphens=False)
+        fields = [f.replace(" ", _NO_BREAK) if len(f) < _SHORT else f for f in self.headline().split(", ")]
+        wrapped = textwrap.wrap(", ".join(fields), width, subsequent_indent="  ", break_on_hyphens=False)
+        lines = [line.replace(_NO_BREAK, " ") for line in wrapped]
         return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
 
     def _repr_html_(self) -> str:

@@ -27,6 +27,7 @@ _MOST_WORKERS = 2**20
 _RARELY_SET = (
     *("loaders", "load_ahead", "pinned", "direct"),
     *("accumulate", "recompute", "optimizer", "layout", "cudnn_benchmark", "inference"),
+    "expandable_segments",
     *("data_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"),
     *("shard", "pipeline_schedule", "virtual_stages", "sequence_parallel", "exchange"),
 )
@@ -37,6 +38,7 @@ _OTHER_NAMES = {
     "by_parts": "pipeline_parallel",
     "micro_batches": "accumulate",
 }
+_FLAGS = ("cudnn_benchmark", "expandable_segments", "inference", "sequence_parallel", "direct", "pinned")
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 # What each precision means, as headlines say it.
 PRECISIONS: Mapping[str, str] = {
@@ -72,6 +74,7 @@ class Strategy:
     optimizer        replaces the job's own optimiser
     layout           how images and the weights of convolutions lie in memory; default: as the job has them
     cudnn_benchmark  cuDNN times its algorithms and takes the fastest (torch.backends.cudnn.benchmark)
+    expandable_segments  the allocator on a GPU grows its segments: less memory is lost between tensors
     inference        forward only, with torch.no_grad() and eval(): no backward, no update
 
     Several workers, one for each device:
@@ -111,6 +114,7 @@ class Strategy:
     optimizer: Optimizer | None = None
     layout: Layout | None = None
     cudnn_benchmark: bool = False
+    expandable_segments: bool = False
     inference: bool = False
     data_parallel: int | None = None
     tensor_parallel: int = 1
@@ -137,9 +141,8 @@ class Strategy:
             if value is None and name in ("batch", "threads", "data_parallel"):
                 continue
             if not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
-                raise BadRecord(
-                    f"strategy: {name} must be a whole number from {least} to {most}, not {value!r}."
-                )
+                limits = f"from {least} to {most}" if most < MOST_BATCH else f"of at least {least}"
+                raise BadRecord(f"strategy: {name} must be a whole number {limits}, not {value!r}.")
         kinds = {
             "precision": Precision,
             "execution": Execution,
@@ -153,7 +156,7 @@ class Strategy:
         }
         for name, kind in kinds.items():
             records.convert(getattr(self, name), kind, f"strategy: {name}")
-        for name in ("cudnn_benchmark", "inference", "sequence_parallel", "direct", "pinned"):
+        for name in _FLAGS:
             value = getattr(self, name)
             if not isinstance(value, bool) and not (name == "pinned" and value is None):
                 raise BadRecord(f"strategy: {name} must be true or false, not {value!r}.")

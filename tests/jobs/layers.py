@@ -629,3 +629,36 @@ def cuda_written():
 def wrong():
     """A step with a mistake: the loss has the wrong shape."""
     return job("wrong", lambda: nn.Linear(WIDTH, 10), vectors, lambda m, b: m(b[0]) @ m(b[0]))
+
+
+class SparseGraph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, 16), nn.Linear(16, 10)
+
+    def forward(self, x, neighbours):
+        return self.two(torch.sparse.mm(neighbours, torch.relu(self.one(torch.sparse.mm(neighbours, x)))))
+
+
+def sparse_graph():
+    def batch(n):
+        edges = torch.randint(0, 16 * n, (2, 64 * n))
+        neighbours = torch.sparse_coo_tensor(edges, torch.ones(64 * n), (16 * n, 16 * n)).coalesce()
+        return torch.randn(16 * n, WIDTH), neighbours, torch.randint(0, 10, (16 * n,))
+
+    return job("sparse graph", SparseGraph, batch, lambda m, b: F.cross_entropy(m(b[0], b[1]), b[2]))
+
+
+def whole_graph():
+    """Compiled when the job is built, and not allowed to fall back."""
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(WIDTH, 10)
+
+        @torch.compile(fullgraph=True)
+        def forward(self, x):
+            return self.out(x)
+
+    return job("whole graph", Whole, vectors, classify)

@@ -332,3 +332,31 @@ def swa():
         return loss
 
     return job("swa", step, model=model, optimizers=optimizers)
+
+
+def clipped_by_value():
+    def step(model, batch, optimizer):
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return job("clipped", step)
+
+
+def running_average():
+    """A number that one step keeps for the next one decides."""
+    state = {"average": 0.0}
+
+    def step(model, batch, optimizer):
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        state["average"] = 0.9 * state["average"] + 0.1 * loss.item()
+        weight = 2.0 if state["average"] > 0.5 else 1.0
+        optimizer.zero_grad()
+        (weight * loss).backward()
+        optimizer.step()
+        return loss
+
+    return job("average", step)

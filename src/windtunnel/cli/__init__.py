@@ -22,6 +22,7 @@ from windtunnel.cli import (
     predict,
     study,
     validate,
+    words,
 )
 from windtunnel.errors import WindtunnelError
 
@@ -97,7 +98,7 @@ def main() -> None:
     except WindtunnelError as error:
         if debug:
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(words.fitted(f"{type(error).__name__}: {error}", sys.stderr), file=sys.stderr)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as error:
         code = getattr(error, "code", 130)

@@ -102,6 +102,7 @@ def measure(
     optimizer: words.Optimizer = None,
     layout: words.Layout = None,
     cudnn_benchmark: words.CudnnBenchmark = False,
+    expandable_segments: words.ExpandableSegments = False,
     inference: words.Inference = False,
     quick: levels.Quick = False,
     rigorous: levels.Rigorous = False,
@@ -134,6 +135,7 @@ def measure(
         optimizer=optimizer,
         layout=layout,
         cudnn_benchmark=cudnn_benchmark,
+        expandable_segments=expandable_segments,
         inference=inference,
     )
     protocol = _protocol(LEVELS[levels.level_of(quick, rigorous)], processes, seconds, timeout)

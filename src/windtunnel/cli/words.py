@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import shutil
+import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -20,6 +24,9 @@ from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
 from windtunnel.strategy import Strategy
+
+_LEAST_WIDTH = 40
+_UNIT = re.compile(r"(\d) (?=[KMGTP]?i?(?:B|FLOP|Hz|W|s|ms|us|ns)\b)")
 
 Job = Annotated[
     list[str],
@@ -172,6 +179,13 @@ Layout = Annotated[
 CudnnBenchmark = Annotated[
     bool, typer.Option("--cudnn-benchmark", help="Let cuDNN time its algorithms and take the fastest.")
 ]
+ExpandableSegments = Annotated[
+    bool,
+    typer.Option(
+        "--expandable-segments",
+        help="PyTorch's allocator grows its segments on a GPU: less fragmentation.",
+    ),
+]
 Inference = Annotated[
     bool, typer.Option("--inference", help="Forward only, without gradients: no backward, no update.")
 ]
@@ -308,6 +322,25 @@ def refuse_unwritable(path: Path, option: str) -> None:
         ) from error
 
 
+def fitted(text: str, stream: IO[str]) -> str:
+    """The text in the width of the terminal; as it is where that is unknown. Longer lines go on indented."""
+    if not (stream.isatty() or "COLUMNS" in os.environ):
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in _parts(line, max(width, _LEAST_WIDTH)))
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("    ") else 4))
+    whole = _UNIT.sub("\\1\u00a0", line)  # a number stays with its unit
+    found = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [part.replace("\u00a0", " ") for part in found]
+
+
 def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
     """Print a result on standard output, as JSON or as text."""
-    print(json.dumps(data(), indent=1) if as_json else text())
+    print(json.dumps(data(), indent=1) if as_json else fitted(text(), sys.stdout))

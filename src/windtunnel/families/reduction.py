@@ -49,7 +49,7 @@ class ReductionFamily(Family):
     names = frozenset(
         """
         sum mean amax amin max min argmax argmin norm linalg_vector_norm var var_mean std prod any all cumsum
-        logsumexp count_nonzero
+        logsumexp count_nonzero _is_all_true _is_any_true
         """.split()
     )
     kernels = ("reduce",)

@@ -110,7 +110,22 @@ def compare_remedies(workload: Workload, machine: Machine, strategy: Strategy) -
     size = None if examples is None else examples * recorded.batch_bytes / recorded.batch
     room = Room(data_bytes=size, step_bytes=base.memory.total_bytes)
     steps = apply(remedies(machine, strategy, room), evaluate)
-    return RemedyTable(title=base.headline(), steps=tuple(steps), cautions=base.cautions)
+    return RemedyTable(title=_title(base), steps=tuple(steps), cautions=_cautions(base, machine))
+
+
+def _title(base: Forecast) -> str:
+    """The headline without a degree that only says that no gradients are exchanged."""
+    strategy = {name: value for name, value in base.strategy.items() if name != "data_parallel"}
+    return dataclasses.replace(base, strategy=strategy).headline()
+
+
+def _cautions(base: Forecast, machine: Machine) -> tuple[str, ...]:
+    """Those of the forecast. All devices are fed, though one is traced."""
+    count = machine.devices * machine.nodes
+    if count == 1:
+        return base.cautions
+    own = f"each of the {count} devices trains on a batch of its own: no exchange of gradients is counted"
+    return own, *(caution for caution in base.cautions if f"of the {count} devices" not in caution)
 
 
 def fed_step(remedy: Remedy, forecast: Forecast) -> FedStep:

@@ -2,7 +2,7 @@
 
 The rules are those of PyTorch's c10/cuda/CUDACachingAllocator.cpp with its default settings. The allocator
 takes segments from the driver and splits them into blocks. A freed block merges with free blocks next to it
-and stays with the process.
+and stays with the process. `expandable.py` has the rules of expandable segments.
 
 >>> pools = Pools()
 >>> block = pools.take(3 * MIB)
@@ -32,6 +32,7 @@ CPU_GRAIN = 64
 HEAP_BLOCK, HEAP_FRAGMENTATION = 32 * MIB, 0.43
 
 FreeList = list[tuple[Any, ...]]  # (size, address, block), smallest first
+Pool = tuple[str, bool]  # a stream, and whether its blocks are small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,11 @@ class Block:
     """A piece of a segment, linked to the pieces before and after it. `free_list` holds it while it is
     free."""
 
-    __slots__ = ("address", "after", "before", "free_list", "is_free", "is_small", "size")
+    __slots__ = ("address", "after", "before", "free_list", "is_free", "is_mapped", "is_small", "size")
 
     def __init__(self, address: int, size: int, free_list: FreeList, is_small: bool) -> None:
         self.address, self.size, self.free_list, self.is_small = address, size, free_list, is_small
-        self.is_free = False
+        self.is_free, self.is_mapped = False, True
         self.before: Block | None = None
         self.after: Block | None = None
 
@@ -77,23 +78,18 @@ class Pools:
     def __init__(self, rounding: Rounding | None = None, limit: float = math.inf) -> None:
         self.rounding, self.limit = rounding or Rounding(), limit
         self.allocated = self.reserved = self.most_reserved = 0
-        self._free_lists: defaultdict[tuple[str, bool], FreeList] = defaultdict(list)
+        self._free_lists: defaultdict[Pool, FreeList] = defaultdict(list)
         self._next_address = 0
 
     def take(self, size: float, stream: str = "") -> Block:
         """Allocate the smallest free block that is large enough; split it if the rest is useful."""
         grain = self.rounding.grain
         wanted = -(-int(size) // grain) * grain or grain
-        is_small = wanted <= SMALL
-        free_list = self._free_lists[stream, is_small]
-        place = bisect_left(free_list, (wanted,))
-        block = (
-            free_list.pop(place)[2]
-            if place < len(free_list)
-            else self._take_segment(wanted, free_list, is_small)
-        )
-        rest = block.size - wanted
-        if rest >= grain if is_small else rest > SMALL:
+        pool = stream, wanted <= SMALL
+        free_list = self._free_lists[pool]
+        place = self._best_fit(free_list, wanted)
+        block = free_list.pop(place)[2] if place < len(free_list) else self._take_segment(wanted, pool)
+        if self._is_useful(block.size - wanted, block.is_small):
             self._split(block, wanted)
         block.is_free = False
         self.allocated += block.size
@@ -102,22 +98,26 @@ class Pools:
     def free(self, block: Block) -> None:
         """Return a block to its pool and merge it with the free blocks next to it."""
         self.allocated -= block.size
+        self._set_free(block)
+
+    def _set_free(self, block: Block) -> Block:
         before, after = block.before, block.after
         if before is not None and before.is_free:
-            _remove_free(before)
+            remove_free(before)
             before.size += block.size
             before.after = after
             if after is not None:
                 after.before = before
             block = before
         if after is not None and after.is_free:
-            _remove_free(after)
+            remove_free(after)
             block.size += after.size
             block.after = after.after
             if block.after is not None:
                 block.after.before = block
         block.is_free = True
         insort(block.free_list, (block.size, block.address, block))
+        return block
 
     def release(self) -> None:
         """Return unused segments to the driver, as torch.cuda.empty_cache does."""
@@ -128,8 +128,16 @@ class Pools:
             self.reserved -= sum(size for size, _, _ in free_list) - sum(size for size, _, _ in in_use)
             free_list[:] = in_use
 
-    def _take_segment(self, wanted: int, free_list: FreeList, is_small: bool) -> Block:
-        rules = self.rounding
+    def _best_fit(self, free_list: FreeList, wanted: int) -> int:
+        """The place of the smallest block that is large enough; the end of the list if there is none."""
+        return bisect_left(free_list, (wanted,))
+
+    def _is_useful(self, rest: int, is_small: bool) -> bool:
+        """Whether the rest of a block becomes a block of its own."""
+        return rest >= self.rounding.grain if is_small else rest > SMALL
+
+    def _take_segment(self, wanted: int, pool: Pool) -> Block:
+        rules, is_small = self.rounding, pool[1]
         size = (
             -(-wanted // rules.large_step) * rules.large_step
             if wanted >= MEDIUM
@@ -141,7 +149,7 @@ class Pools:
             self.release()
             if self.reserved + size > self.limit:
                 raise Exhausted
-        block = Block(self._next_address, size, free_list, is_small)
+        block = Block(self._next_address, size, self._free_lists[pool], is_small)
         self._next_address += size
         self.reserved += size
         self.most_reserved = max(self.most_reserved, self.reserved)
@@ -182,5 +190,6 @@ class Heap:
             self._mapped += change
 
 
-def _remove_free(block: Block) -> None:
+def remove_free(block: Block) -> None:
+    """Take a block from its free list."""
     del block.free_list[bisect_left(block.free_list, (block.size, block.address))]

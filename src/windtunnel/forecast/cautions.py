@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel import units
@@ -20,6 +20,7 @@ from windtunnel.trace import Trace
 
 _MIN_SHARE = 0.02  # ops outside of the probed sizes are named from this share of the step on
 _MIN_UNKNOWN_SHARE = 0.0005  # ops of no family from what is shown as 0.1 %
+_MOST_NAMES = 3
 
 
 class _Caution(NamedTuple):
@@ -72,21 +73,33 @@ class Cautions:
             )
 
     def _of_ops(self) -> Iterator[_Caution]:
-        for name, seconds in self.pricer.assumed.items():
-            share = seconds / self.step_seconds
-            if share >= _MIN_UNKNOWN_SHARE:
-                yield _Caution(
-                    share, f"{name} belongs to no known family: priced by its bytes, {share:.1%} of the step"
-                )
-        for name, seconds in self.pricer.outside.items():
-            share = seconds / self.step_seconds
-            if share > _MIN_SHARE:
-                yield _Caution(
-                    share,
-                    f"{name} is larger or smaller than anything that was probed: {share:.1%} of the step",
-                )
+        yield from self._of_unknown_ops()
+        yield from self._of_sizes()
         for note in self.pricer.notes:
             yield _Caution(_MIN_SHARE, note)
+
+    def _of_sizes(self) -> Iterator[_Caution]:
+        """Ops outside of the probed sizes, all in one caution, those that take longest by name."""
+        shares = {name: seconds / self.step_seconds for name, seconds in self.pricer.outside.items()}
+        names = sorted((n for n, share in shares.items() if share > _MIN_SHARE), key=lambda n: -shares[n])
+        if not names:
+            return
+        total = sum(shares[name] for name in names)
+        verb = "is" if len(names) == 1 else "are"
+        outside = f"{_listed(names)} {verb} larger or smaller than anything that was probed"
+        yield _Caution(total, f"{outside}: {total:.1%} of the step")
+
+    def _of_unknown_ops(self) -> Iterator[_Caution]:
+        """All of them in one caution, those that take longest by name."""
+        names = sorted(self.pricer.assumed, key=lambda name: -self.pricer.assumed[name])
+        share = sum(self.pricer.assumed.values()) / (self.step_seconds or 1.0)
+        if share < _MIN_UNKNOWN_SHARE:
+            return
+        belong, their = ("belongs", "its") if len(names) == 1 else ("belong", "their")
+        yield _Caution(
+            share,
+            f"{_listed(names)} {belong} to no known family: priced by {their} bytes, {share:.1%} of the step",
+        )
 
     def _of_feed(self) -> Iterator[_Caution]:
         """Where the figures of stored data come from, and whether they lie where the strategy says."""
@@ -151,10 +164,17 @@ class Cautions:
         machine, device = self.machine, self.machine.device
         count, used = machine.devices * machine.nodes, workers_of(self.pricer.strategy, machine).count
         if used < count:
-            yield _Caution(1.0, f"{used} of the {count} devices of {machine.name} are used")
+            yield _Caution(
+                1.0, f"{used} of the {count} devices of {machine.name} {'is' if used == 1 else 'are'} used"
+            )
         if device.kind == "cpu" and device.cores and self.pricer.threads > device.cores:
             yield _Caution(
                 1.0, f"{self.pricer.threads} threads share {device.cores} cores, which usually takes longer"
             )
         if device.memory_bytes is None:
             yield _Caution(0.0, f"{machine.name} states no memory size: whether the step fits is not known")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -174,6 +174,11 @@ def _refuse_impossible(machine: Machine, strategy: Strategy) -> None:
             f"cudnn_benchmark needs a GPU; {machine.name} computes on its CPU.",
             hint="Leave --cudnn-benchmark out, or use --on a GPU machine.",
         )
+    if strategy.expandable_segments and machine.device.kind == "cpu":
+        raise BadInput(
+            f"expandable_segments needs a GPU; {machine.name} computes on its CPU.",
+            hint="Leave --expandable-segments out, or use --on a GPU machine.",
+        )
     if strategy.execution == "graph" and machine.device.kind == "cpu":
         raise BadInput(
             f"execution=graph needs a GPU; {machine.name} computes on its CPU.",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from windtunnel.families import registry
 from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
+from windtunnel.forecast.expandable import ExpandablePools
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
@@ -89,7 +90,7 @@ def account(
             parts={**parts, "fragmentation": lost} if lost else parts,
             capacity_bytes=machine.device.memory_bytes,
         )
-    plenty = Pools(rounding)
+    plenty = _pools(strategy, rounding)
     replay = _run(trace, plenty, strategy, workspace)
     scarce = _run_scarcely(trace, replay, strategy, workspace)
     return DeviceMemory(
@@ -115,7 +116,7 @@ def _run_scarcely(
 
     def run(limit: float, needs: Sequence[float] | None = workspace) -> _Replay | None:
         with contextlib.suppress(Exhausted):
-            return _run(trace, Pools(plenty.rounding, limit), strategy, needs)
+            return _run(trace, _pools(strategy, plenty.rounding, limit), strategy, needs)
         return None
 
     needs = _indispensable(trace, workspace)
@@ -146,6 +147,10 @@ def _indispensable(trace: Trace, workspace: Sequence[float] | None) -> list[floa
 def _is_optional(family: str) -> bool:
     known = registry.get(family)
     return known is not None and known.workspace_is_optional
+
+
+def _pools(strategy: Strategy, rounding: Rounding | None, limit: float = math.inf) -> Pools:
+    return (ExpandablePools if strategy.expandable_segments else Pools)(rounding, limit)
 
 
 def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None) -> _Replay:

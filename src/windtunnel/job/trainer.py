@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from windtunnel.errors import BadJob
-from windtunnel.job.workload import Batch, Forward, Optimizers, Workload
+from windtunnel.job.workload import Batch, Forward, Optimizers, Workload, place_of_function
 from windtunnel.machine.machine import torch_device
 from windtunnel.strategy import Strategy
 
@@ -27,6 +27,8 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "fused-adamw": functools.partial(torch.optim.AdamW, fused=True),
 }
 
+
+_RETURN_LOSS = "Return the loss as a tensor, without .item(), and nothing beside it."
 
 # Memory formats of strategies, for images (four dimensions) and volumes (five).
 _FORMATS = {
@@ -47,6 +49,11 @@ class Trainer:
             raise BadJob(
                 f"{workload.name} has its own step(), which accumulate={strategy.accumulate} cannot split.",
                 hint="Define the job by loss and optimizer, or accumulate gradients inside its step().",
+            )
+        if not isinstance(model, torch.nn.Module):
+            raise BadJob(
+                f"model() of {workload.name} returned {_describe(model)}, not a torch.nn.Module.",
+                hint=f"Return the network. {_look_at(workload.model)}",
             )
         self.workload = workload
         self.model = model
@@ -120,9 +127,16 @@ class Trainer:
         with self._precision():
             loss = self.workload.loss(self.model, batch)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = "Reduce it with .mean() or .sum()." if isinstance(loss, torch.Tensor) else _RETURN_LOSS
             raise BadJob(
                 f"The loss of {self.workload.name} must be one number, not {_describe(loss)}.",
-                hint="Reduce it with .mean() or .sum().",
+                hint=f"{what} {_look_at(self.workload.loss)}",
+            )
+        if not loss.requires_grad and not self.strategy.inference:
+            raise BadJob(
+                f"The loss of {self.workload.name} has no gradient, so there is nothing to train.",
+                hint="Check that parameters require gradients, and that the loss does not come from "
+                f"torch.no_grad(), .detach() or .item(). {_look_at(self.workload.loss)}",
             )
         return loss
 
@@ -258,10 +272,27 @@ def _make_optimizer(
 def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Optimizers:
     if workload.optimizers is not None:
         return workload.optimizers(model)
-    return workload.optimizer(model.parameters()) if workload.optimizer is not None else None
+    if workload.optimizer is None:
+        return None
+    made = workload.optimizer(model.parameters())
+    if made is None:
+        raise BadJob(
+            f"optimizer() of {workload.name} returned nothing.",
+            hint=f"Return the optimizer. {_look_at(workload.optimizer)}",
+        )
+    return made
+
+
+def _look_at(function: Any) -> str:
+    place = place_of_function(function)
+    return f"Look at {place}." if place else ""
 
 
 def _describe(value: object) -> str:
     return (
-        f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else "float"
+        if isinstance(value, float)
+        else type(value).__name__
     )

@@ -5,29 +5,44 @@ A workload holds only functions. Creating one is therefore cheap, and another pr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
-from windtunnel.errors import BadJob, BadRecord
+from windtunnel.errors import BadInput, BadJob, BadRecord
 from windtunnel.job import imports, scalers
 from windtunnel.job.stored import StoredData
 
 if TYPE_CHECKING:
     import torch
 
+_MOST_CHARACTERS = 80  # of a line of the user's code that an error shows
+
 # What a job's functions pass to each other. Each job has its own types.
 Model = Any  # its nn.Module class
 Batch = Any  # any structure of tensors
 Optimizers = Any  # one optimiser, or any structure of several
+
+# What each function of a job is called with.
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "model": (),
+    "batch": ("n",),
+    "loss": ("model", "batch"),
+    "optimizer": ("parameters",),
+    "optimizers": ("model",),
+    "step": ("model", "batch", "optimizer"),
+    "forward": ("model", "batch"),
+}
 
 Loss = Callable[[Model, Batch], "torch.Tensor"]
 Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
@@ -94,13 +109,8 @@ class Workload:
                 f"workload {self.name}: loss needs an optimizer.",
                 hint="For example optimizer=lambda params: torch.optim.AdamW(params)",
             )
-        for name in ("model", "batch", "loss", "optimizer", "optimizers", "step", "forward"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise BadRecord(
-                    f"workload {self.name}: {name} must be a function, not {value!r}.",
-                    hint="For example model=lambda: MyNet()",
-                )
+        for name in _ARGUMENTS:
+            _check_function(self.name, name, getattr(self, name))
         if self.data is not None and not isinstance(self.data, StoredData):
             raise BadRecord(
                 f"workload {self.name}: data must be a StoredData, not {self.data!r}.",
@@ -142,6 +152,37 @@ class Workload:
         records.save(Path(path), self.origin)
 
 
+def _check_function(job: str, name: str, function: Any) -> None:
+    """Refuse what cannot be called as the job's `name` will be."""
+    if function is None:
+        return
+    is_module = type(function).__module__.startswith("torch.nn") or hasattr(function, "forward")
+    if not callable(function) or (name == "model" and is_module and not isinstance(function, type)):
+        raise BadRecord(
+            f"workload {job}: {name} must be a function, not {_brief(function)}.",
+            hint="For example model=lambda: MyNet()",
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin
+        return
+    try:
+        signature.bind(*_ARGUMENTS[name])
+    except TypeError:
+        code = getattr(function, "__code__", None)
+        place = f" at {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
+        raise BadRecord(
+            f"workload {job}: {name} takes {signature}{place}, but is called as "
+            f"{name}({', '.join(_ARGUMENTS[name])}).",
+            hint=f"Give it {len(_ARGUMENTS[name]) or 'no'} argument{'s' * (len(_ARGUMENTS[name]) != 1)}.",
+        ) from None
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+
+
 def load_file(address: str, settings: Mapping[str, object]) -> Workload:
     """Call `function` of `path/to/file.py:function` and return its workload."""
     path_text, _, function = address.rpartition(":")
@@ -161,10 +202,15 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
             f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
         )
     try:
-        with scalers.noted():
+        with scalers.noted(), _as_script(path):
             workload = build(**settings)
+    except BadInput as error:
+        raise type(error)(f"{address}: {error.message}", hint=error.hint or place_of(error)) from error
+    except SystemExit as error:
+        raise ends_program(address, error) from error
     except Exception as error:
-        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=place_of(error)) from error
+        hint = _missing_settings(build, settings, function) or place_of(error)
+        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=hint) from error
     if not isinstance(workload, Workload):
         raise BadJob(
             f"{address} returned {type(workload).__name__}, not a windtunnel.Workload.",
@@ -173,35 +219,80 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
     return dataclasses.replace(workload, origin=Origin(job=f"{path}:{function}", settings=dict(settings)))
 
 
+def _missing_settings(build: Callable[..., Any], settings: Mapping[str, object], function: str) -> str:
+    """A hint for settings that the function needs and did not get."""
+    parameters = inspect.signature(build).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in settings]
+    examples = " ".join(f"{name}=..." for name in missing)
+    return f"Give {examples} after the job, or give {function}() defaults." if missing else ""
+
+
 def _import_file(path: Path, name: str) -> types.ModuleType:
-    """Import a user's file like a script: it can import modules in its own folder."""
-    spec = importlib.util.spec_from_file_location(f"windtunnel_job_{path.stem}", path)
+    """Import a user's file like a script, and like a module of its folder: it can import its neighbours,
+    also later and also as `from .neighbour import Net`."""
+    package = types.ModuleType(f"windtunnel_job_{zlib.crc32(str(path.parent).encode()):x}")
+    package.__path__ = [str(path.parent)]
+    spec = importlib.util.spec_from_file_location(f"{package.__name__}.{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent))
+    sys.modules[package.__name__], sys.modules[spec.name] = package, module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
     imports.install()
     try:
-        with scalers.noted():
+        with scalers.noted(), _as_script(path):
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except SystemExit as error:
+        raise ends_program(f"Importing {name}", error) from error
+    except Exception as error:
         raise BadJob(
             f"{name} does not import: {type(error).__name__}: {error}", hint=place_of(error)
         ) from error
-    finally:
-        sys.path.remove(str(path.parent))
     return module
 
 
-def place_of(error: BaseException) -> str:
-    """A hint that names the last line of the user's own code in the traceback."""
+@contextlib.contextmanager
+def _as_script(path: Path) -> Iterator[None]:
+    """Code that reads the command line finds the file's name and no options, so that defaults hold."""
+    before, sys.argv = sys.argv, [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def ends_program(what: str, error: SystemExit) -> BadJob:
+    """The user's code called exit(), or a parser of options did."""
+    return BadJob(
+        f"{what} ended the program (SystemExit: {error.code}).",
+        hint='Put code that reads options or exits under: if __name__ == "__main__". ' + place_of(error),
+    )
+
+
+def place_of(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+    """A hint that names the last line of the user's own code in the traceback, else that of `function`."""
     place = ""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if isinstance(error, SyntaxError) and error.lineno:
         place = f"Look at {Path(error.filename or '').name} line {error.lineno}; "
     elif frames:
-        place = f"Look at {Path(frames[-1].filename).name} line {frames[-1].lineno}: {frames[-1].line}; "
+        last = frames[-1]
+        place = f"Look at {Path(last.filename).name} line {last.lineno}: {_cut(last.line)}; "
+    elif function is not None and place_of_function(function):
+        place = f"Look at {place_of_function(function)}; "
     return f"{place}--debug shows the whole traceback."
+
+
+def place_of_function(function: Callable[..., Any]) -> str:
+    """Such as "loss() at train.py line 12"; empty if it is not known."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_name}() at {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
+
+
+def _cut(line: str | None) -> str:
+    line = line or ""
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]} ..."
 
 
 def is_users(filename: str) -> bool:

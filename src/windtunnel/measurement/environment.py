@@ -18,17 +18,30 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+EXPANDABLE = "expandable_segments:True"
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 BUSY = 0.25
 _QUIET = 1.15  # a pace within this of the best counts as quiet
 
 
-def for_child(threads: int) -> dict[str, str]:
-    """The environment variables of a child: libraries read the number of threads when they are loaded."""
+def for_child(threads: int, *, expandable: bool = False) -> dict[str, str]:
+    """The environment variables of a child: libraries read the number of threads when they are loaded.
+
+    `expandable`: PyTorch's allocator on a GPU grows its segments; other settings of the user stay.
+    """
     child = dict(os.environ)
     child.update({name: str(threads) for name in THREAD_VARIABLES})
     child["OMP_DYNAMIC"] = "FALSE"
     child["PYTHONHASHSEED"] = "0"
+    if expandable:
+        child[_ALLOCATOR] = with_expandable(child.get(_ALLOCATOR, ""))
     return child
+
+
+def with_expandable(settings: str) -> str:
+    """The allocator's settings with expandable segments."""
+    others = [word for word in settings.split(",") if word and not word.startswith("expandable_segments")]
+    return ",".join((*others, EXPANDABLE))
 
 
 def describe() -> Plain:

@@ -11,6 +11,7 @@ from windtunnel import records
 from windtunnel.job.workload import Batch, Model, Workload, place_of
 from windtunnel.machine.machine import torch_device
 from windtunnel.measurement import compilation
+from windtunnel.measurement.environment import EXPANDABLE
 from windtunnel.measurement.frameworks.base import Built, Replay, torch_peak
 from windtunnel.measurement.order import JobOrder
 from windtunnel.measurement.process import Emit
@@ -102,6 +103,8 @@ def set_up(torch: ModuleType, strategy: Strategy, threads: int, device: str) -> 
     torch.set_float32_matmul_precision("high" if strategy.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = strategy.precision != "fp32"  # PyTorch's default is True
     torch.backends.cudnn.benchmark = strategy.cudnn_benchmark
+    if strategy.expandable_segments and device != "cpu":  # a fork has its parent's environment
+        torch.cuda.memory._set_allocator_settings(EXPANDABLE)
 
 
 def _load_libraries(torch: ModuleType) -> None:

@@ -308,11 +308,12 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
         raise Unavailable(
             "execution=graph needs a GPU, and this measurement is on a CPU.", hint="Use --execution eager."
         )
-    if machine.device.kind == "cpu" and strategy.cudnn_benchmark:
-        raise Unavailable(
-            "cudnn_benchmark needs a GPU, and this measurement is on a CPU.",
-            hint="Leave --cudnn-benchmark out.",
-        )
+    for name in ("cudnn_benchmark", "expandable_segments"):
+        if machine.device.kind == "cpu" and getattr(strategy, name):
+            raise Unavailable(
+                f"{name} needs a GPU, and this measurement is on a CPU.",
+                hint=f"Leave --{name.replace('_', '-')} out.",
+            )
     return str(machine.device.kind)
 
 
@@ -331,7 +332,9 @@ def launch_for(order: ChildOrder, pinned: int | None) -> Launch:
     assert order.job is not None
     return Launch(
         command=(sys.executable, "-m", "windtunnel.measurement.child"),
-        environment=environment.for_child(order.job.threads),
+        environment=environment.for_child(
+            order.job.threads, expandable=order.job.strategy.get("expandable_segments") is True
+        ),
         threads=pinned,
     )
 

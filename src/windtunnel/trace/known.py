@@ -64,6 +64,17 @@ _LIKE = frozenset(
     getattr(_aten, name).default
     for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 )
+# Memory that nothing was written to yet.
+_BLANK = frozenset(
+    getattr(getattr(_aten, name), overload)
+    for name, overload in (
+        ("empty", "memory_format"),
+        ("empty_like", "default"),
+        ("empty_strided", "default"),
+        ("new_empty", "default"),
+        ("new_empty_strided", "default"),
+    )
+)
 _DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -84,6 +95,7 @@ class KnownTensorMode(FakeTensorMode):
         self.is_building = False  # the model is being built; nothing may be assumed
         self.assumed_last = False  # whether the last number read was assumed
         self._stale: weakref.WeakSet[Any] = weakref.WeakSet()  # storages that hold an unknown value by now
+        self._blank: weakref.WeakSet[Any] = weakref.WeakSet()  # storages that hold no value yet
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -95,7 +107,8 @@ class KnownTensorMode(FakeTensorMode):
         if special is not None:
             return special(self, func, args, kwargs)
         tensors = flat((*args, *kwargs.values()) if kwargs else args)
-        known = self._known_of(tensors)
+        mutable = func._schema.is_mutable
+        known = self._known_of(tensors, written_by(func, args, kwargs) if mutable else (), func.is_view)
         if func in sparse.MAKERS or (known is None and any(map(sparse.parts_of, tensors))):
             handle = sparse.MAKERS.get(func) or sparse.ON_SPARSE.get(func)
             if handle is not None:
@@ -108,7 +121,7 @@ class KnownTensorMode(FakeTensorMode):
             return result
         if known is not None:
             self._compute(func, args, kwargs, result, known)
-        elif func._schema.is_mutable:
+        elif mutable:
             self._forget_written(func, args, kwargs)
         else:
             self._estimate(func, args, kwargs, result, tensors)
@@ -126,6 +139,13 @@ class KnownTensorMode(FakeTensorMode):
 
     def known(self, tensor: Any) -> Known | None:
         """The value of a tensor as far as it is known."""
+        known = self._held(tensor)
+        if known is not None and self._blank and known.value.untyped_storage() in self._blank:
+            return None
+        return known
+
+    def _held(self, tensor: Any) -> Known | None:
+        """The same, also of memory that nothing was written to."""
         if type(tensor) is FakeTensor:
             known: Known | None = tensor.__dict__.get("_known")
         elif type(tensor) is Tensor and not tensor.requires_grad and tensor.layout == torch.strided:
@@ -204,11 +224,15 @@ class KnownTensorMode(FakeTensorMode):
         known = self.known(tensor)
         return known is None or known.on_device
 
-    def _known_of(self, tensors: Sequence[Tensor]) -> list[Known] | None:
-        """The values of all tensors; None if one is unknown."""
+    def _known_of(
+        self, tensors: Sequence[Tensor], written: Sequence[Tensor], is_view: bool
+    ) -> list[Known] | None:
+        """The values of all tensors; None if one is unknown. Those that are written, or seen otherwise, may
+        have none yet."""
         found = []
         for tensor in tensors:
-            known = self.known(tensor)
+            may_be_blank = is_view or any(tensor is each for each in written)
+            known = self._held(tensor) if may_be_blank else self.known(tensor)
             if known is None:
                 return None
             found.append(known)
@@ -233,12 +257,16 @@ class KnownTensorMode(FakeTensorMode):
             if id(value) in own and id(fake) not in written:
                 value = value.detach()
             self.know(fake, Known(value, assumed, on_device))
+            if func in _BLANK:
+                self._blank.add(value.untyped_storage())
+            elif func._schema.is_mutable:
+                self._blank.discard(value.untyped_storage())
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op on values. No mode is active here, so real kernels run."""
 
         def value(tensor: Tensor) -> Tensor:
-            known = self.known(tensor)
+            known = self._held(tensor)
             assert known is not None
             return known.value
 
@@ -274,7 +302,7 @@ class KnownTensorMode(FakeTensorMode):
         if not func._schema.is_mutable or func is _FIND_INFINITE:
             return  # gradients are finite, so the check of a GradScaler writes the zero that is there
         for tensor in written_by(func, args, kwargs):
-            known = self.known(tensor)
+            known = self._held(tensor)
             if known is not None:
                 self._stale.add(known.value.untyped_storage())
 

@@ -63,9 +63,10 @@ def as_on(target: str) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for family in families.registry:
                 stack.enter_context(family.lower(library))
+            clipping, always = torch.nn.utils.clip_grad, lambda *_, **__: True
             for name in ("_has_foreach_support", "_device_has_foreach_support"):
-                if hasattr(torch.nn.utils.clip_grad, name):
-                    stack.enter_context(mock.patch.object(torch.nn.utils.clip_grad, name, lambda *args: True))
+                if hasattr(clipping, name):
+                    stack.enter_context(mock.patch.object(clipping, name, always))
             yield
     finally:
         library._destroy()

@@ -72,8 +72,16 @@ class Notes:
 
 
 def _lines(lines: dict[str, None]) -> str:
-    named = [line for line in lines if line]
-    if not named:
-        return "in a library"
-    first, more = named[:_MOST_LINES], len(named) - _MOST_LINES
-    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+    """Such as "train.py lines 8 and 12": a file is named once."""
+    files: dict[str, list[int]] = {}
+    for line in list(dict.fromkeys(filter(None, lines)))[:_MOST_LINES]:
+        name, _, number = line.rpartition(" line ")
+        files.setdefault(name, []).append(int(number))
+    more = sum(map(bool, lines)) - _MOST_LINES
+    texts = [f"{name} line{'s' * (len(n) > 1)} {_listed(sorted(n))}" for name, n in files.items()]
+    return (", ".join(texts) + (f" and {more} more" if more > 0 else "")) or "in a library"
+
+
+def _listed(numbers: list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -23,13 +23,25 @@ _item = Tensor.item
 
 
 class ReadFloat(float):
-    """A number that was assumed. It may be logged and computed with, but a comparison needs the true one."""
+    """A number that was assumed. It may be logged and computed with, but a comparison needs the true one.
 
-    def _decides(self, *_: Any) -> Any:
-        raise NeedsRehearsal(users_line())
+    A job may keep it from one step to the next. After a real step, comparisons go by what it became there.
+    """
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _decides
+    asks = False  # whether a comparison asks for a real step: only while a step is traced without one
+
     __hash__ = float.__hash__
+
+
+def _deciding(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def decide(self: float, *others: Any) -> Any:
+        if ReadFloat.asks:
+            raise NeedsRehearsal(users_line())
+        return plain(self, *others)
+
+    return decide
 
 
 def _combining(name: str) -> Callable[..., Any]:
@@ -42,8 +54,17 @@ def _combining(name: str) -> Callable[..., Any]:
     return combine
 
 
+for _name in "lt le gt ge eq ne bool".split():
+    setattr(ReadFloat, f"__{_name}__", _deciding(f"__{_name}__"))
 for _name in "add radd sub rsub mul rmul truediv rtruediv neg abs pos".split():
     setattr(ReadFloat, f"__{_name}__", _combining(f"__{_name}__"))
+
+
+@contextlib.contextmanager
+def unasked() -> Iterator[None]:
+    """Let numbers that an earlier trace assumed be compared, as where a step is run for real."""
+    with mock.patch.object(ReadFloat, "asks", False):
+        yield
 
 
 @contextlib.contextmanager
@@ -62,6 +83,7 @@ def answered(mode: KnownTensorMode) -> Iterator[None]:
         "__deepcopy__": _deep_copy,
     }
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(ReadFloat, "asks", mode.lessons is None))
         for name, method in methods.items():
             stack.enter_context(mock.patch.object(FakeTensor, name, method, create=True))
         yield

@@ -12,34 +12,41 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from windtunnel import units
 from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer, arrange, describe_inputs
-from windtunnel.job.workload import Workload, place_of
+from windtunnel.job.workload import Workload, ends_program, place_of
 from windtunnel.strategy import Strategy
-from windtunnel.trace import Op, Trace, batches, lower, packed
+from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
 from windtunnel.trace.expert_parallel import divide_experts
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
+from windtunnel.trace.inputs import (
+    DYNAMIC,
+    REHEARSED_BATCH,
+    PlainFakeMode,
+    fake_batch,
+    fake_model,
+    first_line,
+)
 from windtunnel.trace.known import KnownTensorMode
 from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.reads import answered
+from windtunnel.trace.reads import answered, unasked
 from windtunnel.trace.recorder import Recorder, tensors_of
-from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, rehearse
+from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
 from windtunnel.trace.standins import CudaIsCpu, replaced
 from windtunnel.trace.tensor_parallel import divide
 
-_REHEARSED_BATCH = 2  # batch norm needs two examples
+# What PyTorch says if a job needs CUDA.
+_WITHOUT_CUDA = ("with CUDA enabled", "CUDA support", "dummy base class", "NVIDIA driver", "No CUDA GPUs")
+# What PyTorch says where fake tensors end, what that means, and what to do.
+_NOT_TRACED = {
+    "shape_env must not be None": ("nested tensors", "Pad the sequences"),
+    "in_kernel_invocation": ("several threads", "Run the network on one thread"),
+}
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -56,18 +63,35 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
             return _record_or_rehearse(workload, strategy, target, batch)
     except WindtunnelError:
         raise
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except SystemExit as error:
+        raise ends_program(f"The step of {workload.name}", error) from error
+    except DYNAMIC as error:
         raise BadJob(
             f"The step of {workload.name} depends on values of tensors ({error}), "
             "which a forecast without running cannot know.",
             hint=f"{place_of(error)} Or use measure instead.",
         ) from error
     except Exception as error:
-        raise BadJob(
-            f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: "
-            f"{_first_line(error)}",
-            hint=place_of(error),
-        ) from error
+        raise _refusal(workload, batch, target, error) from error
+
+
+def _refusal(workload: Workload, batch: int, target: str, error: Exception) -> BadJob:
+    """What the user's code raised, in words that say what to do."""
+    if target == "cpu" and any(words in str(error) for words in _WITHOUT_CUDA):
+        return BadJob(
+            f"{workload.name} asks for CUDA, which a CPU lacks.",
+            hint=f"Predict it on a GPU machine, or use the device of the model. {place_of(error)}",
+        )
+    for words, (what, instead) in _NOT_TRACED.items():
+        if words in str(error):
+            return BadJob(
+                f"{workload.name} uses {what}, which a forecast cannot follow.",
+                hint=f"{instead}, or use measure. {place_of(error)}",
+            )
+    return BadJob(
+        f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {first_line(error)}",
+        hint=place_of(error, workload.loss or workload.step),
+    )
 
 
 def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
@@ -77,17 +101,19 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
     small = dataclasses.replace(
-        strategy, batch=min(batch, _REHEARSED_BATCH * strategy.accumulate), precision="fp32"
+        strategy, batch=min(batch, REHEARSED_BATCH * strategy.accumulate), precision="fp32"
     )
     try:
         lessons = _rehearse(workload, small, target)
         return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
     except NeedsRehearsal as asked:
         raise _undecided(workload, asked.line or line, "a real step did not show it") from None
+    except TooLong as error:
+        raise _undecided(workload, line, str(error)) from None
     except WindtunnelError:
         raise
     except Exception as error:
-        reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {_first_line(error)}"
+        reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {first_line(error)}"
         raise _undecided(workload, line, reason) from error
 
 
@@ -136,7 +162,7 @@ def _record_once(
     recorder = Recorder(target, fake.is_waiting)
     world = (strategy.data_parallel or 1) * strategy.model_parallel
     with replaced(target, notes, world), answered(fake):
-        model = _fake_model(workload, strategy, fake)
+        model = fake_model(workload, strategy, fake)
         parameters = sum(p.numel() for p in model.parameters())
         removed = shorten(model) if folds else 0
         with fake, lower.as_on(target), lower.decide_as_real(), packed.unpacked(fake):
@@ -144,7 +170,7 @@ def _record_once(
                 divide_experts(model, strategy.expert_parallel, workload.name)
             if strategy.tensor_parallel > 1:
                 divide(model, strategy.tensor_parallel, workload.name, sequence=strategy.sequence_parallel)
-            examples = arrange(_fake_batch(workload, fake, batch), strategy)
+            examples = arrange(fake_batch(workload, fake, batch), strategy)
             trainer = Trainer(workload, model, strategy, "cpu")
             if target == "gpu":
                 for optimizer in trainer.all_optimizers():
@@ -165,12 +191,25 @@ def _record_once(
             with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
                 trainer.step(examples)
             recorder.name_gradients(model)
-    recorded = _Recorded(workload, strategy, model, recorder, examples)
-    found = dataclasses.replace(recorded.trace(), cautions=notes.cautions(target, strategy.execution))
+    found = _Recorded(workload, strategy, model, recorder, examples).trace()
+    _note_idle(trainer, found, notes)
+    found = dataclasses.replace(found, cautions=notes.cautions(target, strategy.execution))
     if marks is None:
         return found
     found = marks.added_to(dataclasses.replace(found, parameters=parameters))
     return unfold(found, folded_of(model, removed)) if removed else found
+
+
+def _note_idle(trainer: Trainer, found: Trace, notes: Notes) -> None:
+    """Say so if a step trains nothing: most likely that is a mistake in the job."""
+    if trainer.strategy.inference:
+        return
+    groups = (g for optimizer in trainer.all_optimizers() for g in optimizer.param_groups)
+    held = {id(parameter) for group in groups for parameter in group["params"]}
+    if not any(op.phase != "forward" for op in found.ops):
+        notes.say("the step has neither a backward pass nor an update: it trains nothing")
+    elif held and not any(id(parameter) in held for parameter in trainer.model.parameters()):
+        notes.say("the optimizer holds none of the network's parameters: it does not train the network")
 
 
 class _Recorded(NamedTuple):
@@ -193,7 +232,7 @@ class _Recorded(NamedTuple):
             ops=recorder.finish(),
             allocations=dict(recorder.allocations),
             held=recorder.held,
-            batch_bytes=sum(tensor_bytes(t) for t in batches.tensors(self.examples)),
+            batch_bytes=sum(tensor_bytes(t) for t in sparse.dense(batches.tensors(self.examples))),
             parameters=sum(p.numel() for p in self.model.parameters()),
             module_calls=recorder.module_calls,
             nodes=recorder.nodes,
@@ -210,12 +249,12 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
 
     torch.manual_seed(0)
-    fake = _PlainFakeMode()
-    model = _fake_model(workload, strategy, fake)
+    fake = PlainFakeMode()
+    model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder)
     with fake, lower.as_on(target), lower.decide_as_real(), compiler:
-        examples = arrange(_fake_batch(workload, fake, batch), strategy)
+        examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
         for optimizer in trainer.all_optimizers():
             lower.prefer_lists(optimizer)
@@ -238,7 +277,7 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     from windtunnel.trace.compiled import Compiler
 
     recorder = Recorder("gpu")
-    with _quiet(), _PlainFakeMode(), lower.as_on("gpu"), Compiler(recorder) as compiler, torch.no_grad():
+    with _quiet(), PlainFakeMode(), lower.as_on("gpu"), Compiler(recorder) as compiler, torch.no_grad():
         tensors = make()
         compiled = compiler.compile_call(call)
         compiled(*tensors)
@@ -248,31 +287,11 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     return tuple(op for op in recorder.finish() if op.family != "view")
 
 
-class _PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
-
-    is_building = False
-
-    def __init__(self) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-
-    def adopt(self, tensor: Tensor, *, is_value: bool) -> Tensor:
-        return self.from_tensor(tensor)
-
-    def place_on_device(self, tensor: Tensor) -> None:
-        """All fake tensors are alike."""
-
-    def forget(self, tensor: Tensor) -> None:
-        """No value is known."""
-
-
-_FakeMode = KnownTensorMode | _PlainFakeMode
-
-
 def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
     """What a real step shows. It runs on this machine's CPU, whatever the target."""
     torch.manual_seed(0)
-    with replaced(target, Notes()), CudaIsCpu() if target == "gpu" else contextlib.nullcontext():
+    on_cpu = CudaIsCpu() if target == "gpu" else contextlib.nullcontext()
+    with replaced(target, Notes()), on_cpu, unasked():
         model = workload.model()
         _refuse_large(workload, model)
         trainer = Trainer(workload, model, strategy, "cpu")
@@ -295,35 +314,6 @@ def _refuse_large(workload: Workload, model: torch.nn.Module) -> None:
         )
 
 
-def _fake_model(workload: Workload, strategy: Strategy, fake: _FakeMode) -> torch.nn.Module:
-    """The network without its bytes. If building it reads values, it is built for real, then swapped."""
-    fake.is_building = True
-    try:
-        with fake:
-            model = workload.model()
-        if not _is_lazy(model):
-            for parameter in model.parameters():
-                fake.forget(parameter)
-            for buffer in model.buffers():
-                fake.place_on_device(buffer)
-            return model
-    except Exception:
-        pass
-    finally:
-        fake.is_building = False
-    model = workload.model()
-    if _is_lazy(model):  # its first step creates its weights
-        small = dataclasses.replace(strategy, batch=_REHEARSED_BATCH * strategy.accumulate, precision="fp32")
-        Trainer(workload, model, small, "cpu").step(workload.batch(small.batch or 1))
-        model.zero_grad(set_to_none=True)
-    _make_fake(model, fake)
-    return model
-
-
-def _is_lazy(model: torch.nn.Module) -> bool:
-    return any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
-
-
 def _prime(trainer: Trainer, examples: Any) -> None:
     """Create the optimiser state, as it exists in every step but the first.
 
@@ -342,39 +332,6 @@ def _prime(trainer: Trainer, examples: Any) -> None:
         trainer.model.zero_grad(set_to_none=True)
 
 
-def _make_fake(model: torch.nn.Module, fake: _FakeMode) -> None:
-    """Swap parameters and buffers of a model built for real for fake ones; shared ones stay shared."""
-    swapped: dict[int, Tensor] = {}
-    for module in model.modules():
-        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-        for store in stores:
-            for name, tensor in store.items():
-                if tensor is not None:
-                    if id(tensor) not in swapped:
-                        swapped[id(tensor)] = fake.adopt(tensor, is_value=store is module._buffers)
-                    store[name] = swapped[id(tensor)]
-        flat = getattr(module, "_flat_weights", None)
-        if isinstance(flat, list):  # recurrent modules keep a second list of the same parameters
-            module._flat_weights = [swapped.get(id(w), w) for w in flat]  # type: ignore[assignment]
-
-
-def _fake_batch(workload: Workload, fake: _FakeMode, batch: int) -> Any:
-    """One batch without its bytes, whether the user's function returns fake tensors or real ones."""
-    try:
-        examples = workload.batch(batch)
-    except Exception:
-        with unset_fake_temporarily():  # data that passes through libraries must be made for real
-            examples = workload.batch(batch)
-    examples = batches.mapped(examples, lambda t: t if _is_fake(t) else fake.adopt(t, is_value=True))
-    for tensor in batches.tensors(examples):
-        fake.place_on_device(tensor)
-    return examples
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    return hasattr(tensor, "fake_mode")
-
-
 def _state_tensors(trainer: Trainer) -> list[Tensor]:
     return [
         t
@@ -387,11 +344,6 @@ def _other_models(trainer: Trainer) -> list[torch.nn.Module]:
     """Networks that a job keeps with its optimisers, such as the average of its weights."""
     leaves = pytree.tree_leaves(trainer.optimizer)
     return [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
 
 
 class Observer:

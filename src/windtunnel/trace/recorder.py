@@ -142,7 +142,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward, grad = self._counting(autograd.backward), self._counting(autograd.grad)
         self._watching = True
         try:
-            with mock.patch.multiple(autograd, backward=backward, grad=grad):
+            with (
+                mock.patch.multiple(autograd, backward=backward, grad=grad),
+                mock.patch.object(torch.cuda, "synchronize", lambda *_, **__: self._wait()),
+            ):
                 yield
         finally:
             self._watching = False
@@ -250,12 +253,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = (self.name_of(tensor) for tensor in (*inputs, *outputs))
             self._pending |= {name: op.mark for name in names if name is not None}
         self._entries.append(_Entry(op, allocated=allocated))
-        if self.target == "gpu" and _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
+        if _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
+            self._wait()
+
+    def _wait(self) -> None:
+        """The host waits until the device has done all."""
+        if self.target == "gpu":
+            phase = self._phase()
             wait = Op(
                 name=WAIT,
                 family="host",
                 phase=phase,
-                dtype=op.dtype,
+                dtype="fp32",
                 flop=0.0,
                 read_bytes=0.0,
                 written_bytes=0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel.trace.places import caller
 
 _MOST_KEPT = 4096  # values of one op
+# A step of two examples takes no longer, unless a loop in it does not end.
+_MOST_SECONDS = 300.0
+_MOST_OPS = 300_000
 Place = tuple[str, int]
 
 
@@ -22,6 +26,10 @@ class NeedsRehearsal(BaseException):
     def __init__(self, line: str) -> None:
         super().__init__(line)
         self.line = line
+
+
+class TooLong(BaseException):
+    """A real step does not end. Not an Exception, since users' code catches those."""
 
 
 class Lessons:
@@ -75,8 +83,13 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, lessons: Lessons) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lessons = lessons
+        self._end, self._ops = time.monotonic() + _MOST_SECONDS, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._ops += 1
+        if self._ops > _MOST_OPS or time.monotonic() > self._end:
+            limits = f"{_MOST_OPS:,} ops or {_MOST_SECONDS:.0f} s"
+            raise TooLong(f"a real step of a small batch took more than {limits} here")
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:
             self.lessons.add_number(caller(), result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -28,6 +28,7 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
+            stack.enter_context(_cuda_calls(notes))
             stack.enter_context(scalers.enabled())
         yield
 
@@ -58,7 +59,11 @@ def _compiled_before(notes: Notes) -> Iterator[None]:
             notes.compile(users_line())
         return None
 
-    with mock.patch.object(frames, "_callback_from_stance", eager, create=True):
+    counted = lambda count: -1  # with fullgraph=True, PyTorch raises if it finds that nothing was compiled
+    parts = {"_callback_from_stance": eager, "set_fullgraph_compiled_frame_count": counted}
+    with contextlib.ExitStack() as stack:
+        for name, part in parts.items():
+            stack.enter_context(mock.patch.object(frames, name, part, create=True))
         yield
 
 
@@ -89,6 +94,62 @@ def _cuda_tensors() -> Iterator[None]:
 
     with mock.patch.multiple(torch.Tensor, to=to, cuda=lambda self, *_, **__: self):
         yield
+
+
+@contextlib.contextmanager
+def _cuda_calls(notes: Notes) -> Iterator[None]:
+    """Calls that raise where there is no CUDA, and FlexAttention, which trains on a GPU only."""
+    with contextlib.ExitStack() as stack:
+        flex = sys.modules.get("torch.nn.attention.flex_attention")
+        if flex is not None:
+            plain = functools.partial(_plain_flex_attention, notes)
+            parts: dict[str, Any] = {"_validate_device": lambda *_: None, "flex_attention_hop": plain}
+            stack.enter_context(
+                mock.patch.multiple(flex, **parts, _FLEX_ATTENTION_DISABLE_COMPILE_DEBUG=True)
+            )
+        if not torch.cuda.is_available():
+            stack.enter_context(mock.patch.multiple(torch.cuda, **_CUDA_CALLS))
+        yield
+
+
+def _plain_flex_attention(notes: Notes, *args: Any, **kwargs: Any) -> Any:
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    notes.say("FlexAttention is priced as it runs without torch.compile: compiled, it stores no scores")
+    return math_attention(*args, **kwargs)
+
+
+class _Stream:
+    """A stream or an event. The forecast has one stream, so waiting for another takes no time."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: _ELAPSED.get(name, None)
+
+
+_ELAPSED: Mapping[str, Any] = {"query": True, "elapsed_time": 1.0, "record_event": _Stream()}
+_CUDA_CALLS: Mapping[str, Any] = {
+    "synchronize": lambda *_: None,
+    "empty_cache": lambda: None,
+    "reset_peak_memory_stats": lambda *_: None,
+    "set_device": lambda *_: None,
+    "current_device": lambda: 0,
+    "Stream": _Stream,
+    "Event": _Stream,
+    "stream": _Stream,
+    "current_stream": _Stream,
+    "default_stream": _Stream,
+}
 
 
 class CudaIsCpu(TorchFunctionMode):
