@@ -213,7 +213,7 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     fake = _PlainFakeMode()
     model = _fake_model(workload, strategy, fake)
     recorder = Recorder(target)
-    compiler = Compiler(recorder)
+    compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
     with fake, lower.as_on(target), lower.decide_as_real(), compiler:
         examples = arrange(_fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
