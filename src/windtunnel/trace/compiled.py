@@ -29,7 +29,6 @@ from windtunnel.trace.kernels import Buffer, Graph, Kernel, describe
 from windtunnel.trace.recorder import Recorder
 
 _LEAST_USED = 0.95  # of a buffer's memory that another one must need to take it over, as in Inductor
-_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
 class Compiler:
@@ -47,10 +46,9 @@ class Compiler:
         self._stack.enter_context(inductor.as_on_gpu(self._tf32))
         # Caches are for code that runs; what is built here must never be found by a real compilation.
         self._stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
-        for name in _LOGGERS:
-            logger = logging.getLogger(name)
-            self._stack.callback(setattr, logger, "disabled", logger.disabled)
-            logger.disabled = True
+        # What the compiler warns of concerns a run; what matters here is said as a caution.
+        self._stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
         return self
 
     def __exit__(self, *error: object) -> None:
