@@ -43,10 +43,10 @@ def test_a_product_that_waits_for_memory_is_not_padded() -> None:
 
 
 def test_a_large_odd_product_is_padded_unless_its_copy_costs_more() -> None:
-    """4096 x 768 by 768 x 50257 has 3.2e11 flop: 2.9 ms at 110 Tflop/s; 0.5 ms padded, and 0.04 ms to copy 38.6
-    million elements. The gradient of its weights has the same flop, but 206 million elements of a transposed
-    matrix: 32 bytes read and 4 written for each at 4 TB/s take 1.85 ms in tf32, beside 1.2 ms for the product
-    instead of 3.2 ms."""
+    """4096 x 768 by 768 x 50257 has 3.2e11 flop: 2.9 ms at 110 Tflop/s; 0.5 ms padded, and 0.04 ms to copy
+    38.6 million elements. The gradient of its weights has the same flop, but 206 million elements of a
+    transposed matrix: 32 bytes read and 4 written for each at 4 TB/s take 1.85 ms in tf32, beside 1.2 ms for
+    the product instead of 3.2 ms."""
     assert pays(matrix(4096, 768), matrix(768, 50257))
     gradient = matrix(4096, 50257, torch.float32).t()
     assert not pays(gradient, matrix(4096, 768, torch.float32), tf32=True)
@@ -121,11 +121,11 @@ def test_a_compiled_step_does_not_write_over_the_callers_tensors() -> None:
 def pooled(kernel: int, stride: int) -> Trace:
     step = job(
         lambda: torch.nn.Conv2d(3, 128, 3, padding=1, bias=False),
-        lambda model, x: torch.nn.functional.max_pool2d(
-            torch.relu(model(x)), kernel, stride, padding=(kernel - 1) // 2
-        )
-        .float()
-        .mean(),
+        lambda model, x: (
+            torch.nn.functional.max_pool2d(torch.relu(model(x)), kernel, stride, padding=(kernel - 1) // 2)
+            .float()
+            .mean()
+        ),
         *(3, 32, 32),
     )
     return prediction.trace(step, wt.Strategy(batch=64, precision="bf16", execution="compiled"), "gpu")
@@ -160,19 +160,37 @@ def _device_seconds(op: Op, machine: wt.Machine) -> float:
     return sum(profile.seconds(pieces, roofline_of(machine, profile), 1))
 
 
+def test_a_recurrent_layer_is_compiled() -> None:
+    """Dynamo leaves the step around the layer; one of its graphs returns a tensor without elements."""
+
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = torch.nn.LSTM(16, 32, batch_first=True), torch.nn.Linear(32, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.layer(x)[0][:, -1]).square().mean()
+
+    step = job(Last, lambda model, x: model(x), 10, 16)
+    trace = prediction.trace(step, wt.Strategy(batch=8, execution="compiled"), "gpu")
+    assert trace.compilation is not None, trace.cautions
+    assert [o.name for o in trace.ops if o.family == "recurrent"]
+
+
 def test_instructions_by_hand() -> None:
-    """One load at 4 * x + (x // 3) and one store at x, 10 elements: two accesses of 2 instructions; a product,
-    a sum and a division by a constant (4): 10 x (4 + 1 + 1 + 4). The same index computed from a loaded number
-    has 64 bits: 4, 2 and 32. A second body with the same loops and loads adds nothing."""
+    """One load at 4 * x + (x // 3) and one store at x, 10 elements: two accesses of 2 instructions; a
+    product, a sum and a division by a constant (4): 10 x (4 + 1 + 1 + 4). The same index computed from a
+    loaded number has 64 bits: 4, 2 and 32. A second body with the same loops and loads adds nothing."""
     floor = type("FloorDiv", (sympy.Function,), {})
     x, loaded = sympy.Symbol("x"), sympy.Symbol("indirect0")
 
-    def body(symbol: sympy.Symbol) -> Any:
+    def body(symbol: sympy.Symbol, divisor: int = 3) -> Any:
         return SimpleNamespace(
             var_ranges={x: sympy.Integer(10)},
             op_counts={"load": 1, "store": 1, "exp": 5},
-            indexing_exprs={"index0": 4 * symbol + floor(symbol, sympy.Integer(3)), "index1": x},
+            indexing_exprs={"index0": 4 * symbol + floor(symbol, sympy.Integer(divisor)), "index1": x},
         )
 
     assert instructions_of([body(x)]) == instructions_of([body(x), body(x)]) == 10 * (4 + 1 + 1 + 4)
     assert instructions_of([body(loaded)]) == 10 * (4 + 4 + 2 + 32)
+    assert instructions_of([body(x, 8)]) == 10 * (4 + 1 + 1 + 1), "a shift"

@@ -126,11 +126,11 @@ def test_the_costs_of_compiled_code_are_found_again() -> None:
     300 a backward beside. A network of w products calls 3 w - 1 of them in training, w in inference. In
     inference a generated kernel costs 8 us."""
     lines = []
-    for generated, weights, regions in ((0, 24, 1), (24, 0, 1), (24, 24, 2), (72, 24, 1), (8, 80, 16)):
-        inference = 8e-6 * generated + 10e-6 * weights + 100e-6 * regions
+    for kernels, weights, regions in ((0, 24, 1), (24, 0, 1), (24, 24, 2), (72, 24, 1), (8, 80, 16)):
+        inference = 8e-6 * kernels + 10e-6 * weights + 100e-6 * regions
         calls = max(0, 3 * weights - 1)
-        training = 30e-6 * generated + 10e-6 * calls + 5e-6 * weights + 100e-6 * regions + 300e-6
-        counts = {"generated": generated, "weights": weights, "regions": regions}
+        training = 30e-6 * kernels + 10e-6 * calls + 5e-6 * weights + 100e-6 * regions + 300e-6
+        counts = {"generated": kernels, "weights": weights, "regions": regions}
         lines += [{**counts, "trains": False, "seconds": inference}]
         lines += [{**counts, "trains": True, "seconds": training}]
     costs = fit_launch_costs([*lines, {"name": "left out"}], 5e-6, 300e-6)

@@ -162,6 +162,6 @@ class Trace:
 
     @property
     def flop(self) -> float:
-        """The arithmetic of the step. A generated kernel counts by its elements: its `flop` are those that its
-        index arithmetic costs the lanes of a GPU."""
+        """The arithmetic of the step. A generated kernel counts by its elements, because its `flop` also have
+        what its index arithmetic costs the lanes of a GPU."""
         return sum(op.elements if op.is_generated else op.flop for op in self.ops)

@@ -158,6 +158,8 @@ def _fits(buffer: Buffer, tensor: Tensor | None) -> bool:
 def _result(output: Buffer | None, memory: dict[str, Tensor]) -> Tensor | None:
     if output is None:
         return None
+    if output.name not in memory:  # no kernel writes a tensor without elements
+        return torch.empty_strided(output.shape, output.stride, dtype=output.dtype)
     return memory[output.name].as_strided(output.shape, output.stride, output.offset)
 
 

@@ -56,8 +56,10 @@ DECOMPOSED_LATER = (torch.ops.aten.max_pool2d_with_indices_backward.default,)
 
 @contextlib.contextmanager
 def as_on_gpu(tf32: bool = False) -> Iterator[None]:
-    """Let Inductor believe that the first CUDA device exists and that Triton is installed. `tf32`: products of
-    fp32 numbers may use tensor cores."""
+    """Let Inductor believe that the first CUDA device exists and that Triton is installed.
+
+    `tf32`: products of fp32 numbers may use tensor cores.
+    """
     facts = {name: value for name, value in _FACTS.items() if name in DeviceProperties._fields}
     properties = DeviceProperties(type="cuda", index=0, cc=90, major=9, **facts)
     stated = types.SimpleNamespace(name="stand-in", gcnArchName="", major=9, minor=0, **_FACTS)

@@ -19,7 +19,7 @@ from windtunnel.trace import Op
 from windtunnel.trace.instructions import instructions_of
 from windtunnel.trace.padding import aligned_sizes
 
-_LANE_FLOP = 2.0  # of a multiply-add, by which flop rates are stated: a lane needs as long for any instruction
+_LANE_FLOP = 2.0  # flop rates count a multiply-add as two, and a lane needs as long for any instruction
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 

@@ -77,7 +77,8 @@ def aligned_sizes(
     left, right = operands[-2:]
     out = [result for result in results if result.dim() == left.dim()]
     rows = _round_up(rows, [t for t in (left,) if turned[0]] + [t for t in out if t.stride(-1) != 1])
-    columns = _round_up(columns, [t for t in (right,) if not turned[1]] + [t for t in out if t.stride(-1) == 1])
+    straight = [t for t in out if t.stride(-1) == 1]
+    columns = _round_up(columns, [t for t in (right,) if not turned[1]] + straight)
     depth = _round_up(depth, [t for t in (left,) if not turned[0]] + [t for t in (right,) if turned[1]])
     return batch, rows, columns, depth, *turned
 
