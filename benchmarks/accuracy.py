@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from windtunnel.accuracy.gains import GAIN_QUANTITIES, Gain
 from windtunnel.accuracy.truth import QUANTITIES
 from windtunnel.accuracy.validation import Pair, Validation, validate
 
 FILE = Path(__file__).resolve().parents[1] / "docs/accuracy.json"
-MACHINES = ("h200", "emerald-rapids-2-cores", "epyc-milan-2-cores", "ice-lake-2-cores")
+MACHINES = ("h200", "h200-compiled", "emerald-rapids-2-cores", "epyc-milan-2-cores", "ice-lake-2-cores")
+SECTIONS = ("all", "execution", "compiled")
 
 
 def main(machines: Sequence[str]) -> None:
@@ -29,13 +31,23 @@ def main(machines: Sequence[str]) -> None:
 
 
 def summary(validation: Validation) -> dict[str, Any]:
-    """The judgements over all eager rows and over other executions, and every row's errors."""
-    judgements = [each.plain() for each in validation.judgements if each.section in ("all", "execution")]
+    """The judgements over all eager rows and over other executions, every row's errors, and the errors of
+    what torch.compile gains."""
+    judgements = [each.plain() for each in validation.judgements if each.section in SECTIONS]
     return {
         "table": validation.table.path.name,
         "judgements": [rounded(each) for each in judgements],
         "rows": [errors_of(pair) for pair in validation.pairs],
+        "gains": [errors_of_gain(gain) for gain in validation.gains],
     }
+
+
+def errors_of_gain(gain: Gain) -> dict[str, Any]:
+    fields: dict[str, Any] = {"case": str(gain.compiled.row.case)}
+    for quantity in GAIN_QUANTITIES:
+        fields[quantity] = gain.error(quantity)
+        fields[f"{quantity} no_gain"] = gain.baseline_error(quantity)
+    return rounded({name: value for name, value in fields.items() if value is not None})
 
 
 def errors_of(pair: Pair) -> dict[str, Any]:
@@ -67,7 +79,9 @@ def dump(data: dict[str, Any]) -> str:
     machines = []
     for machine, whole in data.items():
         parts = [f'"table": {json.dumps(whole["table"])}']
-        for name in ("judgements", "rows"):
+        for name in ("judgements", "rows", "gains"):
+            if not whole.get(name):
+                continue
             lines = ",\n".join(f"   {json.dumps(each)}" for each in whole[name])
             parts.append(f'"{name}": [\n{lines}\n  ]')
         machines.append(f" {json.dumps(machine)}: {{\n  " + ",\n  ".join(parts) + "\n }")

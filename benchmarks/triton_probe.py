@@ -2,7 +2,7 @@
 
     python benchmarks/triton_probe.py collect FOLDER [--seconds 200] [--workers 8]     (needs a GPU)
     python benchmarks/triton_probe.py rows FOLDER benchmarks/probes/h200-generated.csv.gz
-    python benchmarks/triton_probe.py launches FOLDER
+    python benchmarks/triton_probe.py launches FOLDER [--host-factor 1.13]
 
 `collect` needs PyTorch with CUDA and Triton, and takes about --seconds in all. It writes
 FOLDER/kernels.jsonl and FOLDER/launches.jsonl: a header, then a line for each case. Cases are random and from
@@ -38,6 +38,7 @@ from windtunnel.calibration import probe
 from windtunnel.calibration import rows as tables
 from windtunnel.calibration.generated import KINDS, Case, describe, draw, fit_launch_costs, make_tensors
 from windtunnel.families.drawing import ProbeCase
+from windtunnel.machine.machine import LaunchCosts, Machine
 
 _REPEATS = 7
 # Shares of the seconds: compile, time generated kernels, time channels-last convolutions; the rest is for the
@@ -269,12 +270,22 @@ def write_rows(folder: Path, table: Path) -> None:
     print(f"{len(rows)} kernels of {len(lines)} cases written to {table}; {left_out} cases left out.")
 
 
-def print_launch_costs(folder: Path) -> None:
-    costs = fit_launch_costs(read_lines(folder / "launches.jsonl"))
-    print("# [gpu.forward] of launch_costs.toml; library calls keep the costs of their families")
-    for name in ("generated", "region", "weight"):
-        print(f'{name} = "{costs[name] * 1e6:.3g} us"')
-    print(f"# one library call: {costs['library'] * 1e6:.3g} us")
+def print_launch_costs(folder: Path, host_factor: float) -> None:
+    costs = launch_costs("h200")
+    found = fit_launch_costs(
+        read_lines(folder / "launches.jsonl"),
+        costs.node_seconds * host_factor,
+        costs.backward_seconds * host_factor,
+    )
+    print(f"# [gpu.forward] of launch_costs.toml, for a host that was {host_factor} times as slow")
+    for name, seconds in found.items():
+        print(f'"{name}" = "{seconds / host_factor * 1e6:.3g} us"')
+
+
+def launch_costs(machine: str) -> LaunchCosts:
+    found = Machine.named(machine).launch_costs
+    assert found is not None
+    return found
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -295,6 +306,7 @@ def main() -> None:
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=200.0)
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--host-factor", type=float, default=1.0, help="by a host probe of the same hour")
     parser.add_argument("--part", type=int, default=0)
     options = parser.parse_args()
     if options.verb in ("collect", "compile") and not torch.cuda.is_available():
@@ -304,7 +316,7 @@ def main() -> None:
     elif options.verb == "compile":
         compile_part(options.folder, options.seconds, options.part, options.workers)
     elif options.verb == "launches":
-        print_launch_costs(options.folder)
+        print_launch_costs(options.folder, options.host_factor)
     elif options.table is None:
         raise SystemExit("rows needs the table to write: triton_probe.py rows FOLDER TABLE.csv.gz")
     else:

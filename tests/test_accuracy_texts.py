@@ -26,6 +26,9 @@ ROUNDED = 2e-7
 FORECAST_AGAIN = {"h200": ("resnet18", "rnn", "ffn", "lstm", "vae")}
 
 
+COMPILED = "h200-compiled"  # eager and compiled rows of the same networks
+
+
 def judgement(machine: str, name: str) -> dict[str, Any]:
     (found,) = [each for each in DATA[machine]["judgements"] if each["name"] == name]
     return found
@@ -121,7 +124,7 @@ def assert_states(stated: str, errors: dict[str, float]) -> None:
 
 def test_the_share_inside_the_interval_is_the_stated_one() -> None:
     page = (ROOT / "docs/accuracy.md").read_text(encoding="utf-8")
-    for machine in DATA:
+    for machine in sorted({*DATA} - {COMPILED}):
         inside = judgement(machine, "steps inside the interval")
         share = f"{percent(inside['count'] / inside['rows'], 0)} %"
         assert f"| | inside the 80 % interval | {inside['rows']} | {share} |" in page, AGAIN
@@ -145,6 +148,66 @@ def test_the_readme_states_the_same_errors() -> None:
         cpu, stated = judgement(machine, "step"), line(readme, words)
         assert f"(roofline: {percent(cpu['roofline']['median'], 0)} %)" in stated, AGAIN
         assert stated.endswith(cells_of(cpu["errors"])), AGAIN
+
+
+def compiled(name: str) -> dict[str, Any]:
+    """The judgement of compiled rows: device time of all, or step, gain and memory beside "no gain"."""
+    section, full = ("execution", "compiled: device") if name == "device" else ("compiled", name)
+    judged = DATA[COMPILED]["judgements"]
+    (found,) = [each for each in judged if (each["section"], each["name"]) == (section, full)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["step", "gain", "memory"])
+def test_the_sums_of_compiled_rows_follow_from_its_rows(name: str) -> None:
+    judged, gains = compiled(name), DATA[COMPILED]["gains"]
+    for field, suffix in (("errors", ""), ("no_gain", " no_gain")):
+        expected = agree([row[f"{name}{suffix}"] for row in gains])
+        for part in ("rows", "median", "ninetieth", "worst", "bias"):
+            assert judged[field][part] == pytest.approx(getattr(expected, part), abs=ROUNDED), (field, part)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "baseline"),
+    [
+        ("| device time | ", "device", "plain roofline"),
+        ("| step | ", "step", '"no gain"'),
+        ("| gain over eager |", "gain", '"no gain"'),
+        ("| peak memory | ", "memory", '"no gain"'),
+    ],
+)
+def test_the_accuracy_page_states_the_errors_of_compiled_steps(words: str, name: str, baseline: str) -> None:
+    judged = compiled(name)
+    errors, skipped = judged["errors"], judged["roofline" if name == "device" else "no_gain"]
+    stated = line((ROOT / "docs/accuracy.md").read_text(encoding="utf-8"), words, baseline)
+    cells = [cell.strip() for cell in stated.strip("|").split("|")]
+    assert cells[1:] == [
+        f"{percent(errors['median'])} %",
+        f"{percent(errors['ninetieth'], 0)} %",
+        f"{signed(errors['worst'], 0)} %",
+        f"{100 * errors['bias']:+.1f} %",
+        f"{baseline} {percent(skipped['median'], 0)} %",
+    ], AGAIN
+
+
+def test_the_share_of_compiled_steps_inside_the_interval_is_the_stated_one() -> None:
+    (inside,) = [each for each in DATA[COMPILED]["judgements"] if each["name"] == "compiled: inside"]
+    page = (ROOT / "docs/accuracy.md").read_text(encoding="utf-8")
+    share = percent(inside["count"] / inside["rows"], 0)
+    assert f"{share} % of the {inside['rows']} compiled steps are inside" in page, AGAIN
+
+
+def test_the_readme_states_the_errors_of_compiled_steps() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    errors = [compiled(name)["errors"] for name in ("step", "gain", "memory")]
+    biases = [f"{100 * each['bias']:+.1f}" for each in errors]
+    stated = line(readme, "H200, compiled")
+    assert f'("no gain": {percent(compiled("step")["no_gain"]["median"], 0)} %)' in stated, AGAIN
+    assert stated.endswith(
+        f"| {int(errors[0]['rows'])} | {' / '.join(percent(each['median']) for each in errors)} % "
+        f"| {' / '.join(percent(each['ninetieth'], 0) for each in errors)} % "
+        f"| {' / '.join(biases)} % |"
+    ), AGAIN
 
 
 def cells_of(errors: dict[str, float]) -> str:

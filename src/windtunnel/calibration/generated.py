@@ -29,11 +29,9 @@ _MOST_BYTES = 1.5e9
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # How the names of generated kernels begin, and those of copies, which are no kernels.
 _TRITON, _COPIES = "triton_", ("Memset", "Memcpy")
-# What a generated kernel, a library call, a weight and a region cost the host, before any probe: the values
-# that forecasts assume today. Where rows say little, the fit stays near them.
-_ASSUMED = {"generated": 23e-6, "library": 15e-6, "weight": 17e-6, "region": 60e-6}
-_COUNTS = {"generated": "generated", "library": "library", "weight": "weights", "region": "regions"}
-_PRIOR_WEIGHT, _LEAST = 0.02, 0.05
+# What the host pays for: a generated kernel, a library call, a forward or backward of a compiled region.
+_COSTS = ("generated", "library", "region")
+_LEAST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,21 +186,38 @@ def _row(op: Op, seconds: float) -> ProbeRow:
     return row_of(op, OpTiming(seconds=seconds, kernels=1.0), op.dtype, threads=1)
 
 
-def fit_launch_costs(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of a generated kernel, a library call, a weight and a region, by least squares of the relative
-    errors; each stays above 0, and near what is assumed today where the rows say little."""
+def fit_launch_costs(
+    lines: Sequence[Mapping[str, Any]], node_seconds: float, backward_seconds: float
+) -> dict[str, float]:
+    """Seconds of a generated kernel, a library call and a region, by least squares of the relative errors.
+
+    Training and inference are fitted apart: a kernel costs a training step several times as much. Weights
+    and library calls grow together in these networks, so a weight has the known cost of a node of the
+    autograd graph, and the call of backward its own.
+    """
     used = [line for line in lines if line.get("seconds", 0) > 0]
-    if len(used) < len(_ASSUMED):
+    if len(used) < 2 * len(_COSTS):
         raise BadInput(
-            f"{len(used)} calls of compiled code were timed; their costs need {len(_ASSUMED)} or more.",
+            f"{len(used)} calls of compiled code were timed; their costs need {2 * len(_COSTS)} or more.",
             hint="Let benchmarks/triton_probe.py collect run for longer.",
         )
-    prior = np.array(list(_ASSUMED.values()))
-    measured = np.array([line["seconds"] for line in used])
-    table = np.array([[float(line[_COUNTS[name]]) for name in _ASSUMED] for line in used])
-    shares = table * prior / measured[:, None]
-    # Rows that say "as assumed", of little weight, keep the sum of squares well determined.
-    assumed = _PRIOR_WEIGHT * np.eye(len(prior))
-    table, told = np.vstack([shares, assumed]), np.append(np.ones(len(used)), assumed.sum(axis=1))
-    factors = np.maximum(np.linalg.lstsq(table, told, rcond=None)[0], _LEAST)
-    return dict(zip(_ASSUMED, (factors * prior).tolist(), strict=True))
+    training = [line for line in used if line["trains"]]
+    known = np.array([node_seconds * line["weights"] + backward_seconds for line in training])
+    costs = _fit(training, known)
+    inference = _fit([line for line in used if not line["trains"]], 0.0)
+    return {**costs, "generated inference": inference["generated"]}
+
+
+def _fit(lines: Sequence[Mapping[str, Any]], known: Any) -> dict[str, float]:
+    measured = np.array([line["seconds"] for line in lines])
+    counts = np.array([[line["generated"], _library_calls(line), line["regions"]] for line in lines])
+    weight = 1.0 / measured
+    solved = np.linalg.lstsq(counts * weight[:, None], (measured - known) * weight, rcond=None)[0]
+    return dict(zip(_COSTS, np.maximum(solved, _LEAST_SECONDS).tolist(), strict=True))
+
+
+def _library_calls(line: Mapping[str, Any]) -> int:
+    """Products that a network of the probe calls: one for each weight, and two more in backward, where the
+    first one needs no gradient of its input. (Kernels are more: cuBLAS may start two for a product.)"""
+    weights = int(line["weights"])
+    return max(0, 3 * weights - 1) if line["trains"] else weights

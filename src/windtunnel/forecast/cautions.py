@@ -142,15 +142,16 @@ class Cautions:
     def _of_compilation(self) -> Iterator[_Caution]:
         """Graph breaks, the time of the first step, and what was not learned."""
         compilation = self.pricer.compilation
-        if compilation is None:
-            yield _Caution(
-                1.0,
-                "the forecast of torch.compile is a first model: its kernels and launch costs are assumed",
-            )
+        if compilation is None:  # on a GPU, the trace says why
+            if self.machine.device.kind == "cpu":
+                yield _Caution(1.0, "torch.compile on a CPU is a simple rule: its kernels are assumed")
             return
         if compilation.breaks:
-            places = f"{compilation.breaks} places (graph breaks)"
-            yield _Caution(1.0, f"the compiler leaves the step in {places}, where it runs op by op")
+            yield _Caution(
+                1.0,
+                f"graph breaks cut the step into {compilation.graphs} compiled graphs, forward and backward; "
+                "between them it runs op by op",
+            )
         seconds = first_step_seconds(self.pricer.generated)
         assumed = "; generated kernels are priced as PyTorch's own of the same bytes"
         is_probed = any(kind.endswith(f" {GENERATED}") for kind in self.profile.kinds)
@@ -158,7 +159,7 @@ class Cautions:
             _MIN_SHARE, f"the first step compiles for about {seconds:.0f} s{'' if is_probed else assumed}"
         )
         if self.pricer.strategy.execution == "reduce-overhead":
-            yield _Caution(1.0, "reduce-overhead was never compared with a measurement")
+            yield _Caution(1.0, "reduce-overhead was compared with one measured step only")
 
     def _of_machine(self) -> Iterator[_Caution]:
         machine, device = self.machine, self.machine.device

@@ -30,6 +30,8 @@ _FIRST_TENSOR_CORES = 7.0  # the compute capability of Volta
 # What the host pays for each forward or backward of a compiled region, and for each weight that it uses;
 # where these were not probed, a module call and a node of the autograd graph stand in.
 _REGION, _WEIGHT = "region", "weight"
+# What any library call from compiled code costs at least, and a generated kernel in inference.
+_LIBRARY, _WITHOUT_GRADIENTS = "library", f"{GENERATED} inference"
 
 
 class Price(NamedTuple):
@@ -65,7 +67,7 @@ class Pricer:
         self._notes: set[str] = set()
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
-        self.generated = sum(op.name.startswith(f"{GENERATED}.") for op in trace.ops)
+        self.generated = sum(op.is_generated for op in trace.ops)
         self._tables = {
             "forward": self.launch_costs.forward,
             "backward": self.launch_costs.backward,
@@ -87,7 +89,8 @@ class Pricer:
             return 2 * self.launch_costs.graph_seconds * trace.module_calls
         seconds = self.launch_costs.module_seconds
         if self._is_compiled:
-            seconds = 2 * self.launch_costs.forward.get(_REGION, seconds)
+            passes = 1 if self.strategy.inference else 2
+            seconds = passes * self.launch_costs.forward.get(_REGION, seconds)
         return seconds * trace.module_calls
 
     def _node_seconds(self) -> float:
@@ -155,8 +158,10 @@ class Pricer:
         if op.family == "view" or self.strategy.execution == "reduce-overhead":
             return 0.0
         table = self.launch_costs.forward
-        key = GENERATED if op.name.startswith(f"{GENERATED}.") else op.family
-        return table.get(key, table["other"])
+        if not op.is_generated:
+            return max(table.get(op.family, table["other"]), table.get(_LIBRARY, 0.0))
+        cost = table.get(GENERATED, table["other"])
+        return table.get(_WITHOUT_GRADIENTS, cost) if self.strategy.inference else cost
 
     def _device_work(self, ops: Sequence[Op]) -> list[DeviceWork]:
         """What the device does for each op; nothing for a view, which moves no data."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from windtunnel.families.base import GENERATED
 
 # Where the host reads a value from the device, it waits until the device has computed it.
 WAIT = "windtunnel.wait"
@@ -72,6 +75,17 @@ class Op:
     collective: Collective | None = None
     mark: str = ""
     waits: tuple[str, ...] = ()
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether a compiler generated the kernel."""
+        return self.name.startswith(f"{GENERATED}.")
+
+    @property
+    def elements(self) -> float:
+        """The elements that a pointwise op or a reduction computes."""
+        sizes = self.shape[:3] if self.family == "reduction" else self.shape[:1]
+        return float(math.prod(sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +162,6 @@ class Trace:
 
     @property
     def flop(self) -> float:
-        return sum(op.flop for op in self.ops)
+        """The arithmetic of the step. A generated kernel counts by its elements, because its `flop` also have
+        what its index arithmetic costs the lanes of a GPU."""
+        return sum(op.elements if op.is_generated else op.flop for op in self.ops)

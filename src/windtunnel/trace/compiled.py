@@ -28,14 +28,14 @@ from windtunnel.trace import Compilation, inductor
 from windtunnel.trace.kernels import Buffer, Graph, Kernel, describe
 from windtunnel.trace.recorder import Recorder
 
-_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+_LEAST_USED = 0.95  # of a buffer's memory that another one must need to take it over, as in Inductor
 
 
 class Compiler:
     """Compiles a job for the recorder; a context in which compiled code may be built and run."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, tf32: bool = False) -> None:
+        self._recorder, self._tf32 = recorder, tf32
         self._graphs: list[Graph] = []
         self._breaks = 0
         self._stack = contextlib.ExitStack()
@@ -43,13 +43,12 @@ class Compiler:
     def __enter__(self) -> Compiler:
         torch._dynamo.reset()
         counters.clear()
-        self._stack.enter_context(inductor.as_on_gpu())
+        self._stack.enter_context(inductor.as_on_gpu(self._tf32))
         # Caches are for code that runs; what is built here must never be found by a real compilation.
         self._stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
-        for name in _LOGGERS:
-            logger = logging.getLogger(name)
-            self._stack.callback(setattr, logger, "disabled", logger.disabled)
-            logger.disabled = True
+        # What the compiler warns of concerns a run; what matters here is said as a caution.
+        self._stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -137,8 +136,9 @@ def _create(kernel: Kernel, memory: dict[str, Tensor], ending: frozenset[str]) -
     """New tensors of a kernel. A generated kernel writes over an input that nobody needs afterwards."""
     created = []
     for buffer in kernel.creates:
-        found = next((n for n in sorted(ending) if _fits(buffer, memory.get(n))), None)
-        if found is not None and kernel.is_generated:
+        free = ending & kernel.replaceable.get(buffer.name, frozenset())
+        found = next((name for name in sorted(free) if _fits(buffer, memory.get(name))), None)
+        if found is not None:
             memory[buffer.name] = memory.pop(found).as_strided((buffer.elements,), (1,), 0)
         else:
             memory[buffer.name] = torch.empty(buffer.elements, dtype=buffer.dtype)
@@ -147,15 +147,19 @@ def _create(kernel: Kernel, memory: dict[str, Tensor], ending: frozenset[str]) -
 
 
 def _fits(buffer: Buffer, tensor: Tensor | None) -> bool:
-    """Whether a buffer can take over the memory of a tensor: same number format and size, as in Inductor."""
+    """Whether a buffer can take over the memory of a tensor, as in Inductor: same number format, and not
+    much smaller. Padded rows differ a little from the rows that are used."""
     if tensor is None or tensor.dtype != buffer.dtype:
         return False
-    return int(tensor.untyped_storage().nbytes()) == buffer.elements * buffer.dtype.itemsize
+    room, size = int(tensor.untyped_storage().nbytes()), buffer.elements * buffer.dtype.itemsize
+    return _LEAST_USED * room <= size <= room
 
 
 def _result(output: Buffer | None, memory: dict[str, Tensor]) -> Tensor | None:
     if output is None:
         return None
+    if output.name not in memory:  # no kernel writes a tensor without elements
+        return torch.empty_strided(output.shape, output.stride, dtype=output.dtype)
     return memory[output.name].as_strided(output.shape, output.stride, output.offset)
 
 

@@ -31,6 +31,8 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
+from windtunnel.trace.padding import Padding
+
 _GPU = torch.device("cuda:0")
 # A Hopper GPU (NVIDIA H100 and H200 data sheets; CUDA programming guide, compute capability 9.0). The number
 # of multiprocessors decides into how many parts a reduction is split.
@@ -42,10 +44,6 @@ _FACTS = {
     "warp_size": 32,
 }
 _CAPABILITY = (9, 0)
-# Inductor pads matrices whose sizes are not aligned if the product is bound by arithmetic and a benchmark
-# says that it pays. Half of 989 Tflop/s over 4.8 TB/s (H200 data sheet) is its bound; the benchmark is taken
-# to agree, since Hopper's tensor cores need aligned rows.
-_PADDED_FROM = 0.5 * 989e12 / 4.8e12
 # Launch costs and library calls were probed with PyTorch 2.11. Where a newer compiler decides otherwise, it
 # is asked to decide as that one: these settings did not exist, and this op had no decomposition.
 _SETTINGS_OF_PROBED_VERSION = {
@@ -57,8 +55,11 @@ DECOMPOSED_LATER = (torch.ops.aten.max_pool2d_with_indices_backward.default,)
 
 
 @contextlib.contextmanager
-def as_on_gpu() -> Iterator[None]:
-    """Let Inductor believe that the first CUDA device exists and that Triton is installed."""
+def as_on_gpu(tf32: bool = False) -> Iterator[None]:
+    """Let Inductor believe that the first CUDA device exists and that Triton is installed.
+
+    `tf32`: products of fp32 numbers may use tensor cores.
+    """
     facts = {name: value for name, value in _FACTS.items() if name in DeviceProperties._fields}
     properties = DeviceProperties(type="cuda", index=0, cc=90, major=9, **facts)
     stated = types.SimpleNamespace(name="stand-in", gcnArchName="", major=9, minor=0, **_FACTS)
@@ -67,7 +68,7 @@ def as_on_gpu() -> Iterator[None]:
         (decomposition, "is_gpu", lambda device: True),
         (pad_mm, "check_device", lambda *tensors: True),
         (pad_mm, "has_triton", lambda *args, **kwargs: True),
-        (pad_mm, "_should_pad", _should_pad),
+        (pad_mm, "_should_pad", Padding(tf32).pays),
         (scheduler, "has_triton", lambda *args, **kwargs: True),
         (DeviceProperties, "create", classmethod(lambda cls, device: properties)),
         (torch.cuda, "get_device_properties", lambda *args, **kwargs: stated),
@@ -115,13 +116,6 @@ def lower(
             graph.init_wrapper_code()
             graph._update_scheduler()
     return graph
-
-
-def _should_pad(match: Any, first: Tensor, second: Tensor, op: Any, bias: Tensor | None = None) -> bool:
-    """Whether Inductor pads a product whose sizes are not aligned."""
-    (rows, inner), columns = first.shape[-2:], second.shape[-1]
-    moved = rows * inner + inner * columns + rows * columns
-    return bool(rows * inner * columns > _PADDED_FROM * moved)
 
 
 def _plain_lowerings() -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,10 @@ from torch._inductor.virtualized import V
 from windtunnel import families
 from windtunnel.families.base import GENERATED, OpCall
 from windtunnel.trace import Op
+from windtunnel.trace.instructions import instructions_of
+from windtunnel.trace.padding import aligned_sizes
 
+_LANE_FLOP = 2.0  # flop rates count a multiply-add as two, and a lane needs as long for any instruction
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -34,12 +37,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One launch of a compiled graph: the op as a trace has it, and the buffers it reads and creates."""
+    """One launch of a compiled graph: the op as a trace has it, and the buffers it reads and creates.
+
+    `replaceable`: for each buffer that a generated kernel creates, the buffers that it may write over if
+    nobody needs them afterwards.
+    """
 
     op: Op
     reads: frozenset[str]
     creates: tuple[Buffer, ...]
-    is_generated: bool
+    replaceable: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +176,9 @@ class _Describer:
         call = OpCall(name, args, inputs, outputs)
         family = families.family_of(name)
         known = families.registry.get(family) or families.registry.of_kind("streaming")
+        sizes = families.sizes_of(family, call)
+        if family == "matmul":
+            sizes = aligned_sizes(sizes, inputs, outputs)
         op = Op(
             name=f"{_namespace(kernel)}.{name}",
             family=family,
@@ -177,10 +187,10 @@ class _Describer:
             flop=known.flop(call),
             read_bytes=known.read_bytes(call),
             written_bytes=float(sum(t.numel() * t.element_size() for t in outputs)),
-            shape=families.sizes_of(family, call),
+            shape=sizes,
             module=_module_of(node),
         )
-        return Kernel(op=op, reads=self._reads(node), creates=created, is_generated=False)
+        return Kernel(op=op, reads=self._reads(node), creates=created)
 
     def _generated(self, node: Any) -> Kernel:
         """A generated kernel: what it reads once, and what it writes because something else needs it."""
@@ -202,12 +212,13 @@ class _Describer:
         read_bytes, written_bytes = sum(by_name.values()), sum(_by_name(written, self._bytes).values())
         is_reduction = bool(node.is_reduction())
         streams = [*read, *(dep for dep, _ in written)]
+        bodies = [each._body for each in node.get_nodes() if getattr(each, "_body", None) is not None]
         op = Op(
             name=f"{GENERATED}.{'reduction' if is_reduction else 'pointwise'}",
             family="reduction" if is_reduction else "streaming",
             phase="forward",
             dtype=self._widest(by_name, created),
-            flop=float(numel * reduced),
+            flop=max(float(numel * reduced), _LANE_FLOP * instructions_of(bodies)),
             read_bytes=read_bytes,
             written_bytes=written_bytes,
             shape=_reduction_shape(numel, reduced, streams)
@@ -215,7 +226,23 @@ class _Describer:
             else (numel, _layout(streams, numel), max(1, len(by_name))),
             module=_module_of(node),
         )
-        return Kernel(op=op, reads=self._reads(node), creates=created, is_generated=True)
+        replaceable = self._replaceable(node)
+        return Kernel(op=op, reads=self._reads(node), creates=created, replaceable=replaceable)
+
+    def _replaceable(self, node: Any) -> dict[str, frozenset[str]]:
+        """By Inductor's rule, an input is written over where its elements are read in the order in which the
+        results are written. What the caller keeps is not; what only forward saved for backward is."""
+        donated = self.graph.scheduler.name_to_donated_buffer
+        kept = set(self.graph.graph_input_names).difference(donated)
+        return {
+            output.get_name(): frozenset(
+                owner
+                for read in each.read_writes.reads
+                if (owner := self.owner(read.name)) not in kept and each.can_inplace(read)
+            )
+            for each in node.get_nodes()
+            for output in each.get_outputs()
+        }
 
     def _traffic(self, node: Any, deps: Any) -> Iterator[tuple[Any, float]]:
         """Accesses of memory with their bytes. A lookup touches at most one element for each it returns."""

@@ -252,7 +252,7 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     fake = PlainFakeMode()
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
-    compiler = Compiler(recorder)
+    compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
     with fake, lower.as_on(target), lower.decide_as_real(), compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
