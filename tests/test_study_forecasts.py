@@ -149,14 +149,7 @@ DOUBLING = {
 
 
 def cell(seconds: float, devices: int, **more: object) -> StudyRow:
-    given = {
-        "study": "own",
-        "figure": "several",
-        "case": "plain",
-        "label": "torch:ddp",
-        "job": "fcn5",
-        **more,
-    }
+    given = {"study": "own", "figure": "several", "case": "plain", "label": "torch:ddp", **more}
     return StudyRow(job="fcn5", **given, step_seconds=seconds, devices=devices)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from windtunnel import records
 from windtunnel.errors import BadRecord, UnknownName, nearest
 from windtunnel.machine.building import shared_link, shared_storage
 from windtunnel.machine.machine import Machine
-from windtunnel.machine.topology import PeerPath, require_positive
+from windtunnel.machine.topology import ParameterServer, PeerPath, require_positive
 from windtunnel.strategy import Strategy
 from windtunnel.units import Bytes, Seconds
 
@@ -32,6 +32,7 @@ class MachineChanges:
     storage             where examples are read from
     peer                how the devices of a node reach each other
     devices_per_uplink  devices that share one PCIe uplink
+    parameter_server    where weights are kept for workers that fetch them
     transfer_unit       the hypothetical unit that copies to several devices at once without the CPU
     link_factor         multiplies the rates of the links between the devices of a node
     network_factor      multiplies the rate of the network
@@ -43,6 +44,7 @@ class MachineChanges:
     storage: str = ""
     peer: PeerPath | None = None
     devices_per_uplink: int | None = None
+    parameter_server: ParameterServer | None = None
     transfer_unit: bool = False
     link_factor: float = 1.0
     network_factor: float = 1.0
@@ -58,6 +60,8 @@ class MachineChanges:
         for name, find in (("link", shared_link), ("network", shared_link), ("storage", shared_storage)):
             if word := getattr(self, name):
                 replaced[name] = find(word)
+        if self.parameter_server is not None:
+            replaced["parameter_server"] = self.parameter_server
         shape = {"peer": self.peer, "devices_per_uplink": self.devices_per_uplink}
         changed = {key: value for key, value in shape.items() if value is not None}
         replaced["topology"] = dataclasses.replace(machine.topology, **changed)  # type: ignore[arg-type]
@@ -189,6 +193,8 @@ def strategy_of(case: ForecastCase, point: Mapping[str, object], batch: int, dev
     degrees = ("tensor_parallel", "pipeline_parallel")
     if not any(name in fields for name in degrees):
         fields["data_parallel"] = devices
+    if devices == 1:  # a single device was run without any exchange
+        fields["exchange"] = "buckets"
     return Strategy.read({**fields, "batch": whole}, f"forecast {case.name}")
 
 

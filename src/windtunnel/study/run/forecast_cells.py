@@ -57,6 +57,7 @@ class _Point:
     strategy: Strategy
     devices: int
     batch: int
+    exchange: str
 
 
 def forecasts_of(study: Study, store: Store | None = None) -> StudyForecasts:
@@ -65,7 +66,7 @@ def forecasts_of(study: Study, store: Store | None = None) -> StudyForecasts:
 
     if not any(figure.forecasts for figure in study.figures):
         return StudyForecasts()
-    key = (f"several devices of {dump(study)}", _made_by())
+    key = (f"several devices of {study.name}: {dump(study.figures)}", _made_by())
     known = {} if store is None else store.forecasts(windtunnel.__version__)
     if key in known:
         return records.read(StudyForecasts, known[key], "stored forecasts")
@@ -286,6 +287,7 @@ def _point(figure: Figure, case: ForecastCase, swept: Mapping[str, object]) -> _
         strategy=strategy,
         devices=devices,
         batch=strategy.batch or batch,
+        exchange=str(axes.get("exchange", case.strategy.get("exchange", "buckets"))),
     )
 
 
@@ -302,7 +304,7 @@ def _blank(study: Study, figure: Figure, point: _Point) -> StudyRow:
         device_name=point.machine.device.model,
         machine=point.case.machine,
         devices=point.devices,
-        strategy={**describe(point.case), "exchange": strategy.exchange},
+        strategy={**describe(point.case), "exchange": point.exchange},
         batch=point.batch,
         data=strategy.data,
         optimizer=strategy.optimizer or "sgd",
