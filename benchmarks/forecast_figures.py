@@ -80,13 +80,18 @@ class ForecastFigures:
         lines = []
         for case in self.cases(figure):
             at = self._case(figure, case)
-            lines.append([case, *(f"{scale * _seconds(at[n]):,.3g}" for n in counts)])
+            lines.append([case, *(_digits(scale * _seconds(at[n])) for n in counts)])
         return grid([f"step in {unit}, by GPUs", *map(str, counts)], lines)
 
     def busy(self, case: str, devices: int) -> str:
         """The share of the time in which the GPUs of the data-flow example compute."""
         row = self._case("data-flow", case)[devices]
         return f"{100 * float(row.environment['utilisation']):.2f} %"
+
+
+def _digits(value: float) -> str:
+    """Three digits; whole numbers from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _seconds(row: StudyRow) -> float:

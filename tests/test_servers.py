@@ -30,8 +30,8 @@ def served(devices: int, server: ParameterServer = "host", name: str = "p2.8xlar
 @functools.cache
 def step(devices: int, server: ParameterServer = "host", on: str = "p2.8xlarge") -> float:
     machine = dataclasses.replace(Machine.named(on), parameter_server=server)
-    strategy = Strategy(batch=64 * devices, data_parallel=devices, exchange="server-after")
-    return predict(Workload.named("fcn5", layers=(64, 512, 64)), machine, strategy).step_seconds
+    strategy = Strategy(batch=2048 * devices, data_parallel=devices, exchange="server-after")
+    return predict(Workload.named("fcn5", layers=(512, 4096, 4096, 512)), machine, strategy).step_seconds
 
 
 def test_a_server_on_the_host_by_hand() -> None:
@@ -71,8 +71,8 @@ def test_a_faster_link_is_never_slower() -> None:
 def test_one_worker_talks_to_a_server_on_the_host_and_to_nobody_else() -> None:
     assert served(1, "none") == Carried(PEER, 0.0)
     assert step(1, "host") > step(1, "none")
-    plain = Strategy(batch=64, data_parallel=1)
-    alone = predict(Workload.named("fcn5", layers=(64, 512, 64)), Machine.named("p2.8xlarge"), plain)
+    plain = Strategy(batch=2048, data_parallel=1)
+    alone = predict(Workload.named("fcn5", layers=(512, 4096, 4096, 512)), Machine.named("p2.8xlarge"), plain)
     assert step(1, "none") == pytest.approx(alone.step_seconds, rel=0.02)
 
 

@@ -31,11 +31,11 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import findings_text  # noqa: E402
 
 GUIDE = "wuensche-2018"
-SMALL = {"layers": (64, 256, 64)}
+WIDE = {"layers": [512, 4096, 4096, 512]}  # bound by the device, not by launching
 
 
 def figure(*cases: ForecastCase, devices: tuple[int, ...] = (1, 2), **more: object) -> Figure:
-    given = {"job": "fcn5", "batch": 64, "settings": SMALL, "grid": {"devices": devices}, **more}
+    given = {"job": "fcn5", "batch": 2048, "settings": WIDE, "grid": {"devices": devices}, **more}
     return Figure(name="several", title="Several", source="made up", forecasts=cases, **given)  # type: ignore[arg-type]
 
 
@@ -56,9 +56,9 @@ PLAIN = ForecastCase(name="plain", machine="p2.8xlarge")
 
 def test_a_cell_is_what_predict_says_of_the_same_machine_and_strategy() -> None:
     (_, one), (_, two) = sorted(rows_of(PLAIN).items())
-    workload, machine = Workload.named("fcn5", **SMALL), Machine.named("p2.8xlarge")
+    workload, machine = Workload.named("fcn5", **WIDE), Machine.named("p2.8xlarge")
     for row in (one, two):
-        strategy = Strategy(batch=64, precision="fp32", data_parallel=row.devices)
+        strategy = Strategy(batch=2048, precision="fp32", data_parallel=row.devices)
         assert row.step_seconds == pytest.approx(predict(workload, machine, strategy).step_seconds)
         assert row.low_seconds < row.step_seconds < row.high_seconds  # type: ignore[operator]
 
@@ -73,7 +73,7 @@ def test_a_faster_link_is_never_slower_and_does_not_matter_to_one_device() -> No
 def test_weak_scaling_multiplies_the_batch_and_strong_scaling_divides_it() -> None:
     weak = dataclasses.replace(PLAIN, name="weak", scaling="weak")
     rows = rows_of(PLAIN, weak)
-    assert (rows["plain", 2].batch, rows["weak", 2].batch) == (64, 128)
+    assert (rows["plain", 2].batch, rows["weak", 2].batch) == (2048, 4096)
 
 
 def test_more_devices_than_a_node_has_are_several_nodes() -> None:
@@ -94,7 +94,7 @@ def test_the_guides_worked_example_comes_out_to_its_digits() -> None:
 
 
 def test_a_step_that_does_not_fit_is_a_row_without_a_time_that_says_why() -> None:
-    huge = dataclasses.replace(PLAIN, name="huge", settings={"layers": (60000, 60000, 60000)})
+    huge = dataclasses.replace(PLAIN, name="huge", settings={"layers": [60000, 60000, 60000]})
     row = rows_of(huge, devices=(1,))["huge", 1]
     assert row.step_seconds is None and row.state == "not available" and "does not fit" in row.error
 
@@ -120,7 +120,7 @@ def test_solving_finds_the_factor_or_says_that_there_is_none(
 
 def test_each_factor_alone_gives_the_stated_efficiency_when_it_is_forecast() -> None:
     stated = Explanation(name="stated", case="plain", saved=0.10)
-    cells, whole = ForecastCells(), study(figure(PLAIN, batch=8192, explanations=(stated,)))
+    cells, whole = ForecastCells(), study(figure(PLAIN, explanations=(stated,)))
     (gain,) = cells.explanations(whole)
     assert gain.efficiency == pytest.approx(0.5556, abs=1e-4)
     assert gain.not_overlapped <= gain.overlapped
@@ -130,7 +130,7 @@ def test_each_factor_alone_gives_the_stated_efficiency_when_it_is_forecast() -> 
     case = dataclasses.replace(
         PLAIN, strategy={"exchange": "after"}, changes=MachineChanges(link_factor=after.factor)
     )
-    rows = rows_of(case, batch=8192)
+    rows = rows_of(case)
     saved = 1 - rows["plain", 2].step_seconds / rows["plain", 1].step_seconds  # type: ignore[operator]
     assert saved == pytest.approx(stated.saved, abs=0.01)
 

@@ -71,7 +71,7 @@ class MachineChanges:
             link = getattr(machine, name)
             if link is not None and factor != 1.0:
                 faster = dataclasses.replace(link, rate=link.rate * factor)
-                machine = dataclasses.replace(machine, **{name: faster})  # type: ignore[arg-type]
+                machine = dataclasses.replace(machine, **{name: faster})
         return machine if self.host_factor == 1.0 else machine.with_host_factor(self.host_factor)
 
 

@@ -174,7 +174,7 @@ class ForecastCells:
         worker = dataclasses.replace(strategy, batch=own * degree, data_parallel=degree, **same)
         key = (point.job, repr(sorted(point.settings.items())), worker)
         if key not in self._traces:
-            workload = Workload.named(point.job, **point.settings)  # type: ignore[arg-type]
+            workload = Workload.named(point.job, **point.settings)
             self._traces[key] = prediction.trace(workload, worker, point.machine.device.kind)
         return self._traces[key]
 
