@@ -1,6 +1,7 @@
 """Writes docs/findings.md: fills the figures of benchmarks/findings.template.md from docs/results.
 
 python benchmarks/findings_text.py
+python benchmarks/findings_text.py --forecasts    forecasts the cells of several devices again before
 
 A placeholder {{ expression }} calls a method of `Figures`, so that each number stands beside its command. A
 paragraph below a line {{if expression}} is left out where the expression is false, since rows of another
@@ -9,22 +10,25 @@ machine may be added to docs/results later.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from forecast_figures import ForecastFigures
 from fused_figures import Parts, Rows, against, digits, wins
 
-from windtunnel import units
+from windtunnel import records, units
 from windtunnel.study import export
 from windtunnel.study import study as studies
 from windtunnel.study.claims import judge
 from windtunnel.study.results import by_interval, published
-from windtunnel.study.rows import ClaimVerdict, Grade, StudyRow
+from windtunnel.study.rows import BY_FORECAST, ClaimVerdict, Grade, StudyForecasts, StudyRow
 from windtunnel.study.selection import fits, key_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,6 +78,7 @@ class Figures:
         self.rows = {name: measured(name) for name in names}
         self.printed = {name: published(studies.find(name)) for name in names}
         self.verdicts = {name: verdicts_of(name) for name in names}
+        self.ahead = ForecastFigures(forecasts(GUIDE))
 
     # Claims
 
@@ -81,7 +86,7 @@ class Figures:
         return next(v for each in self.verdicts.values() for v in each if v.claim == claim)
 
     def grade(self, claim: str) -> str:
-        return self.verdict(claim).ruling
+        return self.verdict(claim).marked_ruling
 
     def effect(self, claim: str, where: str) -> float:
         """The effect in one framework and device."""
@@ -138,20 +143,25 @@ class Figures:
     def count(self, study: str) -> int:
         return len(self.verdicts[study])
 
-    def tally(self, study: str) -> str:
-        """How many claims have each grade."""
-        counts = Counter(verdict.ruling for verdict in self.verdicts[study])
-        known = [grade for grade in get_args(Grade) if counts[grade]]
-        return ", ".join(f"{counts[grade]} {_PLURAL.get(grade, grade)}" for grade in known)
+    def _judged(self, study: str, basis: str) -> list[ClaimVerdict]:
+        """Claims that forecasts judge, or all others; never both together."""
+        return [each for each in self.verdicts[study] if (each.basis == "forecast") == (basis == "forecast")]
 
-    def claims_table(self, study: str) -> str:
+    def tally(self, study: str, basis: str = "measured") -> str:
+        """How many claims have each grade."""
+        counts = Counter(verdict.ruling for verdict in self._judged(study, basis))
+        known = [grade for grade in get_args(Grade) if counts[grade]]
+        words = ", ".join(f"{counts[grade]} {_PLURAL.get(grade, grade)}" for grade in known)
+        return f"{words} {BY_FORECAST}" if basis == "forecast" else words
+
+    def claims_table(self, study: str, basis: str = "measured") -> str:
         """Every claim with its grade; the reasons are in `windtunnel study report`."""
         lines = ["| claim | verdict | holds in |", "|---|---|---|"]
-        for verdict in self.verdicts[study]:
+        for verdict in self._judged(study, basis):
             holding = sum(part.ruling == "holds" for part in verdict.parts)
             where = f"{holding} of {len(verdict.parts)}" if verdict.parts else ""
             where = "" if verdict.ruling == "not asked here" else where
-            lines.append(f"| {verdict.claim} | {verdict.ruling} | {where} |")
+            lines.append(f"| {verdict.claim} | {verdict.marked_ruling} | {where} |")
         return "\n".join(lines)
 
     # Rows
@@ -332,10 +342,32 @@ def measured(study: str) -> list[StudyRow]:
     return [row for path in sorted(RESULTS.glob(f"{study}-*.json")) for row in export.read(path)]
 
 
+def forecast_file(study: str) -> Path:
+    return RESULTS / f"forecast-{study}.json"
+
+
+def forecasts(study: str) -> StudyForecasts:
+    """The committed forecasts of a study's cells with several devices."""
+    path = forecast_file(study)
+    if not path.exists():
+        return StudyForecasts()
+    return records.read(StudyForecasts, json.loads(path.read_text(encoding="utf-8")), str(path))
+
+
+def forecast_again(study: str) -> None:
+    """Writes the forecasts of this version."""
+    from windtunnel.study.run.forecast_cells import forecasts_of
+
+    made = records.plain(forecasts_of(studies.find(study)))
+    lists = [f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in made.items()]
+    forecast_file(study).write_text("{\n" + ",\n".join(lists) + "\n}\n", encoding="utf-8")
+
+
 def verdicts_of(study: str) -> list[ClaimVerdict]:
     """As `windtunnel study report STUDY --with FILE...` judges the committed rows."""
     whole = studies.find(study)
-    return judge(whole.claims, by_interval([*published(whole), *measured(study)]))
+    rows = [*published(whole), *measured(study), *forecasts(study).rows]
+    return judge(whole.claims, by_interval(rows))
 
 
 def machine_of(row: StudyRow) -> str:
@@ -415,5 +447,7 @@ def _fill(item: str) -> str:
 
 
 if __name__ == "__main__":
+    if "--forecasts" in sys.argv:
+        forecast_again(GUIDE)
     PAGE.write_text(render())
     print(f"{PAGE.relative_to(ROOT)}: {len(PAGE.read_text().splitlines())} lines")

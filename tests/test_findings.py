@@ -42,10 +42,11 @@ def test_study_report_prints_the_verdicts_of_the_page(name: str, page: str) -> N
     """By the command's own path from files to verdicts."""
     study = studies.find(name)
     files = sorted((ROOT / "docs/results").glob(f"{name}-*.json"))
-    verdicts = _verdicts(study, _joined(study, published(study), files), with_forecasts=False)
+    rows = [*published(study), *findings_text.forecasts(name).rows]
+    verdicts = _verdicts(study, _joined(study, rows, files), with_forecasts=False)
     assert len(verdicts) == len(study.claims)
     for verdict in verdicts:
-        assert f"| {verdict.claim} | {verdict.ruling} |" in page, f"{verdict.claim}: {AGAIN}"
+        assert f"| {verdict.claim} | {verdict.marked_ruling} |" in page, f"{verdict.claim}: {AGAIN}"
 
 
 def test_the_template_has_no_verdict_and_no_tally_of_its_own() -> None:
@@ -96,7 +97,7 @@ def section(begin: str, end: str) -> str:
 
 def test_rows_of_table_1_from_one_more_machine_are_shown_when_they_are_there(with_epyc: Path) -> None:
     figures = findings_text.Figures(findings_text.GUIDE)
-    text = findings_text.filled(section("## Threads", "## What could not be measured"), figures)
+    text = findings_text.filled(section("## Threads", "## Several GPUs"), figures)
     words = " ".join(text.split())
     assert "| **EPYC, 2 cores** |" in text and "| 2.00 | 1.00 | 1.50 | 1.50 |" in text
     assert "on the Xeon's two cores, on the EPYC's two cores and on the 16 cores" in words
@@ -108,7 +109,7 @@ def test_rows_of_table_1_from_one_more_machine_are_shown_when_they_are_there(wit
 def test_rows_of_table_1_may_be_those_of_the_other_machine_alone(with_epyc: Path) -> None:
     (with_epyc / "wuensche-2018-xeon.json").unlink()
     figures = findings_text.Figures(findings_text.GUIDE)
-    text = findings_text.filled(section("## Threads", "## What could not be measured"), figures)
+    text = findings_text.filled(section("## Threads", "## Several GPUs"), figures)
     assert "Xeon" not in text and "The median gain from one to two threads is 2.0x." in " ".join(text.split())
 
 

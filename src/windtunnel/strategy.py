@@ -90,7 +90,8 @@ class Strategy:
     exchange           when and how data-parallel workers sum gradients. buckets: in buckets while backward
                        runs, as DistributedDataParallel; tensors: each by itself as soon as it is complete;
                        after: all at once when backward has ended; server: each by itself through parameter
-                       servers, one on each node; server-after: through these when backward has ended
+                       servers, one on each node; server-after: through these when backward has ended. A
+                       single worker, too, exchanges with a server that is on the host
     sequence_parallel  tensor-parallel workers also divide what lies between their matrices by timesteps
     expert_parallel    the experts of mixture layers are divided among so many of the data-parallel workers
 
@@ -273,8 +274,9 @@ class Strategy:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether several workers take part."""
-        return (self.data_parallel or 1) * self.model_parallel > 1
+        """Whether a worker exchanges anything: with other workers, or with a parameter server."""
+        is_served = self.exchange.startswith("server")
+        return is_served or (self.data_parallel or 1) * self.model_parallel > 1
 
     def micro_batch(self, batch: int) -> int:
         """Examples in one micro-batch if a step has `batch` examples."""

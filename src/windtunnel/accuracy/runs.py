@@ -53,6 +53,7 @@ class Runs:
             pipeline_schedule="1f1b",
             virtual_stages=1,
             shard="none",
+            exchange="buckets",
         )
         key = (job, tuple(sorted(settings.items())), same, kind)
         if key not in self._traces:

@@ -1,4 +1,4 @@
-"""windtunnel study list | show | run | status | report | compare | export"""
+"""windtunnel study list | show | run | status | report | claims | compare | export"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windtunnel.machine.machine import device_kind
 
 if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
-    from windtunnel.study.rows import ClaimVerdict, StudyRow
+    from windtunnel.study.rows import ClaimVerdict, StudyForecasts, StudyRow
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
@@ -186,16 +186,46 @@ def report(
     from windtunnel.study import study as studies
 
     whole = studies.find(study)
-    rows = _joined(whole, _rows(whole, store, level), also or ())
+    forecasts = _forecasts_of(whole, store)
+    rows = _joined(whole, [*_rows(whole, store, level), *forecasts.rows], also or ())
     verdicts = _verdicts(whole, rows, with_forecasts)
-    path = pages.write(whole, rows, verdicts, out or Path(f"{whole.name}.html"))
+    report = pages.StudyReport(
+        study=whole, rows=tuple(rows), verdicts=tuple(verdicts), explained=forecasts.explained
+    )
+    path = report.save(out or Path(f"{whole.name}.html"))
     words.show(
         as_json,
-        lambda: {"study": whole.name, "report": str(path), "verdicts": records.plain(verdicts)},
-        lambda: (
-            f"{pages.StudyReport(study=whole, rows=tuple(rows), verdicts=tuple(verdicts))}\n\n"
-            f"Written to {path}."
-        ),
+        lambda: {
+            "study": whole.name,
+            "report": str(path),
+            "verdicts": records.plain(verdicts),
+            "explained": records.plain(forecasts.explained),
+        },
+        lambda: f"{report}\n\nWritten to {path}.",
+    )
+
+
+@app.command()
+def claims(
+    study: Name,
+    store: levels.StoreFile = None,
+    level: options.OnlyLevel = None,
+    also: options.OtherRows = None,
+    with_forecasts: options.WithForecasts = False,
+    as_json: words.Json = False,
+) -> None:
+    """Judge the claims of a study. A verdict that rests on forecasts says so."""
+    from windtunnel import records
+    from windtunnel.reports import text
+    from windtunnel.study import study as studies
+
+    whole = studies.find(study)
+    rows = _joined(whole, [*_rows(whole, store, level), *_forecasts_of(whole, store).rows], also or ())
+    verdicts = _verdicts(whole, rows, with_forecasts)
+    words.show(
+        as_json,
+        lambda: {"study": whole.name, "verdicts": records.plain(verdicts)},
+        lambda: "\n".join(text.claim_lines(verdicts)) or f"The study {whole.name} has no claims.",
     )
 
 
@@ -249,7 +279,7 @@ def export(
     if samples:
         print(_export_samples(whole, out, store, level))
         return
-    rows = _rows(whole, store, level, most_samples)
+    rows = [*_rows(whole, store, level, most_samples), *_forecasts_of(whole, store).rows]
     exporting.write(rows, out)
     print(f"{len(rows)} rows written to {out}.")
 
@@ -338,6 +368,14 @@ def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200
         return results(study, store, level=level, samples=samples)
 
 
+def _forecasts_of(study: Study, path: Path | None) -> StudyForecasts:
+    """The study's cells of several devices, and what would explain its stated gains."""
+    from windtunnel.study.run.forecast_cells import forecasts_of
+
+    with _opened(path) as store:
+        return forecasts_of(study, store)
+
+
 def _refuse_unknown_level(level: str | None) -> None:
     if level not in (None, "quick", "default", "rigorous"):
         raise BadInput(
@@ -348,7 +386,7 @@ def _refuse_unknown_level(level: str | None) -> None:
 def _verdicts(study: Study, rows: list[StudyRow], with_forecasts: bool) -> list[ClaimVerdict]:
     if not study.claims:
         return []
-    from windtunnel.study.claims import judge
+    from windtunnel.study.claims import by_forecast, judge
     from windtunnel.study.results import by_interval
 
     rows = by_interval(rows)
@@ -362,6 +400,8 @@ def _verdicts(study: Study, rows: list[StudyRow], with_forecasts: bool) -> list[
     return [
         old
         if new == old
-        else dataclasses.replace(new, reason=f"with forecasts for devices that are not here: {new.reason}")
+        else by_forecast(
+            dataclasses.replace(new, reason=f"with forecasts for devices that are not here: {new.reason}")
+        )
         for old, new in zip(verdicts, every, strict=True)
     ]

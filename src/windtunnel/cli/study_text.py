@@ -82,6 +82,7 @@ def lines(study: Study) -> list[str]:
                 f"{'':<22}" + " x ".join(f"{axis} {_values(values)}" for axis, values in figure.grid.items())
             )
         text += [f"{'':<22}{case.name}: {', '.join(case.labels)}" for case in figure.cases]
+        text += [f"{'':<22}forecast, {case.name}: {case.machine}" for case in figure.forecasts]
         text += [
             f"{'':<22}published, {printed.case}: {_count(printed)} times" for printed in figure.published
         ]
@@ -99,6 +100,8 @@ def figure_lines(figure: Figure) -> list[str]:
         f"  {figure.source}",
         *(f"  {line}" for line in figure.note.strip().splitlines()),
     ]
+    for case in figure.forecasts:
+        text.append(f"  forecast, {case.name}: {case.machine}{', ' if case.why else ''}{case.why}")
     for printed in figure.published:
         (down, tall), (across, wide) = _axis(printed.rows), _axis(printed.columns)
         text += ["", f"{printed.case} ({printed.device_name}, {printed.label}), {figure.published_unit}"]

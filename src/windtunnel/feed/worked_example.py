@@ -32,7 +32,6 @@ BATCH_BYTES = 8e9  # the memory of a GTX 1080, as the guide refreshes it
 COMPUTE_SECONDS = 0.5
 SIDE = 512  # of the grey picture in section II
 LINK, REAL_LINK, DRIVE = "pcie-4.0-x16", "pcie-3.0-x16", "samsung-960-pro"
-_STORED = StoredExample(bytes=BATCH_BYTES)
 _KERNEL = Op(
     name="compute", family="matmul", phase="forward", dtype="fp32", flop=0, read_bytes=0, written_bytes=0
 )
@@ -165,10 +164,16 @@ def bus(gpus: int, link: str = LINK) -> Machine:
     )
 
 
-def schedule(machine: Machine, strategy: Strategy) -> Timeline:
-    """One kernel of 0.5 s and a batch of 8 GB on this machine; launching and loading cost no core anything,
-    as in the guide."""
-    batch, feeding = FedBatch(examples=1, bytes=BATCH_BYTES, stored=_STORED), list[Contributor]()
+def schedule(
+    machine: Machine,
+    strategy: Strategy,
+    kernel_seconds: float = COMPUTE_SECONDS,
+    batch_bytes: float = BATCH_BYTES,
+) -> Timeline:
+    """One kernel and one batch on this machine; launching and loading cost no core anything, as in the
+    guide."""
+    stored = StoredExample(bytes=batch_bytes)
+    batch, feeding = FedBatch(examples=1, bytes=batch_bytes, stored=stored), list[Contributor]()
     if strategy.data == "storage":
         feed = feed_of(batch, machine, strategy)
         feed = dataclasses.replace(feed, read_seconds=0.0, decode_seconds=0.0, receive_seconds=0.0)
@@ -179,8 +184,8 @@ def schedule(machine: Machine, strategy: Strategy) -> Timeline:
             else BatchLoading(feed=feed, loaders=4, load_ahead=2, training_seconds=0.0, waits=not ahead)
         ]
     streams = strategy.data != "resident"
-    copies = [batch_copy(BATCH_BYTES, machine, strategy, profile_for(machine))] if streams else []
-    ops = GpuOps(ops=(_KERNEL,), prices=[Price(0.0, COMPUTE_SECONDS)])
+    copies = [batch_copy(batch_bytes, machine, strategy, profile_for(machine))] if streams else []
+    ops = GpuOps(ops=(_KERNEL,), prices=[Price(0.0, kernel_seconds)])
     return lay_out(build_step([StepCalls(seconds=0.0), *feeding, *copies, ops]))
 
 

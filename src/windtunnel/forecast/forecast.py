@@ -149,7 +149,8 @@ def _price(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile)
 
 
 def _price_workers(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> _Priced:
-    step = parallel_step(trace, machine, strategy, profile)
+    busy = min(workers_of(strategy, machine).count, machine.devices)
+    step = parallel_step(trace, machine.with_busy_boards(busy), strategy, profile)
     timeline = lay_out(build_step(step.contributors()))
     prices = step.pricer.price(step.trace.ops)
     device = timeline.busy_seconds("device")

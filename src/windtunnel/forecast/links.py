@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from windtunnel.forecast.collectives import Group, collective_seconds, point_to_point_seconds
+from windtunnel.forecast.servers import host_server_seconds
 from windtunnel.forecast.workers import Workers
 from windtunnel.machine.machine import Machine
 from windtunnel.trace import Collective
@@ -36,20 +37,30 @@ class Links:
 
     def _price(self, collective: Collective) -> Carried:
         group = self.workers.group(collective.axis, collective.ranks)
-        if group.ranks == 1:
-            return Carried(PEER, 0.0)
         lane = PEER if group.nodes == 1 else NETWORK
-        if collective.kind in ("send", "recv"):
-            return self._send(collective, group)
         if collective.kind == "server":
             return Carried(lane, self._serve(collective.bytes, group))
+        if group.ranks == 1:
+            return Carried(PEER, 0.0)
+        if collective.kind in ("send", "recv"):
+            return self._send(collective, group)
         return Carried(lane, collective_seconds(collective.kind, collective.bytes, group, self.machine))
 
     def _serve(self, size: float, group: Group) -> float:
-        """Through parameter servers, a share of all gradients on each node: sums go there and weights back.
+        """Through parameter servers, a share of all gradients on each node.
 
-        Each half moves what a reduce-scatter or an all-gather moves. No ring passes through all nodes, so the
-        hops are those between two of them.
+        Weights are on the devices, or in the memory of the host where the machine says so. Many tensors are
+        on their way at once, so the slower of the two paths, inside of a node and between nodes, counts.
+        """
+        on_host = self.machine.parameter_server == "host"
+        inside = host_server_seconds(size, group.ranks_per_node, self.machine) if on_host else 0.0
+        if group.ranks == 1 or (on_host and group.nodes == 1):
+            return inside
+        return max(inside, self._serve_between(size, group))
+
+    def _serve_between(self, size: float, group: Group) -> float:
+        """Sums go to the servers and weights back. Each half moves what a reduce-scatter or an all-gather
+        moves. No ring passes through all nodes, so the hops are those between two of them.
         """
         near = Group(group.ranks_per_node, min(group.nodes, 2))
         size *= (1 - 1 / group.ranks) / (1 - 1 / near.ranks)

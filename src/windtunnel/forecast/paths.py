@@ -149,6 +149,8 @@ def _ring_part(topology: Topology, devices: int, ranks: int) -> float:
     links_of_device = max(sum(row) for row in topology.peer_links)
     if ranks == 2:
         return links[0][1] / links_of_device
+    if topology.one_ring:  # a hop without a link leaves the ring to PCIe
+        return min(links[i][(i + 1) % ranks] for i in range(ranks)) / links_of_device
     rings = count_rings(links)
     if rings:
         return 2 * rings / links_of_device  # one ring in each direction

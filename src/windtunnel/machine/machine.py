@@ -42,6 +42,8 @@ class Device:
     core_cache_bytes  the largest cache that belongs to one core
     compute_capability  NVIDIA's number of the GPU's generation: 7.5 for Turing
     inline_ecc        error correction keeps its check bits among the data, and reads and writes them too
+    devices_per_board  GPUs on one card, which share its power
+    board_clock_rate  the clock of each of them while all compute; `flop_rates` are those of one alone
     """
 
     kind: DeviceKind
@@ -58,6 +60,8 @@ class Device:
     power: Watts | None = None
     compute_capability: float | None = None
     inline_ecc: bool = False
+    devices_per_board: int = 1
+    board_clock_rate: Frequency | None = None
 
     def __post_init__(self) -> None:
         for precision, rate in self.flop_rates.items():
@@ -254,6 +258,16 @@ class Machine:
             host_factor=None,
             sources={**sources, "launch_costs": launch_costs_source(self.device)},
         )
+
+    def with_busy_boards(self, busy: int) -> Machine:
+        """This machine while `busy` devices of a node compute: those of one card share its power."""
+        device = self.device
+        if device.devices_per_board < 2 or busy < 2 or not device.board_clock_rate or not device.clock_rate:
+            return self
+        share = device.board_clock_rate / device.clock_rate
+        rates = {name: rate * share for name, rate in device.flop_rates.items()}
+        slower = dataclasses.replace(device, flop_rates=rates, clock_rate=device.board_clock_rate)
+        return dataclasses.replace(self, device=slower)
 
     def with_devices(self, count: int) -> Machine:
         """This machine with so many devices in all; beyond a node, in nodes like this one (or of eight)."""

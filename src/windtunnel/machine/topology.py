@@ -116,6 +116,8 @@ class Topology:
                         PCIe. "host": through the host's memory
     peer_links          of a mesh: the number of NVLinks between each two GPUs, one row for each GPU. Empty:
                         each GPU has the same number to every other
+    one_ring            collectives run in one ring in the order of the devices, as those of NCCL 1 did; the
+                        default is as many rings as the links of a mesh allow
     switch_reduces      the NVLink switches can add (NVLink SHARP)
     sockets             CPUs of a node; the GPUs are divided among them
     network_cards       network cards of a node; `Machine.network` is the link of one card
@@ -125,6 +127,7 @@ class Topology:
     devices_per_uplink: int = 1
     peer: PeerPath = "host"
     peer_links: tuple[tuple[int, ...], ...] = ()
+    one_ring: bool = False
     switch_reduces: bool = False
     sockets: int = 1
     network_cards: int = 1

@@ -269,7 +269,8 @@ def names(firsts: Sequence[StudyRow], axes: Sequence[str] = ()) -> list[str]:
 
 def _unique_names(rows: Sequence[StudyRow], axes: Sequence[str]) -> list[str]:
     """Names that grow by one word at a time, only where two are still the same."""
-    unique = [row.label or row.case or row.job for row in rows]
+    # A case of several devices says in its name how it differs from the others.
+    unique = [row.case if row.machine else row.label or row.case or row.job for row in rows]
     for name, column in _columns(rows, axes):
         groups: dict[str, set[str]] = {}
         for so_far, word in zip(unique, column, strict=True):
@@ -315,7 +316,9 @@ def _setting_words(key: str, value: object) -> str:
 
 def _identity(row: StudyRow, axes: Sequence[str]) -> tuple[object, ...]:
     settings = tuple(sorted((key, str(value)) for key, value in row.settings.items() if key not in axes))
-    fields = tuple(selection.value_of(row, name) for name in _NAMED_FIELDS if name not in axes)
+    # With weak scaling the batch follows the number of devices.
+    without = (*axes, "batch") if row.strategy.get("scaling") == "weak" else axes
+    fields = tuple(selection.value_of(row, name) for name in _NAMED_FIELDS if name not in without)
     return (row.origin, row.case, row.label, *fields, settings)
 
 

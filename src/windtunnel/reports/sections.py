@@ -8,8 +8,14 @@ from collections.abc import Mapping, Sequence
 from windtunnel import units
 from windtunnel.reports import maps
 from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined, table
-from windtunnel.reports.text import effect_words, ratio_words
-from windtunnel.study.rows import ClaimVerdict, StudyRow
+from windtunnel.reports.text import (
+    EXPLAINED_CAPTION,
+    EXPLAINED_HEADS,
+    effect_words,
+    explained_words,
+    ratio_words,
+)
+from windtunnel.study.rows import BY_FORECAST, ClaimVerdict, ExplainedGain, StudyRow
 
 _MOST_VALUES = 8  # a fact with more values is shown by a few examples
 _RULINGS = {
@@ -33,13 +39,19 @@ def claims(verdicts: Sequence[ClaimVerdict]) -> Piece:
     if not verdicts:
         return element("p", "This study has no claims, or none was judged.")
     columns = [Column(head=head) for head in ("Result here", "Claim", "Effect", "Published", "Reason")]
-    rows = [[ruling(verdict.ruling), *_claim_cells(verdict)] for verdict in verdicts]
+    rows = [[ruling(verdict.marked_ruling), *_claim_cells(verdict)] for verdict in verdicts]
     return table("Each finding of the paper as a check with numbers.", columns, rows, heads=0)
 
 
 def ruling(word: str) -> Markup:
-    kind, sign = _RULINGS.get(word, ("open", "?"))
+    kind, sign = _RULINGS.get(word.removesuffix(BY_FORECAST).strip(), ("open", "?"))
     return element("span", f"{sign} {word}", class_=f"ruling {kind}")
+
+
+def explained(gains: Sequence[ExplainedGain]) -> Markup:
+    """What would explain each stated gain."""
+    columns = [Column(head=head, kind="n" if place > 1 else "") for place, head in enumerate(EXPLAINED_HEADS)]
+    return table(EXPLAINED_CAPTION, columns, [explained_words(gain) for gain in gains], heads=0)
 
 
 def _claim_cells(verdict: ClaimVerdict) -> list[Piece]:

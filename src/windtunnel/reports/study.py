@@ -15,7 +15,14 @@ from windtunnel.reports import figures, page, sections, text
 from windtunnel.reports.lines import Sheet, plotted, sheet
 from windtunnel.reports.page import element, joined
 from windtunnel.study import export
-from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, Grade, StudyRow
+from windtunnel.study.rows import (
+    BY_FORECAST,
+    NOT_RUNNABLE,
+    ClaimVerdict,
+    ExplainedGain,
+    Grade,
+    StudyRow,
+)
 
 if TYPE_CHECKING:
     from windtunnel.reports.charts import Chart
@@ -29,10 +36,11 @@ class StudyReport:
     study: Study
     rows: tuple[StudyRow, ...] = ()
     verdicts: tuple[ClaimVerdict, ...] = ()
+    explained: tuple[ExplainedGain, ...] = ()
 
     def save(self, path: Path | str) -> Path:
         """Write the page."""
-        return write(self.study, self.rows, self.verdicts, Path(path))
+        return write(self.study, self.rows, self.verdicts, Path(path), self.explained)
 
     def frame(self) -> Any:
         """The rows as a pandas dataframe, with a column for each setting; the samples are only in `rows`."""
@@ -59,7 +67,7 @@ class StudyReport:
         return next(drawn for drawn in self.sheets() if drawn.name == name)
 
     def __str__(self) -> str:
-        return text.report(self.study, self.rows, self.verdicts)
+        return text.report(self.study, self.rows, self.verdicts, self.explained)
 
     def _repr_html_(self) -> str:
         """A short view for a notebook: progress, claims and the summary of each figure."""
@@ -76,9 +84,15 @@ class StudyReport:
         return element("div", *parts)
 
 
-def write(study: Study, rows: Iterable[StudyRow], verdicts: Iterable[ClaimVerdict], path: Path) -> Path:
+def write(
+    study: Study,
+    rows: Iterable[StudyRow],
+    verdicts: Iterable[ClaimVerdict],
+    path: Path,
+    explained: Iterable[ExplainedGain] = (),
+) -> Path:
     """Write the report as one HTML file. A failure leaves the old file whole."""
-    html = build(study, tuple(rows), tuple(verdicts))
+    html = build(study, tuple(rows), tuple(verdicts), tuple(explained))
     try:
         return records.write_whole(path, html)
     except OSError as error:
@@ -88,11 +102,21 @@ def write(study: Study, rows: Iterable[StudyRow], verdicts: Iterable[ClaimVerdic
         ) from error
 
 
-def build(study: Study, rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> str:
+def build(
+    study: Study,
+    rows: Sequence[StudyRow],
+    verdicts: Sequence[ClaimVerdict],
+    explained: Sequence[ExplainedGain] = (),
+) -> str:
     """The page as text."""
     album = figures.Album()
     parts: list[tuple[str, page.Piece]] = [
         ("Claims", sections.claims(verdicts)),
+        *(
+            [("What would explain the gains, by forecast", sections.explained(explained))]
+            if explained
+            else []
+        ),
         *_figure_parts(study, rows, album),
         ("Cold start", sections.cold_starts(rows)),
         ("Where it was measured", sections.environment(rows)),
@@ -153,8 +177,9 @@ def _tiles(rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> page.M
         "published": sum(row.origin == "published" for row in rows),
     }
     if verdicts:
-        counts = Counter(verdict.ruling for verdict in verdicts)
+        counts = Counter(verdict.marked_ruling for verdict in verdicts)
         numbers |= {f"claims: {grade}": counts[grade] for grade in get_args(Grade)}
+        numbers |= {f"claims: {word}": count for word, count in counts.items() if word.endswith(BY_FORECAST)}
     tiles = (element("li", element("b", f"{number:,}"), name) for name, number in numbers.items())
     return element("ul", *tiles, class_="tiles")
 

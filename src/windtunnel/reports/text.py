@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from windtunnel import units
 from windtunnel.reports.lines import FigureLine, Sheet, sheet
-from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
+from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, ExplainedGain, StudyRow
 
 if TYPE_CHECKING:
     from windtunnel.study.study import Study
@@ -20,13 +20,19 @@ _WIDTH = 110
 _MOST_CELLS = 200  # a line with more cells is only summed up
 
 
-def report(study: Study, rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> str:
+def report(
+    study: Study,
+    rows: Sequence[StudyRow],
+    verdicts: Sequence[ClaimVerdict],
+    explained: Sequence[ExplainedGain] = (),
+) -> str:
     """The whole report as text."""
     by_figure = rows_by_figure(rows)
     lines = [study.title, *textwrap.wrap(counted(rows), _WIDTH), "", *claim_lines(verdicts)]
     for figure in sorted(study.figures, key=lambda each: by_number(each.name)):
         if figure.name in by_figure:
             lines += figure_lines(sheet(figure, by_figure[figure.name]))
+        lines += explained_lines([each for each in explained if each.figure == figure.name])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -42,21 +48,53 @@ def claim_lines(verdicts: Sequence[ClaimVerdict]) -> list[str]:
     lines = ["Claims"] if verdicts else []
     for verdict in verdicts:
         lines += textwrap.wrap(
-            f"{verdict.ruling:<17} {verdict.text or verdict.claim}",
+            f"{verdict.marked_ruling:<17} {verdict.text or verdict.claim}",
             _WIDTH,
             initial_indent="  ",
             subsequent_indent=" " * 20,
         )
         for name, words in (
-            ("effect", effect_words(verdict)),
+            ("forecast" if verdict.basis == "forecast" else "effect", effect_words(verdict)),
             ("reason", verdict.reason or "no reason given"),
             ("paper", verdict.published or "not stated"),
         ):
             indent = " " * 20
             lines += textwrap.wrap(
-                f"{name:<7} {words}", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}{'':8}"
+                f"{name:<8} {words}", _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}{'':9}"
             )
     return [*lines, ""] if lines else []
+
+
+EXPLAINED_HEADS = (
+    *("Gain of", "Case", "Efficiency stated", "Forecast, not overlapped", "Forecast, overlapped"),
+    *("Link, not overlapped", "Link, overlapped", "Host, each step"),
+)
+EXPLAINED_CAPTION = (
+    "What would explain each stated gain, by forecast: the rate of the link between the GPUs with an exchange"
+    " after backward, that with an exchange which overlaps backward, or the host's time to launch a step."
+    " Each factor is solved for alone. Behind it: times what the machine has."
+)
+
+
+def explained_words(gain: ExplainedGain) -> list[str]:
+    """One stated gain as cells of a table."""
+    shares = [f"{share:.0%}" for share in (gain.efficiency, gain.not_overlapped, gain.overlapped)]
+    factors = [
+        f"{units.show(each.value, each.unit)} ({units.digits(each.factor)}{TIMES})"
+        if each.factor is not None and each.value is not None
+        else "none"
+        for each in gain.factors
+    ]
+    return [gain.name, gain.case, *shares, *factors]
+
+
+def explained_lines(explained: Sequence[ExplainedGain]) -> list[str]:
+    """What would explain the stated gains of a figure."""
+    if not explained:
+        return []
+    head = textwrap.wrap(EXPLAINED_CAPTION, _WIDTH - 2)
+    table = columns(EXPLAINED_HEADS, [explained_words(gain) for gain in explained])
+    return [*(f"  {line}" for line in [*head, "", *table]), ""]
 
 
 def effect_words(verdict: ClaimVerdict) -> str:

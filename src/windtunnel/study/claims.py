@@ -64,6 +64,9 @@ class Claim:
     the reason of an exception by a pattern of its framework and device. `successors` are patterns of the
     frameworks that follow the authors' own: they are named first. `own_figures` says why the authors' own
     figures do not bear the claim out, where they do not.
+
+    `by` "forecast": the study's forecasts of several devices judge the claim unless measured rows can. The
+    verdict then says that it is a forecast.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Claim:
     why: Mapping[str, str] = field(default_factory=dict)
     successors: tuple[str, ...] = ()
     own_figures: str = ""
+    by: Literal["measured", "forecast"] = "measured"
 
     def __post_init__(self) -> None:
         if self.least is None and self.most is None:
@@ -123,6 +127,8 @@ def judge(
     verdicts = []
     for claim in claims:
         verdict = judge_one(claim, [row for row in rows if row.origin == origin], cores=cores)
+        if claim.by == "forecast" and origin == "measured" and not verdict.parts:
+            verdict = by_forecast(judge_one(claim, [row for row in rows if row.origin == "forecast"]))
         printed = verdict
         if origin != "published":
             printed = judge_one(claim, [row for row in rows if row.origin == "published"])
@@ -157,6 +163,12 @@ def judge_one(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) 
         rows=answer.rows,
         parts=parts,
     )
+
+
+def by_forecast(verdict: ClaimVerdict) -> ClaimVerdict:
+    """The verdict marked as one that forecasts gave."""
+    parts = tuple(dataclasses.replace(part, basis="forecast") for part in verdict.parts)
+    return dataclasses.replace(verdict, basis="forecast", parts=parts)
 
 
 def _leave_open(claim: Claim, verdict: ClaimVerdict) -> ClaimVerdict:

@@ -16,7 +16,7 @@ from windtunnel.study.rows import StudyRow
 
 FORMATS = ("csv", "json", "parquet")
 FlatRow = dict[str, object]
-_NESTED = ("settings", "environment", "groups")
+_NESTED = ("settings", "strategy", "environment", "groups")
 
 
 def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
@@ -26,6 +26,7 @@ def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
     """
     own = [f.name for f in fields(StudyRow) if f.name not in _NESTED]
     settings = sorted({name for row in rows for name in row.settings})
+    ways = sorted({name for row in rows for name in row.strategy})
     facts = sorted({name for row in rows for name in row.environment})
     flat_rows = []
     for row in rows:
@@ -36,6 +37,7 @@ def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
             name if name not in record else f"setting_{name}": _scalar(row.settings.get(name))
             for name in settings
         }
+        record |= {f"strategy_{name}": _scalar(row.strategy.get(name)) for name in ways}
         record |= {f"environment_{name}": _scalar(row.environment.get(name)) for name in facts}
         flat_rows.append(record)
     return flat_rows

@@ -16,6 +16,7 @@ Grade = Literal[
 ]
 # A cell without a time that did not fail: this machine cannot run it, or the authors printed nothing.
 NOT_RUNNABLE = ("not installed", "no gpu here", "unsupported", "not available")
+BY_FORECAST = "(by forecast)"  # beside every verdict that no measurement supports
 NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 
 
@@ -24,8 +25,9 @@ class StudyRow:
     """One cell of a study.
 
     `label` is framework:variant. `case` names the line of the figure. `settings` are those of the job.
-    `state` is "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero.
-    Seconds are of one step. `groups` holds the steady samples of each process that counts.
+    `machine`, `devices` (of all nodes) and `strategy` are stated where several devices take part. `state` is
+    "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero. Seconds are of
+    one step. `groups` holds the steady samples of each process that counts.
     """
 
     study: str
@@ -36,6 +38,9 @@ class StudyRow:
     settings: Mapping[str, object] = field(default_factory=dict)
     device: str = "cpu"
     device_name: str = ""
+    machine: str = ""
+    devices: int = 1
+    strategy: Mapping[str, object] = field(default_factory=dict)
     threads: int | None = None
     batch: int = 1
     data: str = "resident"
@@ -78,7 +83,7 @@ class ClaimVerdict:
     """The verdict on one claim: the effect with its interval, what `counted` says it counts, and the reason.
 
     `parts` are the verdicts for each framework and device; their `where` names it. The whole is graded by
-    them.
+    them. `basis`: whether measured rows judge it, or forecasts, which no clock has confirmed.
     """
 
     claim: str
@@ -94,3 +99,51 @@ class ClaimVerdict:
     rows: int = 0
     where: str = ""
     parts: tuple[ClaimVerdict, ...] = ()
+    basis: Origin = "measured"
+
+    @property
+    def marked_ruling(self) -> str:
+        """The ruling as every text shows it: a forecast never looks like a measurement."""
+        is_forecast = self.basis == "forecast" and self.ruling != "not asked here"
+        return f"{self.ruling} {BY_FORECAST}" if is_forecast else self.ruling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """One thing that alone would explain a gain: by how much it would differ, and what it would then be.
+
+    `factor` is None where no factor between 1e-4 and 1e4 gives the stated efficiency.
+    """
+
+    name: str
+    factor: float | None
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedGain:
+    """A stated gain of one doubling, the forecast of it, and what would explain the difference.
+
+    Efficiencies are speed-ups over two: as stated, and as forecast with an exchange after backward
+    (`not_overlapped`) and one that overlaps it.
+    """
+
+    study: str
+    figure: str
+    name: str
+    case: str
+    saved: float
+    efficiency: float
+    not_overlapped: float
+    overlapped: float
+    factors: tuple[Factor, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyForecasts:
+    """What a study forecasts of several devices: a row for each cell, and what would explain stated gains."""
+
+    rows: tuple[StudyRow, ...] = ()
+    explained: tuple[ExplainedGain, ...] = ()

@@ -9,15 +9,20 @@ from windtunnel import units
 from windtunnel.study.rows import StudyRow
 
 # These distinguish cells; figure, case and origin only say where a cell is shown.
-IDENTITY = ("job", "label", "device", "device_name", "threads", "batch", "data", "optimizer")
+IDENTITY = (
+    *("job", "label", "device", "device_name", "machine", "devices"),
+    *("threads", "batch", "data", "optimizer"),
+)
 FIELDS = (*IDENTITY, "figure", "case", "study", "origin", "state")
 CellKey = tuple[tuple[str, object], ...]
 
 
 def value_of(row: StudyRow, name: str) -> object:
-    """A field of the row, or a setting of its job; None where it has neither."""
-    value: object = getattr(row, name) if name in FIELDS else row.settings.get(name)
-    return value
+    """A field of the row, a setting of its job, or one of its strategy; None where it has none of these."""
+    if name in FIELDS:
+        value: object = getattr(row, name)
+        return value
+    return row.settings.get(name, row.strategy.get(name))
 
 
 def fits(row: StudyRow, wanted: Mapping[str, object]) -> bool:
@@ -45,9 +50,8 @@ def _fits(value: object, wanted: object) -> bool:
 def key_of(row: StudyRow, without: Sequence[str] = ()) -> CellKey:
     """What two rows must share to be the same cell, except the names in `without`."""
     fields = tuple((name, value_of(row, name)) for name in IDENTITY if name not in without)
-    return fields + tuple(
-        (name, _hashable(row.settings[name])) for name in sorted(row.settings) if name not in without
-    )
+    stated = {**row.strategy, **row.settings}
+    return fields + tuple((name, _hashable(stated[name])) for name in sorted(stated) if name not in without)
 
 
 def _hashable(value: object) -> object:

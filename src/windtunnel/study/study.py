@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from windtunnel import records
 from windtunnel.errors import BadRecord, UnknownName, nearest
 from windtunnel.measurement.frameworks.task import Task
+from windtunnel.study import forecast_cases
+from windtunnel.study.forecast_cases import Explanation, ForecastCase
 
 if TYPE_CHECKING:
     from windtunnel.study.claims import Claim
@@ -109,7 +111,7 @@ class Figure:
 
     `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis
     for a quick run, where its first and last take too long. `longer` multiplies the measuring time of each
-    process.
+    process. A figure has cases to measure, or forecasts of several devices and explanations of their gains.
     """
 
     name: str
@@ -128,9 +130,12 @@ class Figure:
     published: tuple[Published, ...] = ()
     quoted: tuple[Quoted, ...] = ()
     plots: tuple[Plot, ...] = ()
+    forecasts: tuple[ForecastCase, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
 
     def __post_init__(self) -> None:
         _check_grid(self)
+        _check_forecasts(self)
         _check_cases(self)
         for printed in self.published:
             _check_table(self, printed)
@@ -246,7 +251,7 @@ def _load_figure(path: Path) -> Figure:
     data = records.load(path)
     if "name" in data:
         raise BadRecord(f"{path}: 'name' does not belong here.", hint="A figure's name is its file's.")
-    plural = {"case": "cases", "plot": "plots"}
+    plural = {"case": "cases", "plot": "plots", "forecast": "forecasts", "explanation": "explanations"}
     renamed = {plural.get(key, key): value for key, value in data.items()}
     try:
         return records.read(Figure, {**renamed, "name": path.stem}, str(path))
@@ -287,6 +292,21 @@ def _check_grid(figure: Figure) -> None:
         raise BadRecord("batch, published_scale and longer must be above 0.")
 
 
+def _check_forecasts(figure: Figure) -> None:
+    if figure.forecasts and figure.cases:
+        raise BadRecord(
+            f"{figure.name} has cases to measure and forecasts.",
+            hint="Put the forecasts into a file of their own.",
+        )
+    if figure.forecasts or figure.explanations:
+        forecast_cases.check(figure.forecasts, figure.explanations, figure.grid)
+    for case in figure.forecasts:
+        if case.step is None and not (case.job or figure.job):
+            raise BadRecord(
+                f"forecast {case.name}: there is no job.", hint="State job, or step with kernel_seconds."
+            )
+
+
 def _check_value(axis: str, value: Any) -> None:
     if axis == "threads":
         count_threads(value, 1)
@@ -298,6 +318,7 @@ def _check_value(axis: str, value: Any) -> None:
 
 def _check_cases(figure: Figure) -> None:
     names = [case.name for case in figure.cases]
+    names += [case.name for case in figure.forecasts]
     names += [f"{printed.case} as published" for printed in figure.published]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -17,7 +17,8 @@ from windtunnel.trace import Trace
 def applied(trace: Trace, strategy: Strategy) -> Trace:
     """The step of one worker of a data-parallel group, with all that it exchanges with the others."""
     workers = strategy.data_parallel or 1
-    if workers == 1 or not trace.gradients or exchanges_itself(trace):
+    is_alone = workers == 1 and not strategy.exchange.startswith("server")
+    if is_alone or not trace.gradients or exchanges_itself(trace):
         return trace
     if strategy.shard == "weights":
         return gathers.gather_weights(trace, workers)
