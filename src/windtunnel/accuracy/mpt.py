@@ -59,12 +59,18 @@ def forecast_run(runs: Runs, row: Mapping[str, str]) -> Forecast:
     """The forecast of one row: eight GPUs a node, 1,600 Gbit/s between nodes."""
     layers, width, heads = _MODELS[row["Model"]]
     devices = int(row["# GPUs"])
-    settings = {"layers": layers, "width": width, "heads": heads, "length": int(row["SeqLen (T)"])}
+    settings = {
+        "layers": layers,
+        "width": width,
+        "heads": heads,
+        "length": int(row["SeqLen (T)"]),
+        "attention": "first-flash",  # attn_impl: triton, in scripts/train/benchmarking of that time
+    }
     strategy = Strategy(
         batch=int(row["GlobalBatchSize"]),
         accumulate=int(row["GradAccum"]),
         data_parallel=devices,
         shard="weights",
-        recompute="blocks" if row["Activation Checkpointing"] == "True" else "none",
+        recompute="whole-blocks" if row["Activation Checkpointing"] == "True" else "none",
     )
     return runs.forecast("llm:mpt", settings, Machine.named(f"{devices // 8}xnd96asr-v4"), strategy)

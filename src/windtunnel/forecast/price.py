@@ -11,7 +11,7 @@ from windtunnel.families import Piece, registry
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
-from windtunnel.forecast.transfer import Transfer
+from windtunnel.forecast.transfer import RULES, TENSOR_FORMATS, Transfer, sustained_share
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
@@ -228,9 +228,22 @@ class Pricer:
         """By the GPU's own profile, or transferred from the GPU that was probed."""
         own = self._roofline(1)
         if self._probed is None:
-            return self.profile.seconds(pieces, own, 1)
-        seconds = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
-        return Transfer(self._probed.device, self.device).seconds(pieces, seconds, own)
+            seconds = self.profile.seconds(pieces, own, 1)
+        else:
+            probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
+            seconds = Transfer(self._probed.device, self.device).seconds(pieces, probed, own)
+        return [self._sustained(piece, each, own) for piece, each in zip(pieces, seconds, strict=True)]
+
+    def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
+        """Seconds in a long run, in which the power limit lowers the clock of tensor cores."""
+        family = registry.of_kind(piece.kind)
+        if piece.dtype not in TENSOR_FORMATS or not family.uses_tensor_cores:
+            return seconds
+        rate = roofline.flop_rate(piece)
+        share = sustained_share(self.device, rate)
+        if family.name == "attention":
+            return seconds * max(1.0, RULES.wide_tensor_share / share)
+        return max(seconds, piece.flop / (rate * share))
 
     def _pieces(self, op: Op) -> list[Piece]:
         family, dtype = registry.get(op.family), op.dtype
