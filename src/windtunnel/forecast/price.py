@@ -11,7 +11,7 @@ from windtunnel.families import Piece, registry
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
-from windtunnel.forecast.transfer import RULES, TENSOR_FORMATS, Transfer, sustained_share
+from windtunnel.forecast.transfer import TENSOR_FORMATS, Transfer, sustained_share
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
@@ -63,6 +63,7 @@ class Pricer:
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
+        self._known_prices: dict[tuple[object, ...], Price] = {}
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
         self.generated = sum(op.name.startswith(f"{GENERATED}.") for op in trace.ops)
@@ -103,8 +104,10 @@ class Pricer:
         """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
         keys = [_key(op) for op in ops]
         unique = dict(zip(keys, ops, strict=True))
-        work = self._device_work(list(unique.values()))
-        known = {key: self._price(op, done) for (key, op), done in zip(unique.items(), work, strict=True)}
+        known = self._known_prices
+        new = {key: op for key, op in unique.items() if key not in known}
+        work = self._device_work(list(new.values()))
+        known.update({key: self._price(op, done) for (key, op), done in zip(new.items(), work, strict=True)})
         prices = [known[key] for key in keys]
         for op, price in zip(ops, prices, strict=True):
             if op.family == families.OTHER:
@@ -235,15 +238,11 @@ class Pricer:
         return [self._sustained(piece, each, own) for piece, each in zip(pieces, seconds, strict=True)]
 
     def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
-        """Seconds in a long run, in which the power limit lowers the clock of tensor cores."""
-        family = registry.of_kind(piece.kind)
-        if piece.dtype not in TENSOR_FORMATS or not family.uses_tensor_cores:
+        """Seconds in a long run, in which the power limit lowers the clock of large products."""
+        if piece.dtype not in TENSOR_FORMATS or not piece.kind.startswith("matmul"):
             return seconds
         rate = roofline.flop_rate(piece)
-        share = sustained_share(self.device, rate)
-        if family.name == "attention":
-            return seconds * max(1.0, RULES.wide_tensor_share / share)
-        return max(seconds, piece.flop / (rate * share))
+        return max(seconds, piece.flop / (rate * sustained_share(self.device, rate)))
 
     def _pieces(self, op: Op) -> list[Piece]:
         family, dtype = registry.get(op.family), op.dtype

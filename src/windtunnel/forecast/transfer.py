@@ -81,10 +81,10 @@ _WIDE, _NARROW = 128, 64
 _CYCLE_JOULES = {5: 3.0e-9, 6: 2.2e-9, 7: 1.9e-9, 8: 1.85e-9, 9: 1.15e-9, 10: 1.15e-9, 12: 1.15e-9}
 _ADA, _ADA_CYCLE_JOULES = 8.9, 1.15e-9  # its process is that of 9.0
 # Energy of one flop of 16-bit tensor cores on real numbers, at the stated clock. A probe times single
-# products, which end before the power limit lowers the clock; a training run holds it for hours. 9.0: chosen
-# on Llama runs on one node of H100 (docs/accuracy.md). 8.0: scaled from that as in the table above. No run of
-# other tensor cores was at hand: those of GeForce cards are too slow to reach the limit.
-_TENSOR_JOULES = {9.0: 1.70e-12}
+# products, which end before the power limit lowers the clock; a training run holds it for hours. Chosen on
+# training runs of one node (docs/accuracy.md): 9.0 on Llama with H100, 8.0 on MPT of up to 1,024 tokens with
+# A100. No run of other tensor cores was at hand: those of GeForce cards are too slow to reach the limit.
+_TENSOR_JOULES = {8.0: 2.54e-12, 9.0: 1.96e-12}
 # Flop that the tensor cores of a multiprocessor do in a clock. GeForce cards since Turing do 512 in fp16 when
 # they accumulate in fp32; V100, T4, A10 and L4 do 1,024, an A100 2,048.
 _WIDE_TENSOR_CORES = 600.0
