@@ -20,7 +20,9 @@ from windtunnel.forecast.links import Carried, Links
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import StepBuilder
 from windtunnel.forecast.timeline import lay_out
+from windtunnel.forecast.uncertainty import spreads_of
 from windtunnel.forecast.workers import Workers
+from windtunnel.machine.profiles import profile_for
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op
 from windtunnel.trace import record as recording
@@ -75,6 +77,13 @@ def test_all_devices_of_a_machine_are_used_by_default_and_the_headline_says_so()
 def test_without_a_batch_each_worker_has_the_jobs_own() -> None:
     forecast = wt.predict(wt.Workload.named("rnn"), wt.Machine.named("8xh100"))
     assert forecast.batch == 8 * wt.Workload.named("rnn").default_batch
+
+
+def test_a_gpu_with_the_probed_chip_has_the_spread_of_the_probe() -> None:
+    profile = profile_for(wt.Machine.named("h100"))
+    spreads = {name: spreads_of(wt.Machine.named(name), profile) for name in ("h200", "h100", "a100-80gb")}
+    assert spreads["h200"].device == spreads["h100"].device < spreads["a100-80gb"].device
+    assert 1 < spreads["h100"].of("peer link") < spreads["h100"].of("network")
 
 
 @EVERY

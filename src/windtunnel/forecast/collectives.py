@@ -188,21 +188,27 @@ def _ll_rate(compute_capability: float, nodes: int) -> float:
 
 def _times(kind: str, size_bytes: float, course: _Course) -> Iterator[float]:
     """The seconds of each algorithm with a protocol that these links can use."""
-    protocols = [protocol for protocol in (_LL, _LL128, _SIMPLE) if _can_use(course, protocol)]
-    # NCCL takes the protocol that its tuner finds fastest in a ring. That posting takes longer on this network,
-    # the tuner does not know.
     tuned = course if course.network is None else course._replace(network=course.network.as_tuned)
-    chosen = min(protocols, key=lambda protocol: _ring_seconds(kind, size_bytes, tuned, protocol))
-    yield _ring_seconds(kind, size_bytes, course, chosen)
-    if kind == "all_reduce":
-        yield from (_tree_seconds(size_bytes, course, protocol) for protocol in protocols)
-        if course.reduction_rate is not None:
-            yield _reduction_seconds(size_bytes, course, course.reduction_rate)
+    if kind != "all_reduce":
+        # NCCL takes the protocol that its tuner finds fastest. That posting takes longer on this network, the
+        # tuner does not know.
+        protocols = _protocols(course)
+        chosen = min(protocols, key=lambda protocol: _ring_seconds(kind, size_bytes, tuned, protocol))
+        yield _ring_seconds(kind, size_bytes, course, chosen)
+        return
+    # Published all-reduces over EFA do not show that posting takes longer.
+    for protocol in _protocols(tuned):
+        yield _ring_seconds(kind, size_bytes, tuned, protocol)
+        yield _tree_seconds(size_bytes, tuned, protocol)
+    if course.reduction_rate is not None:
+        yield _reduction_seconds(size_bytes, tuned, course.reduction_rate)
 
 
-def _can_use(course: _Course, protocol: WireProtocol) -> bool:
+def _protocols(course: _Course) -> list[WireProtocol]:
+    """What the links of the course can use."""
+    usable = [protocol for protocol in (_LL, _LL128, _SIMPLE) if course.path.hop in protocol.ring_hops]
     is_ordered = course.network is None or course.network.is_ordered
-    return course.path.hop in protocol.ring_hops and (protocol is not _LL128 or is_ordered)
+    return usable if is_ordered else [protocol for protocol in usable if protocol is not _LL128]
 
 
 def _ring_seconds(kind: str, size_bytes: float, course: _Course, protocol: WireProtocol) -> float:
@@ -263,8 +269,8 @@ def _hops(course: _Course, protocol: WireProtocol, hops: dict[Hop, float]) -> tu
     if course.network is None:
         return hop, 0.0
     # In chunks, the receiver also waits for a flush of what the card has written.
-    waits = 2 if protocol.in_chunks else 1
-    return hop, hops["network"] + waits * course.network.latency_seconds
+    waits, posts = (2, _POSTS_IN_CHUNKS) if protocol.in_chunks else (1, 1)
+    return max(hop, posts * POST_SECONDS), hops["network"] + waits * course.network.latency_seconds
 
 
 def _transfer(

@@ -78,7 +78,7 @@ class Network(NamedTuple):
     @property
     def as_tuned(self) -> Network:
         """The network as NCCL's tuner sees it: it knows neither the cards nor what posting to them costs."""
-        return self._replace(post_seconds=POST_SECONDS, cards=1)
+        return self._replace(post_seconds=POST_SECONDS, cards=1, is_ordered=True)
 
 
 def node_path(machine: Machine, ranks: int) -> NodePath:
