@@ -137,7 +137,9 @@ def test_whole_blocks_run_again_to_their_end() -> None:
     """A block ends with a product whose result backward does not need; PyTorch skips it since 2.1."""
     network = wt.Workload.named("llm:mpt", layers="2", width="64", heads="2", length="32", vocabulary="128")
     products = {
-        how: sum(op.family == "matmul" for op in trace(network, wt.Strategy(batch=2, recompute=how), "gpu").ops)
+        how: sum(
+            op.family == "matmul" for op in trace(network, wt.Strategy(batch=2, recompute=how), "gpu").ops
+        )
         for how in ("none", "blocks", "whole-blocks")
     }
     assert products["blocks"] == products["none"] + 2 * 3
@@ -151,7 +153,9 @@ def test_the_first_flash_attention_keeps_what_flash_attention_keeps() -> None:
         for how in ("flash", "first-flash")
     )
     assert flash.flop == first.flop
-    assert sum(a.bytes for a in flash.allocations.values()) == sum(a.bytes for a in first.allocations.values())
+    assert sum(a.bytes for a in flash.allocations.values()) == sum(
+        a.bytes for a in first.allocations.values()
+    )
 
 
 def test_a_fused_optimiser_is_one_op() -> None:

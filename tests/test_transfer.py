@@ -44,7 +44,12 @@ def attention(length: int, causal: int) -> Piece:
 def pricer_of(machine: Machine, strategy: Strategy) -> Pricer:
     counts = dict.fromkeys(("parameters", "module_calls", "nodes", "backward_calls", "update_calls"), 0)
     empty = Trace(
-        **{"job": "none", "batch": 1, "target": "gpu", "precision": "bf16", "ops": (), "torch": ""},
+        job="none",
+        batch=1,
+        target="gpu",
+        precision="bf16",
+        ops=(),
+        torch="",
         **{"allocations": {}, "held": (), "batch_bytes": 0.0, **counts},
     )
     return Pricer(machine, strategy, empty, PROFILE)

@@ -71,8 +71,8 @@ def validate(folder: Path) -> RunsValidation:
             )
     return RunsValidation(
         title="Llama 1B and 3B on 8 to 32 H100, no pipeline (Hugging Face, ultrascale playbook)",
-        use="The speed of the host and the power of products were chosen on rows of one node, posts of rings on "
-        "16 tensor-parallel workers over two nodes; time is judged on the other rows of two and four nodes.",
+        use="The speed of the host and the power of products were chosen on rows of one node, posts of rings "
+        "on 16 tensor-parallel workers over two nodes; time is judged on the other rows of 2 and 4 nodes.",
         baseline="constant MFU, the mean of these rows",
         rows=tuple(rows),
         limits=(

@@ -13,8 +13,8 @@ from windtunnel.strategy import Strategy
 
 FILE = "megatron_narayanan2021_a100.csv"
 VOCABULARY, LENGTH = 51200, 2048
-# Sequences of a micro-batch, and groups of layers of each stage in an interleaved schedule: the authors' scripts
-# for these runs, github NVIDIA/Megatron-LM 79a3bb6, examples/sc21/run_table_1.sh.
+# Sequences of a micro-batch, and groups of layers of each stage in an interleaved schedule: the authors'
+# scripts for these runs, github NVIDIA/Megatron-LM 79a3bb6, examples/sc21/run_table_1.sh.
 _MICRO_BATCHES = {"1.7B": 16, "3.6B": 16, "7.5B": 16, "18B": 8, "39B": 4, "76B": 2, "145B": 2}
 _GROUPS = {"76B": 3, "145B": 2, "310B": 2, "530B": 3}
 

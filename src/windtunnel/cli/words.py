@@ -150,8 +150,8 @@ Recompute = Annotated[
     str,
     typer.Option(
         "--recompute",
-        help="blocks: keep only the inputs of blocks and run their forward pass again in backward; whole-blocks: "
-        "to its end, as PyTorch before 2.1; or none.",
+        help="blocks: keep only the inputs of blocks and run their forward pass again in backward; "
+        "whole-blocks: to its end, as PyTorch before 2.1; or none.",
     ),
 ]
 Optimizer = Annotated[

@@ -14,8 +14,8 @@ from windtunnel.families.features import both_directions, direction, log2, numbe
 if TYPE_CHECKING:
     from torch import Tensor
 
-# FlashAttention-2 is 1.7 to 3.0 times as fast as the first version, 1.3 to 2.5 times as fast as that in Triton
-# (Dao 2023, on an A100).
+# FlashAttention-2 is 1.7 to 3.0 times as fast as the first version, 1.3 to 2.5 times as fast as that in
+# Triton (Dao 2023, on an A100).
 _FIRST_FLASH_TIMES = 2
 _TILE = 128  # keys that a kernel of FlashAttention-2 takes at once
 

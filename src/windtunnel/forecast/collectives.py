@@ -21,8 +21,8 @@ from windtunnel.errors import BadInput, nearest
 from windtunnel.forecast import gloo
 from windtunnel.forecast.paths import (
     CARD_SHARE,
-    Hop,
     POST_SECONDS,
+    Hop,
     Network,
     NodePath,
     network_of,

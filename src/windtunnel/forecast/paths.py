@@ -40,9 +40,10 @@ RDMA_SHARE = 0.95  # networks that write to the memory of a device: 32 B200 in f
 # TCP over Ethernet: a frame of 1538 bytes with preamble and gap carries 1448 bytes (IEEE 802.3; headers of
 # IPv4 and TCP with time stamps).
 TCP_SHARE = 1448 / 1538
-# Between nodes the host posts each send: NCCL expects 1 us (2.27, src/graph/tuning.cc). Through libfabric and
-# EFA it is more: chosen so that an all-gather of 1 to 64 KiB over two nodes of eight GPUs takes the 100 to 124
-# us of public runs of nccl-tests (github bottlerocket-os/bottlerocket-kernel-kit, pull requests 313 and 424).
+# Between nodes the host posts each send: NCCL expects 1 us (2.27, src/graph/tuning.cc). Through libfabric
+# and EFA it is more: chosen so that an all-gather of 1 to 64 KiB over two nodes of eight GPUs takes the 100
+# to 124 us of public runs of nccl-tests (github bottlerocket-os/bottlerocket-kernel-kit, pull requests 313
+# and 424).
 POST_SECONDS = 1e-6
 EFA_POST_SECONDS = 5e-6
 # EFA cards below this rate (the first two generations) do not write in order (github aws/aws-ofi-nccl, which

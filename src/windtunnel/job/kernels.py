@@ -75,9 +75,7 @@ class _FirstFlash(torch.autograd.Function):
         )
 
 
-def _attended(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool
-) -> tuple[Tensor, Tensor]:
+def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:
     # Heads lie inside of positions, as the kernels write them: joining the heads again then needs no copy.
     n, heads, length, _ = query.shape
     output = query.new_empty(n, length, heads, value.shape[-1]).transpose(1, 2)
