@@ -64,6 +64,7 @@ class Pricer:
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
         self._known_prices: dict[tuple[object, ...], Price] = {}
+        self._last: tuple[Sequence[Op], list[Price]] | None = None
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
         self.generated = sum(op.name.startswith(f"{GENERATED}.") for op in trace.ops)
@@ -102,6 +103,8 @@ class Pricer:
 
     def price(self, ops: Sequence[Op]) -> list[Price]:
         """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
+        if self._last is not None and self._last[0] is ops:
+            return self._last[1]
         keys = [_key(op) for op in ops]
         unique = dict(zip(keys, ops, strict=True))
         known = self._known_prices
@@ -114,6 +117,7 @@ class Pricer:
                 self.assumed[op.name] += price.device_seconds
         if not all(map(families.has_known_sizes, unique.values())):
             self._note_unknown_sizes(ops, prices)
+        self._last = ops, prices
         return prices
 
     def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:
