@@ -13,10 +13,12 @@ import windtunnel as wt
 from windtunnel import prediction
 from windtunnel.cli import app
 from windtunnel.errors import BadInput, BadJob, BadRecord, WindtunnelError
+from windtunnel.forecast.collectives import Group, collective_seconds, point_to_point_seconds
 from windtunnel.forecast.contributors.ops import GpuOps
 from windtunnel.forecast.contributors.stages import Stages, StageWork, most_in_flight, order_of
 from windtunnel.forecast.contributors.workers import Segment, WorkerOps
 from windtunnel.forecast.links import Carried, Links
+from windtunnel.forecast.parallel import parallel_step
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import StepBuilder
 from windtunnel.forecast.timeline import lay_out
@@ -169,6 +171,17 @@ def test_the_bubble_of_a_pipeline_by_hand(schedule) -> None:
 def test_groups_of_blocks_divide_the_bubble() -> None:
     """Two groups on each stage: the bubble of 9 s halves. 24 + 4.5 = 28.5 s."""
     assert pipeline("interleaved", 4, 8, groups=2).step_seconds == pytest.approx(28.5)
+
+
+def test_tensor_parallel_workers_send_only_their_parts_between_stages() -> None:
+    """Half of the tensor through the network, then all of it put together inside of the node."""
+    machine = wt.Machine.named("2x2xa100-80gb")
+    strategy = Strategy(batch=8, accumulate=4, data_parallel=1, tensor_parallel=2, pipeline_parallel=2)
+    steps = prediction.trace(job(), strategy, "gpu")
+    sent = parallel_step(steps, machine, strategy, profile_for(machine))._send().seconds
+    part = point_to_point_seconds(steps.boundary_bytes / 2, machine, within_node=False)
+    together = collective_seconds("all_gather", steps.boundary_bytes, Group(2, 1), machine)
+    assert sent == pytest.approx(part + together)
 
 
 def test_sending_fills_and_drains_the_pipeline_once_at_least() -> None:
