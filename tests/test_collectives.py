@@ -225,6 +225,32 @@ def test_a_tiny_all_reduce_over_four_nodes_takes_the_tree() -> None:
     assert seconds == pytest.approx(6.6e-6 + 2 * (7 * 1e-6 + 2 * 20e-6), rel=1e-3)
 
 
+def test_a_ring_over_efa_waits_for_the_posts_of_all_cards() -> None:
+    # 16 H100 with four cards each: 13 hops inside of the nodes, each as long as 3 posts of 5 us to 4 cards,
+    # and two through the network of 14 + 2 x 15 us. Without order, LL128 is not possible.
+    machine = Machine.named("2xp5.48xlarge")
+    seconds = collective_seconds("all_gather", 16 * MIB, Group(8, 2), machine)
+    transfer = 15 / 16 * 16 * MIB / min(450e9 * 0.80 * (1 - 0.58 / 64), 400e9 * 0.95)
+    assert seconds == pytest.approx(
+        8.4e-6 + 13 * 60e-6 + 2 * 44e-6 + transfer + math.sqrt(12e-6 * transfer), rel=1e-3
+    )
+
+
+def test_more_cards_of_the_same_whole_rate_need_more_posts() -> None:
+    machine = Machine.named("2xp5.48xlarge")
+    few = with_rate(with_topology(machine, network_cards=8), "network", 4.0)
+    seconds = [collective_seconds("all_gather", 16 * MIB, Group(8, 2), each) for each in (few, machine)]
+    assert seconds[0] < seconds[1]
+
+
+def test_a_small_all_gather_over_efa_is_near_public_runs() -> None:
+    # nccl-tests on two nodes of eight GPUs, out of place: 103 to 117 us from 1 to 32 KiB (github
+    # bottlerocket-os/bottlerocket-kernel-kit, pull requests 313 and 424).
+    machine = Machine.named("2xp5.48xlarge")
+    for size in (1024.0, 32768.0):
+        assert 95e-6 < collective_seconds("all_gather", size, Group(8, 2), machine) < 120e-6
+
+
 def test_switches_that_add_move_the_tensor_once() -> None:
     # 8 H200: 450 GB/s x 0.82 x 0.85 (Hopper) x 8/9.
     rate = paths.reduction_rate(Machine.named("8xh200"), 8)

@@ -13,14 +13,18 @@ import windtunnel as wt
 from windtunnel import prediction
 from windtunnel.cli import app
 from windtunnel.errors import BadInput, BadJob, BadRecord, WindtunnelError
+from windtunnel.forecast.collectives import Group, collective_seconds, point_to_point_seconds
 from windtunnel.forecast.contributors.ops import GpuOps
 from windtunnel.forecast.contributors.stages import Stages, StageWork, most_in_flight, order_of
 from windtunnel.forecast.contributors.workers import Segment, WorkerOps
 from windtunnel.forecast.links import Carried, Links
+from windtunnel.forecast.parallel import parallel_step
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import StepBuilder
 from windtunnel.forecast.timeline import lay_out
+from windtunnel.forecast.uncertainty import spreads_of
 from windtunnel.forecast.workers import Workers
+from windtunnel.machine.profiles import profile_for
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op
 from windtunnel.trace import record as recording
@@ -75,6 +79,13 @@ def test_all_devices_of_a_machine_are_used_by_default_and_the_headline_says_so()
 def test_without_a_batch_each_worker_has_the_jobs_own() -> None:
     forecast = wt.predict(wt.Workload.named("rnn"), wt.Machine.named("8xh100"))
     assert forecast.batch == 8 * wt.Workload.named("rnn").default_batch
+
+
+def test_a_gpu_with_the_probed_chip_has_the_spread_of_the_probe() -> None:
+    profile = profile_for(wt.Machine.named("h100"))
+    spreads = {name: spreads_of(wt.Machine.named(name), profile) for name in ("h200", "h100", "a100-80gb")}
+    assert spreads["h200"].device == spreads["h100"].device < spreads["a100-80gb"].device
+    assert 1 < spreads["h100"].of("peer link") < spreads["h100"].of("network")
 
 
 @EVERY
@@ -160,6 +171,17 @@ def test_the_bubble_of_a_pipeline_by_hand(schedule) -> None:
 def test_groups_of_blocks_divide_the_bubble() -> None:
     """Two groups on each stage: the bubble of 9 s halves. 24 + 4.5 = 28.5 s."""
     assert pipeline("interleaved", 4, 8, groups=2).step_seconds == pytest.approx(28.5)
+
+
+def test_tensor_parallel_workers_send_only_their_parts_between_stages() -> None:
+    """Half of the tensor through the network, then all of it put together inside of the node."""
+    machine = wt.Machine.named("2x2xa100-80gb")
+    strategy = Strategy(batch=8, accumulate=4, data_parallel=1, tensor_parallel=2, pipeline_parallel=2)
+    steps = prediction.trace(job(), strategy, "gpu")
+    sent = parallel_step(steps, machine, strategy, profile_for(machine))._send().seconds
+    part = point_to_point_seconds(steps.boundary_bytes / 2, machine, within_node=False)
+    together = collective_seconds("all_gather", steps.boundary_bytes, Group(2, 1), machine)
+    assert sent == pytest.approx(part + together)
 
 
 def test_sending_fills_and_drains_the_pipeline_once_at_least() -> None:

@@ -140,3 +140,10 @@ def test_buckets_are_those_of_distributed_data_parallel(seed):
     expected, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(sizes))
 
     assert [[int(g.name) for g in bucket] for bucket in buckets_of(gradients)] == expected
+
+
+def test_buckets_count_the_bytes_of_weights_where_gradients_are_added_up_in_fp32():
+    """Twenty gradients of 10 MB for bf16 weights of 5 MB: after the first, six of them fill a bucket."""
+    gradients = [Gradient(str(i), 2_500_000, 10e6, 0, i) for i in range(20)]
+    assert [len(bucket) for bucket in buckets_of(gradients)] == [1, 3, 3, 3, 3, 3, 3, 1]
+    assert [len(bucket) for bucket in buckets_of(gradients, [5e6] * 20)] == [1, 6, 6, 6, 1]

@@ -61,10 +61,11 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, batch: i
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
 
 
-def test_recomputing_gives_the_same_gradients_even_with_dropout() -> None:
+@pytest.mark.parametrize("recompute", ["blocks", "whole-blocks"])
+def test_recomputing_gives_the_same_gradients_even_with_dropout(recompute: str) -> None:
     network = wt.Workload.named("gpt2", **TINY, vocabulary=100)
     examples = network.batch(2)
-    plain, again = (trainer(network, batch=2, recompute=how) for how in ("none", "blocks"))
+    plain, again = (trainer(network, batch=2, recompute=how) for how in ("none", recompute))
     for steps in (plain, again):
         torch.manual_seed(1)
         steps.step(examples)
@@ -129,6 +130,31 @@ def test_recomputed_blocks_run_again_in_backward() -> None:
 
     assert (attentions(plain, "forward"), attentions(plain, "backward")) == (2, 0)
     assert (attentions(again, "forward"), attentions(again, "backward")) == (2, 2)
+
+
+def test_whole_blocks_run_again_to_their_end() -> None:
+    """A block ends with a product whose result backward does not need; PyTorch skips it since 2.1."""
+    network = wt.Workload.named("llm:mpt", layers="2", width="64", heads="2", length="32", vocabulary="128")
+    products = {
+        how: sum(
+            op.family == "matmul" for op in trace(network, wt.Strategy(batch=2, recompute=how), "gpu").ops
+        )
+        for how in ("none", "blocks", "whole-blocks")
+    }
+    assert products["blocks"] == products["none"] + 2 * 3
+    assert products["whole-blocks"] == products["none"] + 2 * 4
+
+
+def test_the_first_flash_attention_keeps_what_flash_attention_keeps() -> None:
+    sizes = {"layers": "2", "width": "64", "heads": "2", "length": "32", "vocabulary": "128"}
+    flash, first = (
+        trace(wt.Workload.named("llm:mpt", **sizes, attention=how), wt.Strategy(batch=2), "gpu")
+        for how in ("flash", "first-flash")
+    )
+    assert flash.flop == first.flop
+    assert sum(a.bytes for a in flash.allocations.values()) == sum(
+        a.bytes for a in first.allocations.values()
+    )
 
 
 def test_a_fused_optimiser_is_one_op() -> None:

@@ -9,11 +9,12 @@ import pytest
 from windtunnel.families import Piece, pieces_of, registry
 from windtunnel.families.base import PlainOp
 from windtunnel.families.matmul import Product
-from windtunnel.forecast.price import product_format, roofline_of
-from windtunnel.forecast.transfer import RULES, Transfer, power_share
+from windtunnel.forecast.price import Pricer, product_format, roofline_of
+from windtunnel.forecast.transfer import RULES, Transfer, power_share, sustained_share
 from windtunnel.machine.machine import Machine, names
 from windtunnel.machine.profiles import load
 from windtunnel.strategy import Strategy
+from windtunnel.trace import Trace
 
 H200 = Machine.named("h200")
 PROFILE = load("h200")
@@ -27,6 +28,31 @@ def product(rows: int, columns: int, depth: int, dtype: str = "fp32") -> PlainOp
     return PlainOp(
         "aten.mm", "matmul", dtype, (1, rows, columns, depth, 0, 0), flop, read, size * rows * columns
     )
+
+
+def attention_op(length: int, causal: int, name: str = "attention") -> PlainOp:
+    flop = 4.0 * 8 * 16 * length**2 * 64
+    size = 2.0 * 8 * 16 * length * 64
+    shape = (8, 16, length, length, 64, causal, 0)
+    return PlainOp(f"windtunnel.{name}", "attention", "bf16", shape, flop, 3 * size, size)
+
+
+def attention(length: int, causal: int) -> Piece:
+    return pieces_of(attention_op(length, causal), 132)[0]
+
+
+def pricer_of(machine: Machine, strategy: Strategy) -> Pricer:
+    counts = dict.fromkeys(("parameters", "module_calls", "nodes", "backward_calls", "update_calls"), 0)
+    empty = Trace(
+        job="none",
+        batch=1,
+        target="gpu",
+        precision="bf16",
+        ops=(),
+        torch="",
+        **{"allocations": {}, "held": (), "batch_bytes": 0.0, **counts},
+    )
+    return Pricer(machine, strategy, empty, PROFILE)
 
 
 def addition(elements: int) -> PlainOp:
@@ -166,6 +192,42 @@ def test_power_shares_by_hand() -> None:
     """T4: 70 W / (40 x 1.59 GHz) = 1.10 W for each multiprocessor and GHz, of 1.9: 0.58. V100: 2.45, so 1."""
     assert power_share(Machine.named("t4").device) == pytest.approx(70 / (40 * 1.59) / 1.9)
     assert power_share(Machine.named("v100-16gb").device) == 1.0
+
+
+def test_a_power_limit_slows_large_products_of_a_long_run_and_nothing_else() -> None:
+    strategy = Strategy(precision="bf16")
+    large, copy = product(8192, 8192, 8192, "bf16"), addition(50_000_000)
+    seconds = []
+    for watts in (400.0, 700.0, 2000.0):
+        machine = with_device(Machine.named("h100"), power=watts)
+        pieces = [pieces_of(op, 132)[0] for op in (large, copy)]
+        seconds.append(pricer_of(machine, strategy)._gpu_seconds(pieces))
+    products, copies = zip(*seconds, strict=True)
+    assert products[0] > products[1] > products[2], "more power is never slower"
+    assert copies[0] == copies[1] == copies[2]
+
+
+def test_sustained_shares_by_hand() -> None:
+    """H100: the root of 700 W / (989 TFLOP/s x 1.96 pJ) is 0.60. A GeForce card does not reach its limit."""
+    h100, card = Machine.named("h100").device, Machine.named("rtx3090").device
+    assert sustained_share(h100, h100.flop_rates["bf16"]) == pytest.approx((700 / (989 * 1.96)) ** 0.5)
+    assert sustained_share(h100, h100.flop_rates["tf32"]) == sustained_share(h100, h100.flop_rates["bf16"])
+    assert sustained_share(card, card.flop_rates["fp16"]) == 1.0
+    assert sustained_share(dataclasses.replace(h100, power=None), h100.flop_rates["bf16"]) == 1.0
+
+
+def test_causal_attention_skips_what_lies_above_the_diagonal() -> None:
+    """With 1,024 keys in tiles of 128, (1 + 1/8) / 2 of the arithmetic is done."""
+    whole, causal = (attention(1024, causal) for causal in (0, 1))
+    assert (whole.padded_flop, causal.padded_flop) == (1.0, 0.5625)
+    a100 = Machine.named("a100-80gb")
+    assert seconds_on(a100, [causal])[0] <= seconds_on(a100, [whole])[0]
+
+
+def test_the_first_flash_attention_takes_twice_as_long() -> None:
+    a100 = Machine.named("a100-80gb")
+    later, first = (pieces_of(attention_op(1024, 1, name), 132) for name in ("attention", "attention_first"))
+    assert sum(seconds_on(a100, first)) == pytest.approx(2 * sum(seconds_on(a100, later)))
 
 
 def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() -> None:

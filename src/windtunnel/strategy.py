@@ -16,7 +16,7 @@ Layout = Literal["contiguous", "channels_last"]
 Execution = Literal["eager", "graph", "compiled", "reduce-overhead"]
 Data = Literal["resident", "streamed", "page-cache", "storage"]
 LOADED: tuple[Data, ...] = ("page-cache", "storage")  # where examples lie as files, to be read and decoded
-Recompute = Literal["none", "blocks"]
+Recompute = Literal["none", "blocks", "whole-blocks"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "fused-adamw"]
 Shard = Literal["none", "optimizer", "gradients", "weights"]
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -70,7 +70,8 @@ class Strategy:
                      stored as the tensors of the batch, since no CPU decodes them
     accumulate       micro-batches of equal size in one step; their gradients are added before the one update
     recompute        blocks: keep only the inputs of the network's blocks, run their forward pass again in
-                     backward
+                     backward, up to the last tensor that backward needs; whole-blocks: to their end, as
+                     PyTorch did before 2.1
     optimizer        replaces the job's own optimiser
     layout           how images and the weights of convolutions lie in memory; default: as the job has them
     cudnn_benchmark  cuDNN times its algorithms and takes the fastest (torch.backends.cudnn.benchmark)

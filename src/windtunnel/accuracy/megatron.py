@@ -13,9 +13,10 @@ from windtunnel.strategy import Strategy
 
 FILE = "megatron_narayanan2021_a100.csv"
 VOCABULARY, LENGTH = 51200, 2048
-# The size of micro-batches is not published for these runs. The authors' runs of the same code in their
-# Table 2 have micro-batches of one sequence.
-MICRO_BATCH = 1
+# Sequences of a micro-batch, and groups of layers of each stage in an interleaved schedule: the authors'
+# scripts for these runs, github NVIDIA/Megatron-LM 79a3bb6, examples/sc21/run_table_1.sh.
+_MICRO_BATCHES = {"1.7B": 16, "3.6B": 16, "7.5B": 16, "18B": 8, "39B": 4, "76B": 2, "145B": 2}
+_GROUPS = {"76B": 3, "145B": 2, "310B": 2, "530B": 3}
 
 
 def validate(folder: Path) -> RunsValidation:
@@ -67,11 +68,14 @@ def forecast_run(runs: Runs, row: Mapping[str, str]) -> Forecast:
         "length": LENGTH,
         "gradients": "fp16",
     }
+    micro_batch, groups = _MICRO_BATCHES.get(row["model"], 1), _GROUPS.get(row["model"], 1)
     strategy = Strategy(
         batch=int(row["batch"]),
-        accumulate=int(row["batch"]) // (devices // (tensor * pipeline)) // MICRO_BATCH,
+        accumulate=int(row["batch"]) // (devices // (tensor * pipeline)) // micro_batch,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
+        pipeline_schedule="interleaved" if groups > 1 else "1f1b",
+        virtual_stages=groups,
         recompute="blocks",
     )
     return runs.forecast("llm:gpt", settings, Machine.named(f"{devices // 8}xdgx-a100"), strategy)

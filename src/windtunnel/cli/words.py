@@ -157,7 +157,8 @@ Recompute = Annotated[
     str,
     typer.Option(
         "--recompute",
-        help="none, or blocks: keep only the inputs of blocks and run their forward pass again in backward.",
+        help="blocks: keep only the inputs of blocks and run their forward pass again in backward; "
+        "whole-blocks: to its end, as PyTorch before 2.1; or none.",
     ),
 ]
 Optimizer = Annotated[

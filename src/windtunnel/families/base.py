@@ -84,7 +84,8 @@ class Piece(NamedTuple):
     extra_bytes       what its kernels move beside `bytes`, in further passes or to transpose tensors
     winograd_share    the share of its time that Winograd's algorithm needs, where libraries use it
     lane_use          how many times more fp32 lanes of a Hopper multiprocessor it keeps busy than others do
-    padded_flop       how many times more arithmetic its kernels do, because tiles are not full
+    padded_flop       how many times as much arithmetic its kernels do: more where tiles are not full, less
+                      where they skip what a mask leaves out
     has_few_channels  a convolution of fewer channels than tensor cores multiply at once
     slow_group_width  channels in a group, if cuDNN has no fast kernel for these groups in this layout
     """

@@ -21,6 +21,7 @@ from windtunnel.errors import BadInput, nearest
 from windtunnel.forecast import gloo
 from windtunnel.forecast.paths import (
     CARD_SHARE,
+    POST_SECONDS,
     Hop,
     Network,
     NodePath,
@@ -48,8 +49,8 @@ _PIPELINE_SECONDS = 12e-6
 # and nccl_alltoall.csv; 4 and 16 nodes are judged (docs/accuracy.md).
 _TREE_SHARE = 0.76
 _ALL_TO_ALL_SHARE = 0.88
-# Between nodes the host posts each send, also those of the hops inside of a node (NCCL: 1 us, Simple 3 us).
-_POST_SECONDS = 1e-6
+# In chunks, a send has three posts (NCCL 2.27, src/graph/tuning.cc).
+_POSTS_IN_CHUNKS = 3
 
 
 class Group(NamedTuple):
@@ -186,15 +187,28 @@ def _ll_rate(compute_capability: float, nodes: int) -> float:
 
 
 def _times(kind: str, size_bytes: float, course: _Course) -> Iterator[float]:
-    """The seconds of each algorithm with each protocol that these links can use."""
-    for protocol in (_LL, _LL128, _SIMPLE):
-        if course.path.hop not in protocol.ring_hops:
-            continue
-        yield _ring_seconds(kind, size_bytes, course, protocol)
-        if kind == "all_reduce":
-            yield _tree_seconds(size_bytes, course, protocol)
-    if kind == "all_reduce" and course.reduction_rate is not None:
-        yield _reduction_seconds(size_bytes, course, course.reduction_rate)
+    """The seconds of each algorithm with a protocol that these links can use."""
+    tuned = course if course.network is None else course._replace(network=course.network.as_tuned)
+    if kind != "all_reduce":
+        # NCCL takes the protocol that its tuner finds fastest. That posting takes longer on this network, the
+        # tuner does not know.
+        protocols = _protocols(course)
+        chosen = min(protocols, key=lambda protocol: _ring_seconds(kind, size_bytes, tuned, protocol))
+        yield _ring_seconds(kind, size_bytes, course, chosen)
+        return
+    # Published all-reduces over EFA do not show that posting takes longer.
+    for protocol in _protocols(tuned):
+        yield _ring_seconds(kind, size_bytes, tuned, protocol)
+        yield _tree_seconds(size_bytes, tuned, protocol)
+    if course.reduction_rate is not None:
+        yield _reduction_seconds(size_bytes, tuned, course.reduction_rate)
+
+
+def _protocols(course: _Course) -> list[WireProtocol]:
+    """What the links of the course can use."""
+    usable = [protocol for protocol in (_LL, _LL128, _SIMPLE) if course.path.hop in protocol.ring_hops]
+    is_ordered = course.network is None or course.network.is_ordered
+    return usable if is_ordered else [protocol for protocol in usable if protocol is not _LL128]
 
 
 def _ring_seconds(kind: str, size_bytes: float, course: _Course, protocol: WireProtocol) -> float:
@@ -203,6 +217,10 @@ def _ring_seconds(kind: str, size_bytes: float, course: _Course, protocol: WireP
     steps = rounds * (ranks - 1)
     network_steps = min(steps, rounds * nodes) if nodes > 1 else 0
     hop, network_hop = _hops(course, protocol, protocol.ring_hops)
+    if course.network is not None:
+        # The host posts the sends of all steps, also while data moves inside of the nodes.
+        posts = _POSTS_IN_CHUNKS * course.network.cards if protocol.in_chunks else 1
+        hop = max(hop, posts * course.network.post_seconds)
     start = protocol.start + (steps - network_steps) * hop + network_steps * network_hop
     # From or to one rank, every byte passes every hop; else, each rank's part of the tensor does not pass
     # its own.
@@ -241,7 +259,7 @@ def _all_to_all_seconds(size_bytes: float, course: _Course) -> float:
         return _SIMPLE.start + hop + inside
     leaving = size_bytes * per_node * (ranks - per_node) / ranks
     outside = leaving / (course.network.rate * _ALL_TO_ALL_SHARE)
-    posts = (ranks - per_node) * 3 * _POST_SECONDS
+    posts = (ranks - per_node) * _POSTS_IN_CHUNKS * POST_SECONDS
     return _SIMPLE.start + max(hop, network_hop) + posts + max(inside, outside)
 
 
@@ -251,8 +269,8 @@ def _hops(course: _Course, protocol: WireProtocol, hops: dict[Hop, float]) -> tu
     if course.network is None:
         return hop, 0.0
     # In chunks, the receiver also waits for a flush of what the card has written.
-    waits, post = (2, 3 * _POST_SECONDS) if protocol.in_chunks else (1, _POST_SECONDS)
-    return max(hop, post), hops["network"] + waits * course.network.latency_seconds
+    waits, posts = (2, _POSTS_IN_CHUNKS) if protocol.in_chunks else (1, 1)
+    return max(hop, posts * POST_SECONDS), hops["network"] + waits * course.network.latency_seconds
 
 
 def _transfer(

@@ -148,8 +148,20 @@ class ParallelStep:
             share = _share_of_parameters(self.plain, groups)
             own = self._update(update, share)
             stages.append(StageWork(forward, backward, self._exchange(groups), fold(own)))
-        send = self.links.carry(Collective("send", self.plain.boundary_bytes, "pipeline"))
-        return Stages(stages=stages, orders=orders_of(strategy), send=send)
+        return Stages(stages=stages, orders=orders_of(strategy), send=self._send())
+
+    def _send(self) -> Carried:
+        """What a stage hands to the next one.
+
+        Tensor-parallel workers all have it. Each sends its part to the worker in its own place, and those put
+        the parts together (Narayanan et al. 2021, 4.1; the default of Megatron-LM). Workers that divide the
+        sequence have no more than their parts.
+        """
+        size, tensor = self.plain.boundary_bytes, self.strategy.tensor_parallel
+        if tensor == 1 or self.strategy.sequence_parallel:
+            return self.links.carry(Collective("send", size, "pipeline"))
+        lane, seconds = self.links.carry(Collective("send", size / tensor, "pipeline"))
+        return Carried(lane, seconds + self.links.carry(Collective("all_gather", size, "tensor")).seconds)
 
     def _update(self, update: Sequence[Op], share: float) -> list[Op]:
         """The update of a stage's share of the weights."""

@@ -40,6 +40,15 @@ RDMA_SHARE = 0.95  # networks that write to the memory of a device: 32 B200 in f
 # TCP over Ethernet: a frame of 1538 bytes with preamble and gap carries 1448 bytes (IEEE 802.3; headers of
 # IPv4 and TCP with time stamps).
 TCP_SHARE = 1448 / 1538
+# Between nodes the host posts each send: NCCL expects 1 us (2.27, src/graph/tuning.cc). Through libfabric
+# and EFA it is more: chosen so that an all-gather of 1 to 64 KiB over two nodes of eight GPUs takes the 100
+# to 124 us of public runs of nccl-tests (github bottlerocket-os/bottlerocket-kernel-kit, pull requests 313
+# and 424).
+POST_SECONDS = 1e-6
+EFA_POST_SECONDS = 5e-6
+# EFA cards below this rate (the first two generations) do not write in order (github aws/aws-ofi-nccl, which
+# then turns LL128 off).
+_ORDERED_EFA_RATE = 25e9
 # NVLink SHARP: the part of a device's rate, and NCCL's efficiency of the switches of each generation (NCCL
 # 2.27, src/graph/tuning.cc, nvlsEfficiency). The part is fitted to 5 to 8 H200 and 6 to 8 B200.
 REDUCTION_SHARE = 0.82
@@ -55,10 +64,22 @@ class NodePath(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What a group's ranks of one node send to other nodes in a second, and the latency of a message."""
+    """What a group's ranks of one node send to other nodes in a second, and the latency of a message.
+
+    `post_seconds`: what the host needs to post one send to one card. `cards`: those of each device, among
+    which a large message is divided. `is_ordered`: writes arrive in order, which the protocol LL128 needs.
+    """
 
     rate: float
     latency_seconds: float
+    post_seconds: float = POST_SECONDS
+    cards: int = 1
+    is_ordered: bool = True
+
+    @property
+    def as_tuned(self) -> Network:
+        """The network as NCCL's tuner sees it: it knows neither the cards nor what posting to them costs."""
+        return self._replace(post_seconds=POST_SECONDS, cards=1, is_ordered=True)
 
 
 def node_path(machine: Machine, ranks: int) -> NodePath:
@@ -100,7 +121,14 @@ def network_of(machine: Machine, ranks_per_node: int) -> Network:
             hint='Add network = "ethernet-10g", or another link, to a machine file and use --on FILE.toml.',
         )
     share = TCP_SHARE if link.kind == "ethernet" else RDMA_SHARE
-    return Network(rate * share * min(1.0, ranks_per_node / machine.devices), link.latency_seconds)
+    is_efa = link.kind == "efa"
+    return Network(
+        rate * share * min(1.0, ranks_per_node / machine.devices),
+        link.latency_seconds,
+        post_seconds=EFA_POST_SECONDS if is_efa else POST_SECONDS,
+        cards=max(1, machine.topology.network_cards // machine.devices),
+        is_ordered=not is_efa or link.rate >= _ORDERED_EFA_RATE,
+    )
 
 
 def reduction_rate(machine: Machine, ranks: int) -> float | None:

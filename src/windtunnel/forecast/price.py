@@ -11,7 +11,7 @@ from windtunnel.families import Piece, registry
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
-from windtunnel.forecast.transfer import Transfer
+from windtunnel.forecast.transfer import TENSOR_FORMATS, Transfer, sustained_share
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace
@@ -65,6 +65,8 @@ class Pricer:
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
+        self._known_prices: dict[tuple[object, ...], Price] = {}
+        self._last: tuple[Sequence[Op], list[Price]] | None = None
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
         self.generated = sum(op.is_generated for op in trace.ops)
@@ -104,16 +106,21 @@ class Pricer:
 
     def price(self, ops: Sequence[Op]) -> list[Price]:
         """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
+        if self._last is not None and self._last[0] is ops:
+            return self._last[1]
         keys = [_key(op) for op in ops]
         unique = dict(zip(keys, ops, strict=True))
-        work = self._device_work(list(unique.values()))
-        known = {key: self._price(op, done) for (key, op), done in zip(unique.items(), work, strict=True)}
+        known = self._known_prices
+        new = {key: op for key, op in unique.items() if key not in known}
+        work = self._device_work(list(new.values()))
+        known.update({key: self._price(op, done) for (key, op), done in zip(new.items(), work, strict=True)})
         prices = [known[key] for key in keys]
         for op, price in zip(ops, prices, strict=True):
             if op.family == families.OTHER:
                 self.assumed[op.name] += price.device_seconds
         if not all(map(families.has_known_sizes, unique.values())):
             self._note_unknown_sizes(ops, prices)
+        self._last = ops, prices
         return prices
 
     def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:
@@ -233,9 +240,18 @@ class Pricer:
         """By the GPU's own profile, or transferred from the GPU that was probed."""
         own = self._roofline(1)
         if self._probed is None:
-            return self.profile.seconds(pieces, own, 1)
-        seconds = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
-        return Transfer(self._probed.device, self.device).seconds(pieces, seconds, own)
+            seconds = self.profile.seconds(pieces, own, 1)
+        else:
+            probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
+            seconds = Transfer(self._probed.device, self.device).seconds(pieces, probed, own)
+        return [self._sustained(piece, each, own) for piece, each in zip(pieces, seconds, strict=True)]
+
+    def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
+        """Seconds in a long run, in which the power limit lowers the clock of large products."""
+        if piece.dtype not in TENSOR_FORMATS or not piece.kind.startswith("matmul"):
+            return seconds
+        rate = roofline.flop_rate(piece)
+        return max(seconds, piece.flop / (rate * sustained_share(self.device, rate)))
 
     def _pieces(self, op: Op) -> list[Piece]:
         family, dtype = registry.get(op.family), op.dtype

@@ -208,6 +208,7 @@ class _Contended:
         for index in reversed(range(len(self._tasks))):  # the next task of a lane is the last of its list
             self._queues[self._tasks[index].lane].append(index)
         self._done: dict[int, Span] = {}
+        self._heads = {lane: self._waits(queue[-1]) for lane, queue in self._queues.items()}
         self._previous: dict[Lane, int] = {}
         self._running: dict[Lane, _Running] = {}
         now = 0.0
@@ -221,13 +222,19 @@ class _Contended:
 
     def _start_ready(self, now: float) -> bool:
         """Start the next task of every idle lane whose waits are over; whether there was one."""
-        started = False
-        for lane, queue in self._queues.items():
-            if queue and lane not in self._running and all(w in self._done for w in self._waits(queue[-1])):
-                index = queue.pop()
-                seconds = self._tasks[index].seconds
-                self._running[lane] = _Running(index, self._cause(index), now, now, seconds, now + seconds)
-                started = True
+        started, done, running = False, self._done, self._running
+        for lane, waits in list(self._heads.items()):
+            if lane in running or not all(wait in done for wait in waits):
+                continue
+            queue = self._queues[lane]
+            index = queue.pop()
+            seconds = self._tasks[index].seconds
+            running[lane] = _Running(index, self._cause(index, waits), now, now, seconds, now + seconds)
+            started = True
+            if queue:
+                self._heads[lane] = self._waits(queue[-1])
+            else:
+                del self._heads[lane]
         if started:
             self._update_rates(now)
         return started
@@ -242,11 +249,11 @@ class _Contended:
                 waits.append(first - steps_ago * size + target)
         return waits
 
-    def _cause(self, index: int) -> int:
+    def _cause(self, index: int, waits: Sequence[int]) -> int:
         """The task that ended last among those it waited for and the one before it on its lane."""
         cause = self._previous.get(self._tasks[index].lane, -1)
         end = self._done[cause].end if cause >= 0 else 0.0
-        for other in self._waits(index):
+        for other in waits:
             if self._done[other].end > end:
                 cause, end = other, self._done[other].end
         return cause

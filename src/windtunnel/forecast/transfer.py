@@ -23,7 +23,7 @@ from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.trees import Numbers
 from windtunnel.machine.machine import Device
 
-_TENSOR_FORMATS = ("tf32", "bf16", "fp16")
+TENSOR_FORMATS = ("tf32", "bf16", "fp16")
 _DOUBLE = "fp64"
 
 
@@ -86,6 +86,11 @@ _WIDE, _NARROW = 128, 64
 # The others are scaled from that by the process of the generation; no row was at hand to check them.
 _CYCLE_JOULES = {5: 3.0e-9, 6: 2.2e-9, 7: 1.9e-9, 8: 1.85e-9, 9: 1.15e-9, 10: 1.15e-9, 12: 1.15e-9}
 _ADA, _ADA_CYCLE_JOULES = 8.9, 1.15e-9  # its process is that of 9.0
+# Energy of one flop of 16-bit tensor cores on real numbers, at the stated clock. A probe times single
+# products, which end before the power limit lowers the clock; a training run holds it for hours. Chosen on
+# training runs of one node (docs/accuracy.md): 9.0 on Llama with H100, 8.0 on MPT of up to 1,024 tokens with
+# A100. No run of other tensor cores was at hand: those of GeForce cards are too slow to reach the limit.
+_TENSOR_JOULES = {8.0: 2.54e-12, 9.0: 1.96e-12}
 # Flop that the tensor cores of a multiprocessor do in a clock. GeForce cards since Turing do 512 in fp16 when
 # they accumulate in fp32; V100, T4, A10 and L4 do 1,024, an A100 2,048.
 _WIDE_TENSOR_CORES = 600.0
@@ -155,7 +160,7 @@ class Transfer:
     def _uses_tensor_cores(self, piece: Piece, roofline: Roofline) -> bool:
         family = registry.of_kind(piece.kind)
         return (
-            family.uses_tensor_cores and piece.dtype in _TENSOR_FORMATS and piece.dtype in roofline.flop_rates
+            family.uses_tensor_cores and piece.dtype in TENSOR_FORMATS and piece.dtype in roofline.flop_rates
         )
 
     def _flop_share(self, piece: Piece, roofline: Roofline) -> float:
@@ -229,6 +234,19 @@ def power_share(device: Device) -> float:
         return 1.0
     full_power = device.cores * _lanes(device) / _NARROW * device.clock_rate * joules
     return min(1.0, device.power / full_power)
+
+
+def sustained_share(device: Device, flop_rate: float) -> float:
+    """The share of the stated rate of tensor cores that a GPU's power limit sustains, at most 1.
+
+    Power grows with the square of the clock, since a higher clock needs a higher voltage.
+    """
+    joules = _TENSOR_JOULES.get(device.compute_capability or 0.0)
+    if joules is None or not device.power:
+        return 1.0
+    # Formats that do half as many flop in a clock need twice the energy for each.
+    full_power = max(flop_rate, device.flop_rates.get("bf16", 0.0)) * joules
+    return float(min(1.0, (device.power / full_power) ** 0.5))
 
 
 def shares_lanes(device: Device) -> bool:

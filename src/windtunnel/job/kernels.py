@@ -13,6 +13,7 @@ from torch import Tensor
 
 NAMESPACE = "windtunnel"
 POINTWISE = "fused_pointwise"
+FIRST_FLASH = "attention_first"
 Keeps = Literal["inputs", "mask", "nothing"]
 _library: Any = None
 
@@ -49,6 +50,44 @@ class _Pointwise(torch.autograd.Function):
         return None, first, *others
 
 
+def first_flash(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention by the kernels of the first FlashAttention, or by their Triton version."""
+    _define()
+    result: Tensor = _FirstFlash.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _FirstFlash(torch.autograd.Function):
+    """It keeps its inputs, its result and one sum for each query, as FlashAttention-2 does."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output, sums = torch.ops.windtunnel.attention_first(query, key, value, True, False)
+        ctx.save_for_backward(query, key, value, output, sums)
+        result: Tensor = output
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        query, key, value, output, sums = ctx.saved_tensors
+        return torch.ops.windtunnel.attention_first_backward(
+            gradients[0], query, key, value, output, sums, True, False
+        )
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:
+    # Heads lie inside of positions, as the kernels write them: joining the heads again then needs no copy.
+    n, heads, length, _ = query.shape
+    output = query.new_empty(n, length, heads, value.shape[-1]).transpose(1, 2)
+    return output, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _attended_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(each) for each in (query, key, value))
+
+
 def _summed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     return gradient.flatten(0, -2).sum(0).to(dtype)
 
@@ -59,3 +98,11 @@ def _define() -> None:
         _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
         _library.define(f"{POINTWISE}(Tensor[] tensors) -> Tensor")
         _library.impl(POINTWISE, lambda tensors: torch.empty_like(tensors[0]), "CompositeExplicitAutograd")
+        inputs = "Tensor query, Tensor key, Tensor value"
+        _library.define(f"{FIRST_FLASH}({inputs}, bool causal, bool masked) -> (Tensor, Tensor)")
+        _library.define(
+            f"{FIRST_FLASH}_backward(Tensor gradient, {inputs}, Tensor output, Tensor sums, bool causal, "
+            "bool masked) -> (Tensor, Tensor, Tensor)"
+        )
+        _library.impl(FIRST_FLASH, _attended, "CompositeExplicitAutograd")
+        _library.impl(f"{FIRST_FLASH}_backward", _attended_backward, "CompositeExplicitAutograd")

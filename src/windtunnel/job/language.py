@@ -36,7 +36,8 @@ class LanguageSettings:
     gated             the MLP multiplies two layers (SwiGLU)
     positions         learned: a table of positions; rotary: queries and keys are rotated
     tied              the output layer shares the weights of the token embedding
-    attention         flash: one kernel that stores no scores; plain: products and softmax
+    attention         flash: one kernel that stores no scores; first-flash: its first version of 2022, also
+                      the one in Triton, about half as fast; plain: products and softmax
     dropout           as GPT has it; 0: none
     weights           number format of weights and activations; below fp32 the optimizer keeps a copy in fp32
     gradients         number format in which gradients of micro-batches are added up
@@ -54,7 +55,7 @@ class LanguageSettings:
     bias: bool = True
     positions: Literal["learned", "rotary"] = "learned"
     tied: bool = True
-    attention: Literal["flash", "plain"] = "flash"
+    attention: Literal["flash", "first-flash", "plain"] = "flash"
     dropout: float = 0.0
     vocabulary: int = 50304
     length: int = 2048
@@ -76,6 +77,8 @@ class LanguageSettings:
             )
         if not 0 <= self.dropout < 1:
             raise BadRecord(f"llm: dropout must be from 0 to below 1, not {self.dropout}.")
+        if self.attention == "first-flash" and (self.dropout or self.key_heads != self.heads):
+            raise BadRecord("llm: attention first-flash takes neither dropout nor shared keys.")
         if self.experts < 0 or (self.experts and not 1 <= self.active <= self.experts):
             raise BadRecord(f"llm: {self.active} active of {self.experts} experts are not possible.")
 
@@ -283,6 +286,8 @@ class DecoderAttention(nn.Module):
                 dropout_p=dropout,
                 enable_gqa=key.shape[1] != query.shape[1],
             )
+        if self.settings.attention == "first-flash":
+            return kernels.first_flash(query, key, value)
         weights = torch.softmax(query @ key.transpose(-1, -2), -1)
         return (F.dropout(weights, dropout) if dropout else weights) @ value
 

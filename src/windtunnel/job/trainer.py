@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from windtunnel.errors import BadJob
 from windtunnel.job.workload import Batch, Forward, Optimizers, Workload, place_of_function
@@ -68,8 +68,8 @@ class Trainer:
             model.eval()
             return
         self.optimizer = _make_optimizer(workload, model, strategy, self.device)
-        if strategy.recompute == "blocks":
-            _recompute_blocks(workload, model)
+        if strategy.recompute != "none":
+            _recompute_blocks(workload, model, strategy)
 
     def step(self, batch: Batch) -> Any:
         """Clear gradients, run forward and backward for each micro-batch, then update the weights once.
@@ -236,7 +236,7 @@ def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield from _find_blocks(child)
 
 
-def _recompute_blocks(workload: Workload, model: torch.nn.Module) -> None:
+def _recompute_blocks(workload: Workload, model: torch.nn.Module, strategy: Strategy) -> None:
     """Make each block free its activations and run its forward pass again in backward.
 
     Only these instances change, not the user's classes.
@@ -244,11 +244,22 @@ def _recompute_blocks(workload: Workload, model: torch.nn.Module) -> None:
     blocks = blocks_of(model)
     if not blocks:
         raise BadJob(
-            f"recompute=blocks: {workload.name} has no blocks.",
+            f"recompute={strategy.recompute}: {workload.name} has no blocks.",
             hint="Blocks are the members of nn.ModuleList or nn.Sequential; at least two need parameters.",
         )
     for block in blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = forward if strategy.recompute == "blocks" else _to_its_end(forward)
+
+
+def _to_its_end(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The checkpointed forward pass that is run again as a whole."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        with set_checkpoint_early_stop(False):
+            return forward(*args, **options)
+
+    return run
 
 
 def _make_optimizer(

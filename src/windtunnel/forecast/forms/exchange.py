@@ -22,19 +22,22 @@ FIRST_BUCKET_BYTES = 1 * MIB
 BUCKET_BYTES = 25 * MIB
 
 
-def buckets_of(gradients: Sequence[Gradient]) -> list[list[Gradient]]:
+def buckets_of(gradients: Sequence[Gradient], weights: Sequence[float] = ()) -> list[list[Gradient]]:
     """Gradients in the buckets in which they are exchanged, the first bucket first.
 
     A bucket is full when it has reached its limit; `dist._compute_bucket_assignment_by_size` says the same.
+    `weights`: the bytes of their weights, where gradients are added up in another number format; those count.
     """
     buckets: list[list[Gradient]] = []
     bucket: list[Gradient] = []
-    for gradient in gradients:
+    filled = 0.0
+    sizes = weights or [gradient.bytes for gradient in gradients]
+    for gradient, size in zip(gradients, sizes, strict=True):
         bucket.append(gradient)
-        limit = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
-        if sum(each.bytes for each in bucket) >= limit:
+        filled += size
+        if filled >= (BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES):
             buckets.append(bucket)
-            bucket = []
+            bucket, filled = [], 0.0
     return [*buckets, bucket] if bucket else buckets
 
 
@@ -62,7 +65,8 @@ def _in_buckets(trace: Trace, shard: str, workers: int) -> tuple[Op, ...]:
     added = Insertions(ops)
     end = last_position(ops, "backward")
     marks, copies = [], not keeps_gradients(trace)
-    for number, bucket in enumerate(buckets_of(trace.gradients)):
+    sizes = () if copies else weight_bytes(trace)
+    for number, bucket in enumerate(buckets_of(trace.gradients, sizes)):
         for gradient in bucket if copies else ():
             added.behind(gradient.position, _into_bucket(gradient))
         size, mark = sum(gradient.bytes for gradient in bucket), f"bucket {number}"
