@@ -61,15 +61,11 @@ class ForecastFigures:
             *("gain of", "network, GPU", "efficiency stated", "forecast, after backward"),
             *("forecast, overlapped", "link, after backward", "link, overlapped", "host, each step"),
         ]
-        shown = sorted(self.forecasts.explained, key=lambda gain: gain.figure != "multi-gpu")
-        lines = [explained_words(gain) for gain in shown]
-        return grid(heads, [[a, "FCN-5, K80" if b == "Caffe" else b, *rest] for a, b, *rest in lines])
+        return grid(heads, [explained_words(gain) for gain in self.forecasts.explained])
 
     def link(self, name: str, place: int) -> str:
         """What one factor would have to be for a stated gain of the FCN-5 on two K80 dies, in words."""
-        gain = next(
-            each for each in self.forecasts.explained if (each.figure, each.name) == ("multi-gpu", name)
-        )
+        gain = next(g for g in self.forecasts.explained if (g.case, g.name) == ("FCN-5, K80", name))
         factor = gain.factors[place]
         return "none" if factor.value is None else units.show(factor.value, factor.unit)
 

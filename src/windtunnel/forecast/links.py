@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from windtunnel.forecast.collectives import Group, collective_seconds, point_to_point_seconds
-from windtunnel.forecast.servers import host_server_seconds
+from windtunnel.forecast.servers import between_hosts_seconds, host_server_seconds
 from windtunnel.forecast.workers import Workers
 from windtunnel.machine.machine import Machine
 from windtunnel.trace import Collective
@@ -52,13 +52,13 @@ class Links:
         Weights are on the devices, or in the memory of the host where the machine says so. Many tensors are
         on their way at once, so the slower of the two paths, inside of a node and between nodes, counts.
         """
-        on_host = self.machine.parameter_server == "host"
-        inside = host_server_seconds(size, group.ranks_per_node, self.machine) if on_host else 0.0
-        if group.ranks == 1 or (on_host and group.nodes == 1):
-            return inside
-        return max(inside, self._serve_between(size, group))
+        if self.machine.parameter_server == "host":
+            inside = host_server_seconds(size, group.ranks_per_node, self.machine)
+            between = between_hosts_seconds(size, group.nodes, self.machine) if group.nodes > 1 else 0.0
+            return max(inside, between)
+        return 0.0 if group.ranks == 1 else self._serve_on_devices(size, group)
 
-    def _serve_between(self, size: float, group: Group) -> float:
+    def _serve_on_devices(self, size: float, group: Group) -> float:
         """Sums go to the servers and weights back. Each half moves what a reduce-scatter or an all-gather
         moves. No ring passes through all nodes, so the hops are those between two of them.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windtunnel.forecast.paths import DMA_SHARE
+from windtunnel.forecast.paths import DMA_SHARE, network_of
 from windtunnel.machine.machine import Machine, need
 
 # Passes of the CPU over a tensor besides reading the gradient of each device: it reads the weights and writes
@@ -27,3 +27,13 @@ def host_server_seconds(size: float, devices: int, machine: Machine) -> float:
     if memory is None:
         return copies
     return max(copies, size * (devices + _PASSES_OF_UPDATE) / (memory * machine.topology.sockets))
+
+
+def between_hosts_seconds(size: float, nodes: int, machine: Machine) -> float:
+    """Seconds to send gradients to the servers on the hosts of all nodes, and then to fetch the weights.
+
+    A host sums the gradients of its own devices before it sends them. Each server has an equal share of the
+    weights, so a node sends and receives all but its own share, once for all its devices.
+    """
+    network = network_of(machine, machine.devices)
+    return 2 * (network.latency_seconds + size * (1 - 1 / nodes) / network.rate)
