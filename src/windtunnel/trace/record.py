@@ -15,7 +15,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     unset_fake_temporarily,
 )
 from torch.nn.parameter import is_lazy
@@ -33,6 +32,7 @@ from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.known import KnownTensorMode
 from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
+from windtunnel.trace.plain import PlainFakeMode
 from windtunnel.trace.reads import answered
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, rehearse
@@ -76,9 +76,7 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         return _record(workload, strategy, target, Notes())
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
-    small = dataclasses.replace(
-        strategy, batch=min(batch, _REHEARSED_BATCH * strategy.accumulate), precision="fp32"
-    )
+    small = _small(strategy, batch)
     try:
         lessons = _rehearse(workload, small, target)
         return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
@@ -89,6 +87,12 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except Exception as error:
         reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {_first_line(error)}"
         raise _undecided(workload, line, reason) from error
+
+
+def _small(strategy: Strategy, batch: int) -> Strategy:
+    """The strategy of a step that is run for real."""
+    fewest = min(batch, _REHEARSED_BATCH * strategy.accumulate)
+    return dataclasses.replace(strategy, batch=fewest, precision="fp32", execution="eager")
 
 
 def _undecided(workload: Workload, line: str, reason: str) -> BadJob:
@@ -206,11 +210,31 @@ class _Recorded(NamedTuple):
 
 
 def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
-    """The step as torch.compile runs it. The compiler needs plain fake tensors, without known values."""
+    """The step as torch.compile runs it. Where a value decides, the compiler leaves its graph and asks for
+    the value: a real step at a small batch shows it."""
+    try:
+        return _record_compiled_once(workload, strategy, target, batch, Notes())
+    except DataDependentOutputException:
+        small = _small(strategy, batch)
+        notes = Notes(rehearsed_batch=small.batch or 0)
+        return _record_compiled_once(
+            workload, strategy, target, batch, notes, _rehearse(workload, small, target)
+        )
+
+
+def _record_compiled_once(
+    workload: Workload,
+    strategy: Strategy,
+    target: str,
+    batch: int,
+    notes: Notes,
+    lessons: Lessons | None = None,
+) -> Trace:
+    """The compiler needs plain fake tensors, without known values."""
     from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
 
     torch.manual_seed(0)
-    fake = _PlainFakeMode()
+    fake = PlainFakeMode(notes, lessons)
     model = _fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
@@ -230,7 +254,8 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
             trainer.step(examples)
         recorder.name_gradients(model)
     recorded = _Recorded(workload, strategy, model, recorder, examples)
-    return dataclasses.replace(recorded.trace(), compilation=compiler.compilation)
+    cautions = notes.cautions(target, strategy.execution)
+    return dataclasses.replace(recorded.trace(), compilation=compiler.compilation, cautions=cautions)
 
 
 def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., Any]) -> tuple[Op, ...]:
@@ -238,7 +263,7 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     from windtunnel.trace.compiled import Compiler
 
     recorder = Recorder("gpu")
-    with _quiet(), _PlainFakeMode(), lower.as_on("gpu"), Compiler(recorder) as compiler, torch.no_grad():
+    with _quiet(), PlainFakeMode(), lower.as_on("gpu"), Compiler(recorder) as compiler, torch.no_grad():
         tensors = make()
         compiled = compiler.compile_call(call)
         compiled(*tensors)
@@ -248,25 +273,7 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     return tuple(op for op in recorder.finish() if op.family != "view")
 
 
-class _PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
-
-    is_building = False
-
-    def __init__(self) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-
-    def adopt(self, tensor: Tensor, *, is_value: bool) -> Tensor:
-        return self.from_tensor(tensor)
-
-    def place_on_device(self, tensor: Tensor) -> None:
-        """All fake tensors are alike."""
-
-    def forget(self, tensor: Tensor) -> None:
-        """No value is known."""
-
-
-_FakeMode = KnownTensorMode | _PlainFakeMode
+_FakeMode = KnownTensorMode | PlainFakeMode
 
 
 def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
