@@ -40,6 +40,8 @@ from windtunnel.trace.standins import CudaIsCpu, replaced
 from windtunnel.trace.tensor_parallel import divide
 
 _REHEARSED_BATCH = 2  # batch norm needs two examples
+_PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
+_LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -216,10 +218,19 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
         return _record_compiled_once(workload, strategy, target, batch, Notes())
     except DataDependentOutputException:
         small = _small(strategy, batch)
-        notes = Notes(rehearsed_batch=small.batch or 0)
-        return _record_compiled_once(
-            workload, strategy, target, batch, notes, _rehearse(workload, small, target)
-        )
+        notes, lessons = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
+        compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
+        eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
+        if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):
+            raise BadJob(
+                f"The compiled step of {workload.name} takes other branches than the eager one."
+            ) from None
+        return compiled
+
+
+def _product_flop(trace: Trace) -> float:
+    """The arithmetic of library calls, which compiling does not lessen."""
+    return sum(op.flop for op in trace.ops if op.family in _PRODUCTS)
 
 
 def _record_compiled_once(
