@@ -185,7 +185,7 @@ def test_the_accuracy_page_states_the_errors_of_compiled_steps(words: str, name:
         f"{percent(errors['median'])} %",
         f"{percent(errors['ninetieth'], 0)} %",
         f"{signed(errors['worst'], 0)} %",
-        f"{100 * errors['bias']:+.1f} %",
+        f"{signed(errors['bias'])} %",
         f"{baseline} {percent(skipped['median'], 0)} %",
     ], AGAIN
 
@@ -200,7 +200,7 @@ def test_the_share_of_compiled_steps_inside_the_interval_is_the_stated_one() -> 
 def test_the_readme_states_the_errors_of_compiled_steps() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     errors = [compiled(name)["errors"] for name in ("step", "gain", "memory")]
-    biases = [f"{100 * each['bias']:+.1f}" for each in errors]
+    biases = [signed(each["bias"]) for each in errors]
     stated = line(readme, "H200, compiled")
     assert f'("no gain": {percent(compiled("step")["no_gain"]["median"], 0)} %)' in stated, AGAIN
     assert stated.endswith(

@@ -177,6 +177,25 @@ def test_a_recurrent_layer_is_compiled() -> None:
     assert [o.name for o in trace.ops if o.family == "recurrent"]
 
 
+def test_a_value_that_decides_cuts_the_compiled_step_and_is_taken_from_a_real_one() -> None:
+    class Guarded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.relu(self.first(x))
+            if x.abs().mean().item() > 100:
+                raise ValueError("the step exploded")
+            return self.second(x).square().mean()
+
+    step = job(Guarded, lambda model, x: model(x), 64)
+    trace = prediction.trace(step, wt.Strategy(batch=8, execution="compiled"), "gpu")
+    assert trace.compilation is not None and trace.compilation.breaks, trace.cautions
+    assert trace.compilation.graphs > 2
+    assert any("values decide" in caution for caution in trace.cautions)
+
+
 def test_instructions_by_hand() -> None:
     """One load at 4 * x + (x // 3) and one store at x, 10 elements: two accesses of 2 instructions; a
     product, a sum and a division by a constant (4): 10 x (4 + 1 + 1 + 4). The same index computed from a

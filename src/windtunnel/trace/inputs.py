@@ -10,7 +10,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     unset_fake_temporarily,
 )
 from torch.nn.parameter import is_lazy
@@ -21,6 +20,7 @@ from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import batches
 from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.plain import PlainFakeMode
 
 DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 REHEARSED_BATCH = 2  # batch norm needs two examples
@@ -31,24 +31,6 @@ def first_line(error: BaseException) -> str:
     """The first line of an error, if it is not too long."""
     line = (str(error).strip().splitlines() or [""])[0]
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rpartition(' ')[0]} ..."
-
-
-class PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors of which no value is known, with the interface of KnownTensorMode."""
-
-    is_building = False
-
-    def __init__(self) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-
-    def adopt(self, tensor: Tensor, *, is_value: bool) -> Tensor:
-        return self.from_tensor(tensor)
-
-    def place_on_device(self, tensor: Tensor) -> None:
-        """All fake tensors are alike."""
-
-    def forget(self, tensor: Tensor) -> None:
-        """No value is known."""
 
 
 FakeMode = KnownTensorMode | PlainFakeMode

@@ -17,6 +17,7 @@ _TORCH = os.path.dirname(torch.__file__)
 _BETWEEN = (
     os.path.dirname(__file__),
     f"{_TORCH}/_subclasses",
+    f"{_TORCH}/_dynamo",
     f"{_TORCH}/utils/_python_dispatch.py",
     f"{_TORCH}/utils/_stats.py",
     f"{_TORCH}/utils/_contextlib.py",

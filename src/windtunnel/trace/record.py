@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils import _pytree as pytree
 
 from windtunnel import units
@@ -26,7 +27,6 @@ from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
     DYNAMIC,
     REHEARSED_BATCH,
-    PlainFakeMode,
     fake_batch,
     fake_model,
     first_line,
@@ -34,6 +34,7 @@ from windtunnel.trace.inputs import (
 from windtunnel.trace.known import KnownTensorMode
 from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
+from windtunnel.trace.plain import PlainFakeMode
 from windtunnel.trace.reads import answered, unasked
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
@@ -47,6 +48,8 @@ _NOT_TRACED = {
     "shape_env must not be None": ("nested tensors", "Pad the sequences"),
     "in_kernel_invocation": ("several threads", "Run the network on one thread"),
 }
+_PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
+_LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -100,9 +103,7 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         return _record(workload, strategy, target, Notes())
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
-    small = dataclasses.replace(
-        strategy, batch=min(batch, REHEARSED_BATCH * strategy.accumulate), precision="fp32"
-    )
+    small = _small(strategy, batch)
     try:
         lessons = _rehearse(workload, small, target)
         return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
@@ -115,6 +116,12 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except Exception as error:
         reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {first_line(error)}"
         raise _undecided(workload, line, reason) from error
+
+
+def _small(strategy: Strategy, batch: int) -> Strategy:
+    """The strategy of a step that is run for real."""
+    fewest = min(batch, REHEARSED_BATCH * strategy.accumulate)
+    return dataclasses.replace(strategy, batch=fewest, precision="fp32", execution="eager")
 
 
 def _undecided(workload: Workload, line: str, reason: str) -> BadJob:
@@ -245,11 +252,40 @@ class _Recorded(NamedTuple):
 
 
 def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
-    """The step as torch.compile runs it. The compiler needs plain fake tensors, without known values."""
+    """The step as torch.compile runs it. Where a value decides, the compiler leaves its graph and asks for
+    the value: a real step at a small batch shows it."""
+    try:
+        return _record_compiled_once(workload, strategy, target, batch, Notes())
+    except DataDependentOutputException:
+        small = _small(strategy, batch)
+        notes, lessons = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
+        compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
+        eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
+        if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):
+            raise BadJob(
+                f"The compiled step of {workload.name} takes other branches than the eager one."
+            ) from None
+        return compiled
+
+
+def _product_flop(trace: Trace) -> float:
+    """The arithmetic of library calls, which compiling does not lessen."""
+    return sum(op.flop for op in trace.ops if op.family in _PRODUCTS)
+
+
+def _record_compiled_once(
+    workload: Workload,
+    strategy: Strategy,
+    target: str,
+    batch: int,
+    notes: Notes,
+    lessons: Lessons | None = None,
+) -> Trace:
+    """The compiler needs plain fake tensors, without known values."""
     from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
 
     torch.manual_seed(0)
-    fake = PlainFakeMode()
+    fake = PlainFakeMode(notes, lessons)
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
@@ -269,7 +305,8 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
             trainer.step(examples)
         recorder.name_gradients(model)
     recorded = _Recorded(workload, strategy, model, recorder, examples)
-    return dataclasses.replace(recorded.trace(), compilation=compiler.compilation)
+    cautions = notes.cautions(target, strategy.execution)
+    return dataclasses.replace(recorded.trace(), compilation=compiler.compilation, cautions=cautions)
 
 
 def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., Any]) -> tuple[Op, ...]:
