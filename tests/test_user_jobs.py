@@ -132,6 +132,7 @@ def test_memory_has_a_value_once_it_is_written() -> None:
     with mode, answered(mode):
         counts, unknown = torch.empty(4, dtype=torch.long), torch.randn(2**21)
         assert mode.known(counts) is None and mode.known(counts + 1) is None
+        assert mode.known(counts.to(torch.float32)) is None
         counts[:] = 3
         assert counts.tolist() == [3, 3, 3, 3]
         mixed = torch.empty(4)
@@ -148,7 +149,8 @@ def test_a_loss_in_low_precision_is_finite(target: str) -> None:
         assert torch.isfinite(value).all() and not torch.isnan(value).any()
         return value
 
-    assert trace(my_job(loss=loss), wt.Strategy(), target).ops
+    two = lambda: nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    assert trace(my_job(loss=loss, model=two), wt.Strategy(), target).ops
 
 
 def test_large_floats_have_no_values() -> None:

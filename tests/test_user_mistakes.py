@@ -261,3 +261,17 @@ def test_flexible_attention_runs_on_a_gpu_with_a_caution() -> None:
     steps = trace(mine(loss=loss), wt.Strategy(), "gpu")
     assert any("FlexAttention" in caution for caution in steps.cautions)
     assert any(op.phase == "backward" for op in steps.ops)
+
+
+def test_a_long_line_goes_on_below_its_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    from windtunnel.cli.words import fitted
+
+    monkeypatch.setenv("COLUMNS", "40")
+    row = "  for     data that follows a specification of 12.5 GiB"
+    assert fitted(row, sys.stdout).splitlines() == [
+        "  for     data that follows a",
+        "          specification of 12.5 GiB",
+    ]
+    assert fitted("short\n\n  lines", sys.stdout) == "short\n\n  lines"
+    monkeypatch.delenv("COLUMNS")
+    assert fitted(row, sys.stdout) == row

@@ -26,6 +26,8 @@ from windtunnel.machine.topology import Storage, striped
 from windtunnel.strategy import Strategy
 
 _LEAST_WIDTH = 40
+_BAR = "\u2588"  # drawings stay as they are
+_GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
 _UNIT = re.compile(r"(\d) (?=[KMGTP]?i?(?:B|FLOP|Hz|W|s|ms|us|ns)\b)")
 
 Job = Annotated[
@@ -332,9 +334,14 @@ def fitted(text: str, stream: IO[str]) -> str:
 
 
 def _parts(line: str, width: int) -> list[str]:
-    if len(line) <= width:
+    if len(line) <= width or _BAR in line:
         return [line]
-    indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("    ") else 4))
+    columns = [
+        gap.end() for gap in _GAP.finditer(line)
+    ]  # the last column goes on below itself, if it has room
+    leading = len(line) - len(line.lstrip())
+    has_room = bool(columns) and leading < columns[-1] <= width // 2
+    indent = " " * (columns[-1] if has_room else leading + (0 if line.startswith("    ") else 4))
     whole = _UNIT.sub("\\1\u00a0", line)  # a number stays with its unit
     found = textwrap.wrap(
         whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -172,8 +172,7 @@ def _check_function(job: str, name: str, function: Any) -> None:
         code = getattr(function, "__code__", None)
         place = f" at {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
         raise BadRecord(
-            f"workload {job}: {name} takes {signature}{place}, but is called as "
-            f"{name}({', '.join(_ARGUMENTS[name])}).",
+            f"workload {job}: {name}{signature}{place} is called as {name}({', '.join(_ARGUMENTS[name])}).",
             hint=f"Give it {len(_ARGUMENTS[name]) or 'no'} argument{'s' * (len(_ARGUMENTS[name]) != 1)}.",
         ) from None
 
@@ -287,7 +286,10 @@ def place_of(error: BaseException, function: Callable[..., Any] | None = None) -
 def place_of_function(function: Callable[..., Any]) -> str:
     """Such as "loss() at train.py line 12"; empty if it is not known."""
     code = getattr(function, "__code__", None)
-    return f"{code.co_name}() at {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
+    if code is None:
+        return ""
+    name = "the lambda" if code.co_name == "<lambda>" else f"{code.co_name}()"
+    return f"{name} at {Path(code.co_filename).name} line {code.co_firstlineno}"
 
 
 def _cut(line: str | None) -> str:

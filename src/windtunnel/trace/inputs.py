@@ -127,7 +127,7 @@ def fake_batch(workload: Workload, fake: FakeMode, batch: int) -> Any:
 def _ignores_size(workload: Workload, examples: Any, tensors: list[Tensor], batch: int) -> bool:
     """Whether twice the batch has the same tensors. Asked only if no tensor or list has its length."""
     lists = [x for x in (examples, *(examples if isinstance(examples, tuple) else ())) if isinstance(x, list)]
-    if any(batch in tensor.shape for tensor in tensors) or any(len(each) == batch for each in lists):
+    if any(batch in tensor.shape[:2] for tensor in tensors) or any(len(each) == batch for each in lists):
         return False
     try:
         more = batches.tensors(workload.batch(2 * batch))

@@ -252,15 +252,17 @@ class KnownTensorMode(FakeTensorMode):
             return
         assumed, on_device = any(k.is_assumed for k in known), any(k.on_device for k in known)
         own = {id(k.value) for k in known}
+        # Some views, such as to(), copy what they see.
+        is_blank = func in _BLANK or any(k.value.untyped_storage() in self._blank for k in known)
         written = {id(t) for t in flat(args)}
         for fake, value in zip(results, values, strict=False):
             if id(value) in own and id(fake) not in written:
                 value = value.detach()
             self.know(fake, Known(value, assumed, on_device))
-            if func in _BLANK:
-                self._blank.add(value.untyped_storage())
-            elif func._schema.is_mutable:
+            if func._schema.is_mutable:
                 self._blank.discard(value.untyped_storage())
+            elif is_blank:
+                self._blank.add(value.untyped_storage())
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op on values. No mode is active here, so real kernels run."""
