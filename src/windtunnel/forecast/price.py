@@ -240,10 +240,9 @@ class Pricer:
         """By the GPU's own profile, or transferred from the GPU that was probed."""
         own = self._roofline(1)
         if self._probed is None:
-            seconds = self.profile.seconds(pieces, own, 1)
-        else:
-            probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
-            seconds = Transfer(self._probed.device, self.device).seconds(pieces, probed, own)
+            return self.profile.seconds(pieces, own, 1)
+        probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
+        seconds = Transfer(self._probed.device, self.device).seconds(pieces, probed, own)
         return [self._sustained(piece, each, own) for piece, each in zip(pieces, seconds, strict=True)]
 
     def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
