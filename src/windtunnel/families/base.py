@@ -128,6 +128,8 @@ class Family:
 
     # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
+    # Its large calls keep the tensor cores so busy that the power limit lowers the clock in a long run.
+    reaches_power_limit: bool = False
     # cuDNN runs it, which may use tf32 by default; matrix products may not.
     is_cudnn_call: bool = False
     # torch.compile generates its own kernel for it.

@@ -93,6 +93,7 @@ class MatmulFamily(Family):
     draws: Mapping[str, int] = {"matmul": 34}
     gpu_draws: Mapping[str, int] = {"thin": 3, "attention_product": 4}
     uses_tensor_cores = True
+    reaches_power_limit = True
 
     def flop(self, call: OpCall) -> float:
         batch, rows, columns, depth = _product_shape(call)

@@ -247,7 +247,7 @@ class Pricer:
 
     def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
         """Seconds in a long run, in which the power limit lowers the clock of large products."""
-        if piece.dtype not in TENSOR_FORMATS or not piece.kind.startswith("matmul"):
+        if piece.dtype not in TENSOR_FORMATS or not registry.of_kind(piece.kind).reaches_power_limit:
             return seconds
         rate = roofline.flop_rate(piece)
         return max(seconds, piece.flop / (rate * sustained_share(self.device, rate)))
