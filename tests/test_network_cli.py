@@ -20,6 +20,7 @@ def windtunnel(monkeypatch, tmp_path, capsys):
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["windtunnel", "network", *arguments])
+        monkeypatch.delenv("COLUMNS", raising=False)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capsys.readouterr()

@@ -130,6 +130,8 @@ class Family:
     uses_tensor_cores: bool = False
     # Its large calls keep the tensor cores so busy that the power limit lowers the clock in a long run.
     reaches_power_limit: bool = False
+    # torch.compile lengthens the rows of its operands where they are not aligned.
+    is_padded: bool = False
     # cuDNN runs it, which may use tf32 by default; matrix products may not.
     is_cudnn_call: bool = False
     # torch.compile generates its own kernel for it.

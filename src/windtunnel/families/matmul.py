@@ -94,6 +94,7 @@ class MatmulFamily(Family):
     gpu_draws: Mapping[str, int] = {"thin": 3, "attention_product": 4}
     uses_tensor_cores = True
     reaches_power_limit = True
+    is_padded = True
 
     def flop(self, call: OpCall) -> float:
         batch, rows, columns, depth = _product_shape(call)

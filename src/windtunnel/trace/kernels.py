@@ -177,7 +177,7 @@ class _Describer:
         family = families.family_of(name)
         known = families.registry.get(family) or families.registry.of_kind("streaming")
         sizes = families.sizes_of(family, call)
-        if family == "matmul":
+        if known.is_padded:
             sizes = aligned_sizes(sizes, inputs, outputs)
         op = Op(
             name=f"{_namespace(kernel)}.{name}",

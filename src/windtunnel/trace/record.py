@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel import units
 from windtunnel.errors import BadJob, WindtunnelError
+from windtunnel.families import registry
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, ends_program, place_of
@@ -48,7 +49,6 @@ _NOT_TRACED = {
     "shape_env must not be None": ("nested tensors", "Pad the sequences"),
     "in_kernel_invocation": ("several threads", "Run the network on one thread"),
 }
-_PRODUCTS = ("matmul", "convolution", "attention", "recurrent")
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
@@ -270,7 +270,9 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
 
 def _product_flop(trace: Trace) -> float:
     """The arithmetic of library calls, which compiling does not lessen."""
-    return sum(op.flop for op in trace.ops if op.family in _PRODUCTS)
+    known = {op.family: registry.get(op.family) for op in trace.ops}
+    products = {name for name, family in known.items() if family is not None and family.uses_tensor_cores}
+    return sum(op.flop for op in trace.ops if op.family in products)
 
 
 def _record_compiled_once(
