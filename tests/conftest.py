@@ -23,7 +23,7 @@ from windtunnel.trace import Trace
 torch.set_num_threads(1)
 os.environ["WINDTUNNEL_STORE"] = str(Path(tempfile.mkdtemp()) / "store.sqlite")  # never the user's own
 os.environ["WINDTUNNEL_PROFILES"] = tempfile.mkdtemp()
-os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; output that no terminal shows is not wrapped
+os.environ.pop("COLUMNS", None)  # whoever sets it: output that no terminal shows is not wrapped
 
 
 @functools.cache
