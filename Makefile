@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-frameworks check install bench sizes clean
+.PHONY: demo test test-frameworks check install docs bench sizes clean
 
-demo: $(STAMP)  ## describe this machine, predict and measure the first jobs
+demo: $(STAMP)  ## describe this machine, predict and measure the first jobs, write a report
 	$(BIN)/python examples/first_flight.py
 
 test: $(STAMP)  ## all tests, from nothing
@@ -22,6 +22,10 @@ check: $(STAMP)  ## lint, format, types
 
 install: $(STAMP)  ## the package with its extras in $(VENV)
 
+docs: $(STAMP)  ## the documentation as a site in build/docs that needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open build/docs/index.html in a browser."
+
 bench: $(STAMP)  ## how good and how fast, on this machine
 	$(BIN)/python benchmarks/first_flight.py cpu
 	$(BIN)/python benchmarks/speed.py
@@ -33,7 +37,7 @@ sizes:  ## lines per file and the longest function
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cluster,dev,export,fused,learn,libraries,plots]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cluster,dev,docs,export,fused,learn,libraries,plots,web]"
 	touch $(STAMP)
 
 clean:

@@ -18,7 +18,14 @@ from windtunnel.accuracy.truth import QUANTITIES
 from windtunnel.accuracy.validation import Pair, Validation, validate
 
 FILE = Path(__file__).resolve().parents[1] / "docs/accuracy.json"
-MACHINES = ("h200", "h200-compiled", "emerald-rapids-2-cores", "epyc-milan-2-cores", "ice-lake-2-cores")
+MACHINES = (
+    "h200",
+    "h200-compiled",
+    "emerald-rapids-2-cores",
+    "epyc-milan-2-cores",
+    "epyc-turin-2-cores",
+    "ice-lake-2-cores",
+)
 SECTIONS = ("all", "execution", "compiled")
 
 

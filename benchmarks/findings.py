@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from windtunnel.reports import clusters, learned
 from windtunnel.reports.charts import Chart, save
 from windtunnel.study import export
 from windtunnel.study import study as studies
@@ -57,7 +58,7 @@ def collect(study: str, to: Path, stores: Sequence[Path]) -> None:
     rows = {}
     for store in stores:
         for row in results(studies.find(study), store, samples=SAMPLES):
-            if row.origin == "measured" and row.state != "waiting":
+            if (row.origin == "measured" or row.training is not None) and row.state != "waiting":
                 rows[row.figure, row.case, key_of(row)] = row
     export.write(list(rows.values()), to)
     print(f"{len(rows)} rows, {to.stat().st_size // 1024} KiB: {to}")
@@ -73,6 +74,34 @@ def draw_all() -> None:
     bars(rows)
     batches(rows)
     threads([*rows, *published(studies.find("wuensche-2018"))])
+    choice()
+    exchange()
+
+
+def exchange() -> None:
+    """Time to the target over workers, for each form of exchange, network and machine."""
+    rows = [
+        row for path in sorted((DOCS / "results").glob("exchange-2026-*.json")) for row in export.read(path)
+    ]
+    titles = {"figure-6": "clusters of four GTX 1080", "h100": "nodes of eight H100"}
+    for name, title in titles.items():
+        drawn = clusters.target_chart(
+            [row for row in rows if row.figure == name], f"Time to the target, {title}"
+        )
+        if drawn is not None:
+            draw({**drawn.spec, "background": "white"}, f"exchange-{name}")
+
+
+def choice() -> None:
+    """What trained networks learned, over their nodes, initial weights and layers."""
+    study = studies.find("choice-2026")
+    rows = [
+        row for path in sorted((DOCS / "results").glob("choice-2026-*.json")) for row in export.read(path)
+    ]
+    for figure in ("width", "initial-values", "depth"):
+        chart = learned.chart(study.figure(figure), learned.lines_of(study.figure(figure), rows))
+        if chart is not None:
+            draw({**chart.spec, "background": "white"}, f"choice-{figure}")
 
 
 def measured() -> list[Row]:

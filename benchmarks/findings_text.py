@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from choice_figures import ChoiceFigures
+from exchange_figures import ExchangeFigures
 from forecast_figures import ForecastFigures
 from fused_figures import Parts, Rows, against, digits, wins
 
@@ -37,7 +39,8 @@ TEMPLATE, PAGE, RESULTS = (
     ROOT / "docs/findings.md",
     ROOT / "docs/results",
 )
-RNN, GUIDE = "brandfonbrener-2017", "wuensche-2018"
+RNN, GUIDE, CHOICE = "brandfonbrener-2017", "wuensche-2018", "choice-2026"
+EXCHANGE = "exchange-2026"
 SMALL_HOSTS = {"xeon": "Xeon", "epyc": "EPYC"}  # machines of two cores, by their word in names of files
 _WIDTH = 110
 _PLAIN = ("|", "#", "!", "```")  # lines that are never wrapped
@@ -79,6 +82,10 @@ class Figures:
         self.printed = {name: published(studies.find(name)) for name in names}
         self.verdicts = {name: verdicts_of(name) for name in names}
         self.ahead = ForecastFigures(forecasts(GUIDE))
+        self.verdicts[CHOICE] = verdicts_of(CHOICE)
+        self.choice = ChoiceFigures(measured(CHOICE), self.verdicts[CHOICE])
+        self.verdicts[EXCHANGE] = verdicts_of(EXCHANGE)
+        self.exchange = ExchangeFigures(measured(EXCHANGE), self.verdicts[EXCHANGE])
 
     # Claims
 
@@ -409,15 +416,27 @@ def render() -> str:
 
 def filled(text: str, figures: Figures) -> str:
     """A part of the template with its figures, its paragraphs wrapped."""
-    names = {"f": figures, "times": times, "clock": clock, "RNN": RNN, "GUIDE": GUIDE, **fused_names()}
+    names = {"f": figures, "times": times, "clock": clock, "RNN": RNN, "GUIDE": GUIDE, "CHOICE": CHOICE}
+    return filled_with(text, names | {"EXCHANGE": EXCHANGE} | fused_names())
+
+
+def filled_with(text: str, names: dict[str, Any]) -> str:
+    """A template in which expressions may use these names."""
     kept = (_wanted(block, names) for block in text.strip().split("\n\n"))
-    text = re.sub(
-        r"\{\{(.+?)\}\}",
-        lambda found: str(eval(found[1].strip(), names)),
-        "\n\n".join(block for block in kept if block),
-        flags=re.S,
-    )
+    text = inserted("\n\n".join(block for block in kept if block), names)
     return "\n\n".join(_wrapped(block) for block in text.split("\n\n")) + "\n"
+
+
+def inserted(text: str, names: dict[str, Any]) -> str:
+    """A text with the value of each expression in its place."""
+    return re.sub(r"\{\{(.+?)\}\}", lambda found: _value(found[1].strip(), names), text, flags=re.S)
+
+
+def _value(expression: str, names: dict[str, Any]) -> str:
+    try:
+        return str(eval(expression, names))
+    except AssertionError as error:
+        raise AssertionError(f"{error} {expression}") from error
 
 
 def _wanted(block: str, names: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from windtunnel.machine.profiles import load
 
 _SHORTEST_SECONDS = 1.5e-4
 _BYTES = {"fp32": 4.0, "fp16": 2.0}
+_NO_DEPTH = (0, 0, 0)  # the last sizes of a convolution: that of an image
 # Clock, power and the share of the fp32 rate of the PCIe cards in the table, by NVIDIA's data sheets.
 _PCIE = {
     "Tesla V100-PCIE-32GB": ("v100-32gb", 1.38e9, 250.0),
@@ -104,7 +105,7 @@ def _op(name: str, sizes: list[int]) -> PlainOp:
     if name == "softmax":
         return PlainOp("aten._softmax", "softmax", "fp32", (rows, length, 1), elements, *[4 * elements] * 2)
     if name == "ln":
-        shape = (rows, length, 1, 1)
+        shape = (rows, length, 1, 1, 0)
         return PlainOp(
             "aten.native_layer_norm", "normalisation", "fp32", shape, elements, *[4 * elements] * 2
         )
@@ -156,7 +157,8 @@ def _convolution(examples: int, channels: int, out: int, plane: _Plane, role: st
     # DeepBench's fp16 rows transpose nothing: 1 x 1 convolutions of large images on a T4 take the time of one
     # pass over their tensors. So they are priced as channels-last ones.
     channels_last = int(dtype == "fp16")
-    return PlainOp(name, "convolution", dtype, (*shape, *wanted, channels_last), flop, read, written)
+    sizes = (*shape, *wanted, channels_last, *_NO_DEPTH)
+    return PlainOp(name, "convolution", dtype, sizes, flop, read, written)
 
 
 def _gemms(folder: Path) -> Iterator[PublishedOp]:

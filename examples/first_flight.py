@@ -1,4 +1,5 @@
-"""The main use, end to end: describe this machine, predict and measure jobs on it, predict them for two GPUs.
+"""The main use, end to end: describe this machine, predict and measure jobs on it, predict them for two GPUs,
+write a report.
 
 make demo
 """
@@ -17,6 +18,7 @@ FLIGHTS = [
     ("fcn5", {}, 2),
 ]
 ELSEWHERE = ("h200", "k80")
+REPORT = Path(__file__).parent.parent / "build" / "first-flight.html"
 
 
 def main() -> None:
@@ -27,20 +29,25 @@ def main() -> None:
     print(f"{'job':<34}{'threads':>8}{'predicted':>12}{'measured':>12}{'ratio':>7}  bound by")
     with tempfile.TemporaryDirectory() as folder:
         store = wt.Store(Path(folder) / "store.sqlite")
-        best = {}
+        best, remarks, beside = {}, [], []
         for name, settings, threads in FLIGHTS:
-            measured = run_here(name, settings, threads, here, store)
+            forecast, measured = run_here(name, settings, threads, here, store)
+            what = f"{describe(name, settings)}, threads {threads}"
+            beside.append((what, forecast, measured))
+            remarks += judge(what, forecast, measured)
             key = (name, *settings.values())
             best[key] = min(best.get(key, measured), measured, key=lambda m: m.step_seconds)
         store.close()
+    print("\n" + "\n".join(remarks or ["Every measured time is inside of its forecast's interval."]))
     print("\nThe same jobs on other machines, predicted without the hardware:")
     for name, settings, _ in FLIGHTS[:3]:
         compare(name, settings, best[(name, *settings.values())])
+    write_report(tuple(beside))
 
 
 def run_here(
     name: str, settings: dict[str, int], threads: int, here: wt.Machine, store: wt.Store
-) -> wt.Measurement:
+) -> tuple[wt.Forecast, wt.Measurement]:
     job, strategy = wt.Workload.named(name, **settings), wt.Strategy(threads=threads)
     forecast = wt.predict(job, here, strategy)
     measured = wt.measure(
@@ -51,7 +58,28 @@ def run_here(
     print(
         f"{describe(name, settings):<34}{threads:>8}{seconds}{ratio:>7.2f}  {forecast.bound_by}", flush=True
     )
-    return measured
+    return forecast, measured
+
+
+def judge(what: str, forecast: wt.Forecast, measured: wt.Measurement) -> list[str]:
+    """Where the forecast missed: by how much, and what both results say about their own doubt."""
+    if forecast.low_seconds <= measured.step_seconds <= forecast.high_seconds:
+        return []
+    ratio = forecast.step_seconds / measured.step_seconds
+    low, high = (wt.units.show(seconds, "s") for seconds in (forecast.low_seconds, forecast.high_seconds))
+    missed = f"Missed: {what}: forecast / measured = {ratio:.2f}; the interval was {low} to {high}."
+    doubts = [text for text in measured.cautions if "other processes" in text]
+    doubts += [text for text in forecast.cautions if "probed" in text]
+    return [missed, *(f"  {text}" for text in doubts)]
+
+
+def write_report(beside: tuple[tuple[str, wt.Forecast, wt.Measurement], ...]) -> None:
+    """One HTML file: what was measured, and the last job on this machine and on the others."""
+    name, settings, threads = FLIGHTS[-1]
+    print("\nWriting a report: measured steps, parts, memory, timeline, advice, what matters ...", flush=True)
+    job, strategy = wt.Workload.named(name, **settings), wt.Strategy(threads=threads)
+    wt.write_report(job, ("cpu", *ELSEWHERE), strategy, path=REPORT, measured=beside)
+    print(f"The report: {REPORT}\nOpen it in a browser; it needs no network.")
 
 
 def compare(name: str, settings: dict[str, int], measured: wt.Measurement) -> None:

@@ -23,6 +23,7 @@ from windtunnel.trace import Trace
 torch.set_num_threads(1)
 os.environ["WINDTUNNEL_STORE"] = str(Path(tempfile.mkdtemp()) / "store.sqlite")  # never the user's own
 os.environ["WINDTUNNEL_PROFILES"] = tempfile.mkdtemp()
+os.environ["WINDTUNNEL_CACHE"] = tempfile.mkdtemp()
 os.environ.pop("COLUMNS", None)  # whoever sets it: output that no terminal shows is not wrapped
 
 
@@ -67,8 +68,13 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
-def run(*words: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command `windtunnel` in a process of its own, with the tests' store or another one."""
+def run(
+    *words: str, store: Path | None = None, folder: Path | None = None, seconds: int = 300, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The command `windtunnel` in a process of its own, with the tests' store or another one.
+
+    After so many seconds it is ended by SIGALRM.
+    """
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     with tempfile.TemporaryDirectory() as place:
@@ -76,11 +82,13 @@ def run(*words: str, store: Path | None = None, **variables: str) -> subprocess.
         request = {
             "words": words,
             "environment": {**os.environ, **variables, **({"WINDTUNNEL_STORE": str(store)} if store else {})},
-            "folder": os.getcwd(),
+            "folder": str(folder or os.getcwd()),
+            "seconds": seconds,
             "out": str(out),
             "err": str(err),
         }
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
-        return subprocess.CompletedProcess(["windtunnel", *words], code, out.read_text(), err.read_text())
+        output, errors = (path.read_text(errors="replace") for path in (out, err))
+        return subprocess.CompletedProcess(["windtunnel", *words], code, output, errors)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,7 +21,7 @@ from windtunnel.errors import BadInput, Unavailable
 from windtunnel.measurement import frameworks
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.steady import Protocol
-from windtunnel.study.run import engines
+from windtunnel.study.run import engines, plain_work
 from windtunnel.study.run.engine import Local, Outcome, Work
 
 QUICK = Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.02)
@@ -48,6 +49,7 @@ def work(key: str, protocol: Protocol = QUICK, variant: str = "hand") -> Work:
 OWN = """
 import atexit, os, signal, time
 from pathlib import Path
+from types import SimpleNamespace
 from windtunnel.measurement.frameworks.base import Built
 
 def note(what):
@@ -125,13 +127,13 @@ def steady(outcome: Outcome) -> list[float]:
 
 def test_work_travels_as_plain_data_and_arrives_the_same() -> None:
     piece = work("a", LONG)
-    assert engines.from_plain(json.loads(json.dumps(engines.to_plain(piece)))) == piece
+    assert plain_work.from_plain(json.loads(json.dumps(plain_work.to_plain(piece)))) == piece
 
 
 def test_what_goes_wrong_on_another_machine_comes_back_by_name() -> None:
-    assert engines.carry_out_plain(engines.to_plain(work("a", variant="nonsense")))["state"] != "done"
-    broken = {**engines.to_plain(work("a")), "task": {"framework": "numpy", "colour": "red"}}
-    answer = engines.carry_out_plain(broken)
+    assert plain_work.carry_out_plain(plain_work.to_plain(work("a", variant="nonsense")))["state"] != "done"
+    broken = {**plain_work.to_plain(work("a")), "task": {"framework": "numpy", "colour": "red"}}
+    answer = plain_work.carry_out_plain(broken)
     assert answer["state"] == "failed" and "colour" in answer["error"]
 
 
@@ -343,7 +345,7 @@ def test_ray_measures_every_piece_once_and_one_at_a_time_on_each_node(cluster: A
     good = [outcome for outcome in returned if outcome.state == "done"]
     assert len(good) == 4 and all(steady(outcome) and outcome.report.node for outcome in good)
     failed = next(outcome for outcome in returned if outcome.work.key == "cell 3")
-    assert failed.state not in ("done", engines.NODE_DIED) and failed.error
+    assert failed.state not in ("done", plain_work.NODE_DIED) and failed.error
 
 
 @needs_ray
@@ -362,7 +364,7 @@ def test_a_node_that_dies_is_an_outcome_and_the_other_node_does_the_rest(cluster
     outcomes = {outcome.work.key: outcome for outcome in engines.RayCluster().measure(pieces())}
     assert len(outcomes) == 4
     lost = outcomes.pop(f"cell {doomed}")
-    assert lost.state == engines.NODE_DIED and "lost" in lost.error
+    assert lost.state == plain_work.NODE_DIED and "lost" in lost.error
     assert all(outcome.state == "done" and steady(outcome) for outcome in outcomes.values())
 
 
@@ -390,5 +392,37 @@ def test_a_job_that_is_killed_loses_only_the_piece_it_was_at(tmp_path: Path) -> 
 
     threading.Thread(target=kill_when_the_first_is_written).start()
     outcomes = list(engine.measure([work("a"), work("b", LONG), work("c")]))
-    assert [outcome.state for outcome in outcomes] == ["done", engines.NODE_DIED, engines.NODE_DIED]
+    assert [outcome.state for outcome in outcomes] == ["done", plain_work.NODE_DIED, plain_work.NODE_DIED]
     assert steady(outcomes[0])
+
+
+@needs_submitit
+def test_chunks_that_finish_after_the_coordinator_died_are_collected_and_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "slurm"
+    engine = engines.Slurm(folder=folder, cluster="local", chunk=2, jobs=1, poll_seconds=0.1)
+    pieces = [work("a"), work("b")]
+    dying = engine.measure(pieces)
+    # What a SIGKILL does: nothing is cancelled, nothing is collected.
+    monkeypatch.setattr(engines.Slurm, "_cancel", lambda self, running: None)
+    sleep = SimpleNamespace(sleep=lambda seconds: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(engines, "time", sleep)
+    with pytest.raises(KeyboardInterrupt):
+        next(dying)
+    monkeypatch.undo()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    submitted: list[object] = []
+    real = engines.Slurm._submit
+
+    def submit(self: engines.Slurm, module: object, chunk: list[Work]) -> object:
+        submitted.append([piece.key for piece in chunk])
+        return real(self, module, chunk)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engines.Slurm, "_submit", submit)
+    outcomes = {outcome.work.key: outcome for outcome in engine.measure([*pieces, work("c")])}
+    assert submitted == [["c"]], "what the first job measured, or is at, is waited for"
+    assert all(outcome.state == "done" and steady(outcome) for outcome in outcomes.values())
+    assert set(outcomes) == {"a", "b", "c"} and not list(folder.glob("chunk-*")), (
+        "collected chunks are removed"
+    )

@@ -17,9 +17,9 @@ import torch
 from conftest import run
 
 import windtunnel as wt
+from windtunnel import ownership
 from windtunnel.errors import BadInput, BadJob, BadRecord, Unavailable
 from windtunnel.feed.measured import forecast_passes
-from windtunnel.measurement.feed import files as feed_files
 from windtunnel.measurement.feed.decoding import BatchShape, Decoder
 from windtunnel.measurement.feed.files import (
     DataFiles,
@@ -109,9 +109,10 @@ def test_specified_files_are_written_with_their_size_and_removed(text: str, tmp_
 
 
 def test_folders_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-    abandoned = tmp_path / f"{feed_files._PREFIX}{int(done.stdout)}-x"
-    own = tmp_path / f"{feed_files._PREFIX}{os.getpid()}-y"
+    code = "from windtunnel import ownership; print(ownership.own_mark())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    abandoned = tmp_path / f"windtunnel-data-{done.stdout.strip()}-x"
+    own = tmp_path / f"windtunnel-data-{ownership.own_mark()}-y"
     abandoned.mkdir()
     own.mkdir()
     with data_files(f"raw:1x1KB@{tmp_path}"):

@@ -37,7 +37,7 @@ def test_every_figure_of_the_page_is_that_of_the_committed_rows(page: str) -> No
     assert page == rendered, f"{AGAIN}\n  " + "\n  ".join(different[:5])
 
 
-@pytest.mark.parametrize("name", ["brandfonbrener-2017", "wuensche-2018"])
+@pytest.mark.parametrize("name", ["brandfonbrener-2017", "wuensche-2018", "choice-2026", "exchange-2026"])
 def test_study_report_prints_the_verdicts_of_the_page(name: str, page: str) -> None:
     """By the command's own path from files to verdicts."""
     study = studies.find(name)
@@ -57,7 +57,7 @@ def test_the_template_has_no_verdict_and_no_tally_of_its_own() -> None:
 
 def test_no_committed_time_is_scaled() -> None:
     """A file of scaled times is refused when it is read."""
-    for name in ("brandfonbrener-2017", "wuensche-2018"):
+    for name in ("brandfonbrener-2017", "wuensche-2018", "choice-2026"):
         assert findings_text.measured(name)
 
 
@@ -127,3 +127,35 @@ def test_rows_of_the_fused_engine_on_one_core_take_the_place_of_the_old_figures(
     text = findings_text.filled(part, figures)
     assert new_words in text and old_words not in " ".join(text.split())
     assert "numba by hand in 16 of 16 cells" in " ".join(text.split()) and "{{" not in text
+
+
+def test_rows_of_trained_networks_are_shown_with_their_seeds_and_means(tmp_path: Path) -> None:
+    """Made up by hand: skills of 0.5 and 0.7 have the mean 0.60; a missed target shows its budget."""
+    rows = [row for row in findings_text.measured("choice-2026") if row.figure == "depth"]
+    first = next(row for row in rows if row.training)
+    assert first.training is not None
+    training = dataclasses.replace(
+        first.training,
+        baseline=0.0,
+        better="higher",
+        scores=(0.5, 0.7),
+        seeds=(0, 1),
+        target_steps=(-1, -1),
+        budget_steps=123,
+        diverged=(True, False),
+        quiet=(True, False),
+    )
+    row = dataclasses.replace(first, training=training)
+    figures = findings_text.ChoiceFigures([row], [])
+    value = row.settings["depth"]
+    assert figures.skill("depth", row.case, value) == "0.60"
+    assert figures.steps("depth", row.case, value) == "over 123"
+    assert (figures.trainings(), figures.quiet(), figures.diverged()) == ("2", "1 of 2", 1)
+    assert f"| {row.case} | 0.60 |" in figures.table("depth")
+
+
+def test_the_rows_of_trained_networks_are_small_and_have_at_least_three_seeds() -> None:
+    (path,) = (ROOT / "docs/results").glob("choice-2026-*.json")
+    assert path.stat().st_size < 300 * 1024
+    for row in export.read(path):
+        assert row.training is not None and len(row.training.seeds) >= 3, (row.figure, row.case, row.settings)

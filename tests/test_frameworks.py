@@ -457,7 +457,7 @@ class TestInstallation:
         ] == ["mxnet"]
 
     def test_the_rest_of_a_killed_installation_is_removed(self, fake_pip: Path) -> None:
-        left = fake_pip / "place" / ".mxnet.999999999"
+        left = fake_pip / "place" / ".mxnet.00000000-999999999-1"
         left.mkdir(parents=True)
         installation.install("mxnet")
         assert not left.exists()

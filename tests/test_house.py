@@ -19,19 +19,22 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "windtunnel"
 # From the ground up. A module may import what stands on its own floor or below.
 FLOORS = (
-    ("errors",),
-    ("units", "agreement"),
-    ("records",),
+    ("errors", "lifeline", "foreign", "garbage"),
+    ("units", "agreement", "bounds", "displays", "folders", "ownership"),
+    ("records", "sealed"),
     ("job.imports", "job.scalers", "job.stored"),
     ("machine", "strategy", "results", "job.workload", "job.lesson", "accuracy.truth"),
-    ("machine.here", "job", "fused"),
+    ("machine.here", "job", "fused", "saved_plan"),
     ("families",),
     ("trace", "networks", "learning"),
     ("forecast", "measurement", "machine.profiles"),
-    ("prediction", "fitting", "perfetto", "accuracy.difference", "calibration"),
-    ("feed",),
+    ("prediction", "fitting", "perfetto", "accuracy.difference", "calibration", "isolation"),
+    ("kept_traces",),
+    ("feed", "exchange"),
     ("accuracy", "study"),
+    ("advice", "planning", "influence", "choosing"),
     ("reports",),
+    ("web",),
     ("cli",),
     ("__main__", "__init__"),
 )

@@ -12,6 +12,7 @@ from conftest import run
 from torch import nn
 
 import windtunnel as wt
+from windtunnel.forecast.inference_costs import inference_costs
 from windtunnel.job.trainer import Trainer
 from windtunnel.measurement import job as measured_job
 from windtunnel.measurement.steady import Protocol
@@ -130,3 +131,33 @@ def test_the_command_line_forecasts_inference() -> None:
     assert json.loads(done.stdout)["strategy"]["inference"] is True
     done = run(*words, "--accumulate", "2")
     assert done.returncode == 2 and "accumulate=2 has no effect with inference" in done.stderr
+
+
+def test_an_op_without_gradients_never_costs_the_host_more_than_its_layer_in_training() -> None:
+    """One linear layer with an activation: a module, a view, a product, an activation."""
+    for name in ("epyc-turin-2-cores", "ice-lake-2-cores", "i7-3820", "raspberry-pi-5"):
+        costs = wt.Machine.named(name).launch_costs
+        assert costs is not None
+        without = inference_costs(costs)
+        parts = ("view", "matmul", "streaming")
+        own, other = (each.module_seconds + sum(each.forward[p] for p in parts) for each in (without, costs))
+        assert 0 < own < other
+
+
+def test_a_host_twice_as_slow_pays_twice_as_much_without_gradients() -> None:
+    costs = wt.Machine.named("epyc-turin-2-cores").launch_costs
+    assert costs is not None
+    once, twice = inference_costs(costs), inference_costs(costs.scaled(2.0))
+    assert twice.module_seconds == pytest.approx(2 * once.module_seconds)
+    assert twice.forward["view"] == pytest.approx(2 * once.forward["view"])
+    assert twice.forward["recurrent"] == pytest.approx(2 * once.forward["recurrent"])
+
+
+def test_training_keeps_its_launch_costs_and_inference_of_a_tiny_network_is_far_cheaper() -> None:
+    """Two linear layers on a CPU: launches are nearly all of both."""
+    machine = wt.Machine.named("epyc-turin-2-cores")
+    training, inference = (
+        wt.predict(wt.Workload.named("ffn"), machine, wt.Strategy(batch=1, threads=1, inference=only))
+        for only in (False, True)
+    )
+    assert inference.step_seconds < training.step_seconds / 5

@@ -468,7 +468,7 @@ def test_a_target_stops_the_training_in_its_own_direction():
 
 
 def test_other_impossible_options_are_refused():
-    with pytest.raises(BadInput, match="at least one epoch"):
+    with pytest.raises(BadInput, match="from 1 to 1,000,000 epochs"):
         train(_lesson(), epochs=0)
     with pytest.raises(BadInput, match="cpu or cuda"):
         train(_lesson(), device="tpu")
@@ -548,3 +548,17 @@ def test_bars_grow_with_the_logarithm_of_the_width():
     assert len(pictures.bar(10_000, 10_000)) == 32
     assert len(pictures.bar(100, 10_000)) == 16
     assert len(pictures.bar(0, 10_000)) == 1
+
+
+def test_a_table_is_scaled_by_the_rows_to_learn_from_only(tmp_path: Path) -> None:
+    numbers, labels = torch.arange(20.0).view(20, 1, 1, 1), torch.arange(20) % 2
+    apart = {int(i) for i in data.split("rows", numbers, labels).held_out["images"].flatten()}
+    tables = []
+    for factor in (1, 100):  # held-out rows of a hundred times the size change nothing in the others
+        rows = [(i * factor, -i) if i in apart else (i, -i) for i in range(20)]
+        text = "\n".join(f"{x},{y},{'ab'[i % 2]}" for i, (x, y) in enumerate(rows))
+        tables.append(data.load(_written(tmp_path, f"{factor}.csv", text), "digits"))
+    plain, far = (table.train["images"] for table in tables)
+    assert (float(plain.min()), float(plain.max())) == (0.0, 1.0)
+    assert far.equal(plain)
+    assert float(tables[1].held_out["images"].max()) > 10

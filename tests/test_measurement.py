@@ -21,13 +21,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 import windtunnel as wt
-from windtunnel import prediction
+from windtunnel import ownership, prediction
 from windtunnel.cli import app
 from windtunnel.errors import MeasurementFailed, StoreError, Unavailable
 from windtunnel.forecast import forecast
 from windtunnel.measurement import children, summary
 from windtunnel.measurement import measure as module
-from windtunnel.measurement import store as stores
 from windtunnel.measurement.children import Hear
 from windtunnel.measurement.order import ChildOrder
 from windtunnel.measurement.processes import (
@@ -189,9 +188,11 @@ def report(seconds: float = 0.5, count: int = 200, number: int = 0) -> ProcessRe
 def test_a_measurement_of_a_living_process_is_left_to_it(store: Store) -> None:
     cell = store.begin("key", {}, {})
     store.add(cell, report())
-    host, started = platform.node(), stores._started(os.getppid())
+    host, parent = platform.node(), ownership.name_of(os.getppid())
     for owner, taken in (
-        (f"{host}|{os.getppid()}|{started}", None),
+        (parent, None),
+        (parent.replace(ownership._boot(), "another-boot"), cell),
+        (f"{host}|{os.getppid()}|{ownership._start_by_clock(os.getppid())}", None),
         ("another-host|7|1.00", None),
         (f"{host}|{os.getppid()}|1.00", cell),
         (f"{host}|999999999|1.00", cell),
@@ -258,15 +259,12 @@ def test_the_memory_of_a_tiny_job_is_not_the_frameworks(here: wt.Machine, store:
 @pytest.mark.parametrize(
     "content", [b"this is not a database, but it is long enough to be taken for one" * 20, b""]
 )
-def test_a_file_that_is_no_store_is_refused_or_begun(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_store_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(content)
-    if content:
-        with pytest.raises(StoreError, match="cannot be opened"):
-            Store(path)
-        assert path.read_bytes() == content
-    else:
-        assert Store(path).results() == []
+    with pytest.raises(StoreError, match="cannot be opened" if content else "is empty: it has 0 bytes"):
+        Store(path)
+    assert path.read_bytes() == content
 
 
 def test_a_store_where_nothing_can_be_written_is_refused() -> None:

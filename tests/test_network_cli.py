@@ -84,6 +84,7 @@ def test_train_to_a_target_and_the_same_command_again_does_nothing(windtunnel, t
     assert folder.name.startswith("ffn-")
     assert {path.name for path in folder.iterdir()} == {
         checkpoint.NAME,
+        checkpoint.PREVIOUS,
         "weights.safetensors",
         "curve.json",
         "curve.svg",

@@ -153,7 +153,7 @@ def test_gpipe_keeps_all_micro_batches_and_1f1b_only_as_many_as_stages() -> None
 
 
 def pipeline(schedule: str, stages: int, micro_batches: int, groups: int = 1, send: float = 0.0):
-    forward, backward = Segment({"compute": 1.0 / groups}, 0.0), Segment({"compute": 2.0 / groups}, 0.0)
+    forward, backward = (Segment({("compute", "device"): seconds / groups}, 0.0) for seconds in (1.0, 2.0))
     work = StageWork([forward] * groups, [backward] * groups, None, Segment({}, 0.0))
     orders = [order_of(schedule, stage, stages, micro_batches, groups) for stage in range(stages)]
     step = StepBuilder()

@@ -9,7 +9,7 @@ import pytest
 
 import windtunnel as wt
 from windtunnel import records
-from windtunnel.errors import BadInput, BadRecord, Unavailable, UnknownName
+from windtunnel.errors import BadInput, BadRecord, StoreError, Unavailable, UnknownName
 from windtunnel.machine.machine import device_kind, torch_device
 
 
@@ -149,7 +149,7 @@ def test_a_failed_write_leaves_the_old_file_unchanged(
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StoreError, match="disk full"):
         records.save(path, {"new": 2})
     assert json.loads(path.read_text()) == {"old": 1}
     assert list(tmp_path.iterdir()) == [path]

@@ -122,7 +122,7 @@ def test_every_sample_of_every_process_can_be_exported_as_the_clock_gave_it(tmp_
     path, out = tmp_path / "store.sqlite", tmp_path / "samples.csv"
     with contextlib.closing(Store(path)) as store:
         run(study, store, FakeEngine(answer), FakeMachine(), Order(level="quick", whole=True))
-        processes = samples.raw_processes(study, store)
+        processes = list(samples.raw_processes(study, store))
     lines = list(csv.DictReader(io.StringIO(samples.write(processes, out).read_text())))
     seen = Counter((line["phase"], line["counted"], float(line["seconds"])) for line in lines)
     assert seen == {

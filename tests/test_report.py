@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import html
 import importlib.util
 import os
 import random
@@ -14,15 +15,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from windtunnel import records
-from windtunnel.errors import BadInput, Unavailable
-from windtunnel.reports import charts, drawing, lines, maps, page, palette, sections, study, style, text
+from windtunnel.errors import BadInput, StoreError, Unavailable
+from windtunnel.reports import charts, design, drawing, lines, maps, page, palette, sections, study, text
+from windtunnel.reports.forecast.marks import MEMORY_CLASSES
 from windtunnel.reports.lines import sheet
+from windtunnel.results import PARTS
 from windtunnel.study import study as studies
 from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
 from windtunnel.study.run import surroundings
@@ -217,7 +221,9 @@ def beside(words: str) -> list[list[str]]:
 def test_the_file_needs_nothing_from_anywhere(whole: Path) -> None:
     words = whole.read_text()
     reader = Reader(words)
-    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(reader.tags)
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & set(reader.tags)
+    assert reader.tags.count("script") == 1 and not [a for a in reader.attributes if a[0] == "script"]
+    assert not [name for _, name, _ in reader.attributes if name == "style" or name.startswith("on")]
     assert all(
         value.startswith("#")
         for _, name, value in reader.attributes
@@ -272,14 +278,25 @@ def test_a_heat_map_names_the_state_of_every_cell_without_a_time_and_each_state_
 
 
 def test_every_claim_shows_its_ruling_effect_interval_and_reason(whole: Path) -> None:
-    table = Reader(whole.read_text()).tables[0]
-    rulings = [words[0].split(maxsplit=1)[1] for words in table[1:]]
-    assert rulings == ["holds everywhere", "holds nowhere", "can't tell"]
-    assert (
-        table[1][2] == "0.940 (0.900 to 0.990) slope"
-        and table[2][4] == "It rises from 50 on."
-        and table[3][2] == "no effect"
-    )
+    items = re.findall(r"<li><details>(.*?)</details></li>", whole.read_text(), re.DOTALL)
+    words = [[html.unescape(word) for word in re.findall(r">([^<>]+)<", item)] for item in items]
+    assert [word[0].split(maxsplit=1)[1] for word in words] == [
+        "holds everywhere",
+        "holds nowhere",
+        "can't tell",
+    ]
+    assert [word[1] for word in words] == ["Linear in timesteps", "Flat in n_rec", "The GPU overtakes"]
+    assert "0.940 (0.900 to 0.990) slope" in words[0] and "below 1" in words[0] and "4.1.2" in words[0]
+    assert "It rises from 50 on." in words[1] and "no effect" in words[2]
+
+
+@needs_drawing
+def test_the_page_leads_with_plots_and_one_line_for_each_claim(whole: Path) -> None:
+    words = whole.read_text()
+    heads = re.findall(r"<h2[^>]*>([^<]*)</h2>", words)
+    assert heads[:2] == ["At a glance", "Claims"]
+    before_claims = words[: words.index("Claims</h2>")]
+    assert before_claims.count("<figure><svg") == 1 and "<table" not in before_claims
 
 
 def test_the_first_step_is_shown_beside_the_steady_ones(whole: Path) -> None:
@@ -330,7 +347,7 @@ def test_markup_in_names_and_messages_is_escaped() -> None:
         rows,
         [replace(VERDICTS[0], text=evil, reason=evil, published=evil, counted=evil, source=evil)],
     )
-    assert "script" not in Reader(words).tags and "<script" not in words
+    assert Reader(words).tags.count("script") == words.count("<script") == 1, "the page's own"
     assert words.count("&lt;script&gt;") > 10
 
 
@@ -371,7 +388,9 @@ def test_ten_thousand_cells_fit_in_ten_megabytes_and_none_is_lost(tmp_path: Path
     rows = many(50)
     path = study.write(STUDY, rows, VERDICTS, tmp_path / "many.html")
     assert len(rows) == 10_000 and path.stat().st_size < 10e6
-    assert path.read_text().count('class="failed"') == sum(r.state != "done" for r in rows) == 2000
+    words = path.read_text()
+    assert words.count('class="failed"') == sum(r.state != "done" for r in rows) == 2000
+    assert max(len(table) for table in Reader(words).tables) <= 101, "a table has at most 100 cells"
 
 
 def test_the_work_grows_with_the_cells_and_not_with_their_square(without: set[str]) -> None:
@@ -600,24 +619,27 @@ def test_colours_have_enough_contrast_on_both_pages() -> None:
     for number in range(101):
         back, ink = maps.colour(10 ** (number / 50), (1.0, 100.0))
         assert maps.contrast(parts(back), (255,) * 3 if ink == "#fff" else (0,) * 3) >= 4.5
-    for scheme in (style.STYLE.split("@media")[0], style.STYLE.split("@media")[1]):
-        colour_of_name = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6}|#fff)\b", scheme))
-        colour_of_name = {
-            name: "#ffffff" if value == "#fff" else value for name, value in colour_of_name.items()
-        }
-        pairs = [
-            ("ink", "page"),
-            ("soft", "page"),
-            ("soft", "box"),
-            ("link", "page"),
-            ("good", "good-box"),
-            ("bad", "bad-box"),
-            ("open", "open-box"),
-        ]
-        assert all(
-            maps.contrast(parts(colour_of_name[ink]), parts(colour_of_name[back])) >= 4.5
-            for ink, back in pairs
-        )
+    assert (files("windtunnel.reports.design") / "heat.css").read_text() == maps.heat_css()
+
+
+def theme(dark: bool) -> dict[str, str]:
+    """The colours of the page by name."""
+    found = re.findall(r"--([a-z-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", design.css())
+    return {name: pair[dark] for name, *pair in found}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_and_parts_have_enough_contrast_in_both_themes(dark: bool) -> None:
+    def parts(colour: str) -> tuple[int, ...]:
+        return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
+
+    known = {name: parts(colour) for name, colour in theme(dark).items()}
+    pairs = [("ink", "page"), ("ink", "box"), ("soft", "page"), ("soft", "box"), ("accent", "page")]
+    pairs += [("accent", "box"), ("good", "good-box"), ("bad", "bad-box"), ("open", "open-box")]
+    pairs += [("ink", "accent-box"), ("ink", "open-box")]
+    assert [pair for pair in pairs if maps.contrast(known[pair[0]], known[pair[1]]) < 4.5] == []
+    marks = [*(part for part in PARTS), *(page.anchor(name) for name in MEMORY_CLASSES), "bar", "other"]
+    assert [name for name in marks if maps.contrast(known[name], known["page"]) < 3] == []
 
 
 def colours(*labels: str, every: bool = True) -> dict[str, str]:
@@ -747,7 +769,7 @@ def test_a_notebook_shows_the_claims_and_a_summary_of_every_figure() -> None:
 
 def test_a_failed_write_leaves_the_old_page(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(StoreError, match="cannot be written"):
         study.write(STUDY, [], [], tmp_path / "file" / "report.html")
     path = study.write(STUDY, [], [], tmp_path / "report.html")
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == [] and os.access(
@@ -812,6 +834,30 @@ def test_the_page_opens_from_disk_without_a_network_and_never_scrolls_sideways(
     assert opened.evaluate("document.activeElement.textContent") == "Skip to the results"
     light = opened.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == ("rgb(18, 22, 27)" if scheme == "dark" else "rgb(255, 255, 255)")
+    opened.close()
+
+
+def test_a_study_of_ten_thousand_cells_opens_with_its_tables_folded(browser: Any, tmp_path: Path) -> None:
+    path = study.write(STUDY, many(50), VERDICTS, tmp_path / "many.html")
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    opened.goto(path.as_uri())
+    shown = "[...document.querySelectorAll('td')].filter(each => each.checkVisibility()).length"
+    assert opened.evaluate(shown) < 500
+    fold = opened.locator("details.fold", has_text="All 2,500 cells").first
+    fold.locator("summary").first.click()
+    fold.locator("summary").nth(1).click()
+    assert 400 <= opened.evaluate(shown) < 1000, "one table of 100 cells of four lines"
+    opened.close()
+
+
+def test_axe_finds_no_serious_violation_in_a_study(browser: Any, whole: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    # axe is put into the page, which the page's own policy forbids.
+    opened = browser.new_context(bypass_csp=True, color_scheme="dark").new_page()
+    opened.goto(whole.as_uri())
+    opened.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    found = axe.Axe().run(opened).response["violations"]
+    assert {each["id"] for each in found if each["impact"] in ("serious", "critical")} == set()
     opened.close()
 
 

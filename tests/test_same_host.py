@@ -13,7 +13,9 @@ from windtunnel.errors import BadInput
 from windtunnel.machine.machine import names
 from windtunnel.prediction import forecast_trace, trace
 
-GPUS = [name for name in names() if wt.Machine.named(name).device.kind == "gpu"]
+# A board is its own host; all other GPUs are cards.
+BOARDS = {"jetson-nano", "jetson-orin-nano"}
+GPUS = [name for name in names() if wt.Machine.named(name).device.kind == "gpu" and name not in BOARDS]
 STRATEGY = wt.Strategy(batch=1)
 JOB = wt.Workload.named("gpt2", size="tiny", length=16)
 

@@ -9,13 +9,14 @@ import pytest
 from study_fakes import write_study
 
 from windtunnel.errors import StoreError
-from windtunnel.measurement import migration
+from windtunnel.measurement import migration, repair
 from windtunnel.measurement.report import CompiledStep, Losses, PeakMemory
 from windtunnel.measurement.store import Store
 from windtunnel.measurement.tables import VERSION
 from windtunnel.study import study as studies
 from windtunnel.study.results import results
 
+pytestmark = pytest.mark.filterwarnings("ignore::windtunnel.errors.Note")
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
@@ -34,7 +35,7 @@ def tables(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("fixture", ["store_v1.sql", "store_v1_gpu.sql", "study_v1.sql"])
+@pytest.mark.parametrize("fixture", ["store_v1.sql", "store_v1_gpu.sql", "study_v1.sql", "store_v2.sql"])
 def test_every_old_store_becomes_one_of_today_and_opens_again(tmp_path: Path, fixture: str) -> None:
     path = old_store(tmp_path / "old.sqlite", fixture)
     Store(path).close()
@@ -44,6 +45,19 @@ def test_every_old_store_becomes_one_of_today_and_opens_again(tmp_path: Path, fi
     assert store._db.execute("PRAGMA user_version").fetchone()[0] == VERSION
     assert store._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     assert not store._db.execute("PRAGMA foreign_key_check").fetchall()
+    store.close()
+    assert repair.check(path).is_whole, "every row has its checksum"
+
+
+def test_a_store_of_version_2_keeps_everything_with_times_in_utc(tmp_path: Path) -> None:
+    study = studies.load(write_study(tmp_path / "mine", (10, 20)))
+    store = Store(old_store(tmp_path / "old.sqlite", "store_v2.sql"))
+    rows = [row for row in results(study, store) if row.origin == "measured"]
+    assert [row.settings["n_rec"] for row in rows] == [10, 20] and all(len(row.groups) == 2 for row in rows)
+    assert all(row.measured_at.endswith("+0000") for row in rows)
+    (single,) = store.results()
+    assert single.result == {"job": "rnn", "step_seconds": 0.002} and store.seed("mine", 9) == 1
+    assert store.forecasts("0.1") == {("task", "h200"): {"step_seconds": 1.0}}
 
 
 def test_old_measurements_keep_results_reports_and_samples(tmp_path: Path) -> None:

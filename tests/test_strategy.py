@@ -312,3 +312,9 @@ def test_the_command_line_passes_the_options_on() -> None:
     assert done.returncode == 0, done.stderr
     fields = json.loads(done.stdout)["strategy"]
     assert (fields["accumulate"], fields["recompute"], fields["optimizer"]) == (2, "blocks", "fused-adamw")
+
+
+def test_strategies_that_share_a_trace_are_equal_as_traced() -> None:
+    fed = wt.Strategy(batch=8, data="storage", loaders=2, threads=4, data_parallel=2, shard="weights")
+    assert fed.as_traced() == wt.Strategy(batch=8, data_parallel=2)
+    assert wt.Strategy(batch=9).as_traced() != wt.Strategy(batch=8).as_traced()

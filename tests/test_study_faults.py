@@ -254,7 +254,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import platform
 import random
 import re
 import statistics
@@ -21,6 +22,7 @@ from study_fakes import FakeEngine, FakeMachine, report_of, samples_of, write_st
 from typer.testing import CliRunner
 
 import windtunnel
+from windtunnel import ownership
 from windtunnel.cli import app
 from windtunnel.errors import BadRecord, Interrupted, StoreError
 from windtunnel.measurement import summary
@@ -514,10 +516,7 @@ def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, st
     study = a_study(tmp_path, sizes=2)
     other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
-        from windtunnel.measurement import store as module
-
-        name = module._own_name().split("|")
-        alive = f"{name[0]}|{other.pid}|{module._started(other.pid)}"
+        alive = ownership.name_of(other.pid)
         store._db.execute("INSERT INTO lock VALUES ('mine', ?, 'today')", (alive,))
         with pytest.raises(StoreError, match=f"being run by process {other.pid}"):
             run(study, store, FakeEngine(), FakeMachine(), QUICK)
@@ -531,9 +530,7 @@ def test_a_second_coordinator_is_refused_and_told_who_runs_it(tmp_path: Path, st
 
 
 def test_a_lock_of_a_process_that_only_has_the_same_number_is_stale(tmp_path: Path, store: Store) -> None:
-    from windtunnel.measurement import store as module
-
-    host = module._own_name().split("|")[0]
+    host = platform.node()
     store._db.execute("INSERT INTO lock VALUES ('mine', ?, 'today')", (f"{host}|{os.getppid()}|1.00",))
     assert run(a_study(tmp_path, sizes=2), store, FakeEngine(), FakeMachine(), QUICK).states == {"done": 2}
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from windtunnel.errors import BadRecord
 from windtunnel.families import Piece, pieces_of, registry
 from windtunnel.families.base import PlainOp
 from windtunnel.families.matmul import Product
@@ -201,7 +202,8 @@ def test_a_power_limit_slows_large_products_of_a_long_run_and_nothing_else() -> 
     for watts in (400.0, 700.0, 2000.0):
         machine = with_device(Machine.named("h100"), power=watts)
         pieces = [pieces_of(op, 132)[0] for op in (large, copy)]
-        seconds.append(pricer_of(machine, strategy)._gpu_seconds(pieces))
+        timed = pricer_of(machine, strategy)._timed(pieces)
+        seconds.append([each.seconds for each in timed])
     products, copies = zip(*seconds, strict=True)
     assert products[0] > products[1] > products[2], "more power is never slower"
     assert copies[0] == copies[1] == copies[2]
@@ -278,13 +280,75 @@ def test_a_thin_product_takes_as_long_as_one_that_fills_its_tiles_before_hopper(
     assert seconds_on(v100, thin)[0] == pytest.approx(seconds_on(v100, full)[0], rel=0.1)
 
 
+def test_a_product_by_one_vector_reads_its_matrix_and_fills_no_tile_by_hand() -> None:
+    """4096 x 9216 in fp32 on a Jetson Nano: 151 MB at 0.85 of 25.6 GB/s are 6.9 ms; tiles of 64 took 23."""
+    nano = Machine.named("jetson-nano")
+    assert seconds_on(nano, pieces_of(product(1, 4096, 9216), 132))[0] == pytest.approx(6.94e-3, rel=0.1)
+    assert Product(1, 1, 4096, 9216).padded_flop() == 1.0
+    assert Product(8, 1, 4096, 9216).padded_flop() > 60, "a batch of them has tiles"
+
+
+def small_convolution() -> list[Piece]:
+    """One image of 7 x 7, 512 channels: eight tiles, which leave most of an H200 idle."""
+    sizes = (1, 512, 512, 7, 7, 7, 7, 3, 3, 1, 1, 1, 0, 0, 0, 0, 0, 0)
+    flop, size = 2.0 * 49 * 512 * 512 * 9, 4.0 * (2 * 512 * 49 + 512 * 512 * 9)
+    return pieces_of(PlainOp("aten.convolution", "convolution", "fp32", sizes, flop, size, 0.0), 132)
+
+
+def test_idle_multiprocessors_of_the_probed_gpu_do_not_slow_down_one_that_is_filled() -> None:
+    """One multiprocessor does what 132 left undone: at most twice its arithmetic, not 132 times the time."""
+    nano = Machine.named("jetson-nano")
+    least = small_convolution()[0].flop / nano.device.flop_rates["fp32"]
+    assert 0.7 * least < seconds_on(nano, small_convolution())[0] < 2.4 * least
+    scaled = PROFILE.seconds(small_convolution(), roofline_of(H200, PROFILE), 1)[0] * 132
+    assert seconds_on(nano, small_convolution())[0] < scaled / 4
+
+
+def test_a_gpu_with_more_multiprocessors_than_tiles_is_not_filled() -> None:
+    """The rule for filled GPUs leaves it alone, whatever the multiple."""
+    t4 = Machine.named("t4")
+    probed = PROFILE.seconds(small_convolution(), roofline_of(H200, PROFILE), 1)
+    strict = dataclasses.replace(RULES, filled_slowdown=1.0)
+    plain, changed = (
+        Transfer(H200.device, t4.device, rules).seconds(small_convolution(), probed, roofline_of(t4, PROFILE))
+        for rules in (RULES, strict)
+    )
+    assert plain == changed
+
+
 def test_check_bits_among_the_data_slow_copies_down() -> None:
     t4 = Machine.named("t4")
     assert t4.device.inline_ecc
-    without = with_device(t4, inline_ecc=False)
+    unmeasured = with_device(t4, copy_rate=None)
+    without = with_device(unmeasured, inline_ecc=False)
     copy = pieces_of(addition(50_000_000), 132)
-    ratio = seconds_on(t4, copy)[0] / seconds_on(without, copy)[0]
+    ratio = seconds_on(unmeasured, copy)[0] / seconds_on(without, copy)[0]
     assert ratio == pytest.approx(1 / RULES.inline_ecc_share, rel=1e-3)
+
+
+def test_a_copy_takes_its_bytes_over_the_copy_rate_that_the_machine_file_states_by_hand() -> None:
+    """600 MB at 501 GB/s on a P100, of 732 GB/s stated; without a measured rate at 0.85 of these."""
+    copy = pieces_of(addition(50_000_000), 132)
+    p100 = Machine.named("p100")
+    assert seconds_on(p100, copy)[0] == pytest.approx(600e6 / 501e9, rel=0.01)
+    unmeasured = with_device(p100, copy_rate=None)
+    assert seconds_on(unmeasured, copy)[0] == pytest.approx(600e6 / (732e9 * 0.85), rel=0.01)
+
+
+def test_a_copy_rate_above_the_memory_rate_is_refused() -> None:
+    with pytest.raises(BadRecord, match=r"copy_rate is 800 GB/s, above the memory_rate of 732 GB/s"):
+        with_device(Machine.named("p100"), copy_rate=800e9)
+
+
+def test_which_work_carries_over_badly() -> None:
+    """A large product is arithmetic and an addition a plain pass over memory; a thin product is neither."""
+    work = (product(8192, 8192, 8192, "fp16"), addition(50_000_000), product(4_000_000, 8, 8, "fp16"))
+    pieces = [pieces_of(op, 132)[0] for op in work]
+    for name in ("rtx3090", "h100"):
+        timed = pricer_of(Machine.named(name), Strategy(precision="fp16"))._timed(pieces)
+        dense, plain, thin = (each.weak_share for each in timed)
+        assert dense < 0.2 and plain < 0.2
+        assert thin > 0.9 if name == "rtx3090" else thin == 0.0, "an H100 has the probed chip"
 
 
 def test_fp16_without_tensor_cores_is_computed_in_fp32() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypedDict
 
 from windtunnel import records
-from windtunnel.errors import BadInput
 from windtunnel.forecast.schedule import Lane
 from windtunnel.forecast.timeline import Timeline
 from windtunnel.records import Plain
@@ -83,13 +82,7 @@ def together(*timelines: TraceFile) -> TraceFile:
 
 def write(path: Path, data: TraceFile) -> None:
     """Write the file atomically."""
-    try:
-        records.write_whole(path, json.dumps(data))
-    except OSError as error:
-        raise BadInput(
-            f"--timeline {path} cannot be written: {error.strerror or error}.",
-            hint="Free disk space, or name another file.",
-        ) from error
+    records.write_whole(path, json.dumps(data))
 
 
 def _step_numbers(timeline: Timeline) -> list[int]:

@@ -15,6 +15,7 @@ from windtunnel.forecast.memory import DeviceMemory, account
 from windtunnel.forecast.parallel import MOST_TRACED, parallel_step
 from windtunnel.forecast.price import workspaces
 from windtunnel.forecast.workers import share_of_batch, spread_over
+from windtunnel.isolation.jobs import Containment, containment_of
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
@@ -27,6 +28,9 @@ _MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
 
 def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
     """What one steady step of the job does on a "cpu" or a "gpu"; with several workers, what one does."""
+    containment = containment_of(workload)
+    if containment is not None:
+        return containment.trace(workload, strategy, target)
     from windtunnel.trace.record import record
 
     if strategy.is_parallel:
@@ -64,12 +68,24 @@ def _not_compiled(error: BadJob) -> str:
     )
 
 
-def predict(workload: Workload, machine: Machine, strategy: Strategy | None = None) -> Forecast:
+def predict(
+    workload: Workload, machine: Machine, strategy: Strategy | None = None, *, isolate: bool = False
+) -> Forecast:
     """Predict time, memory and bottleneck of one step on a machine that need not be here.
 
-    Raises DoesNotFit if the step needs more memory than the device has.
+    `predict(Workload.named("resnet50"), Machine.named("h200"), Strategy(batch=64))`. The default strategy is
+    the job's own batch in PyTorch's default precision, with the data in device memory.
+
+    `isolate`: trace the step in a process of its own, so that a job that exits, crashes or hangs raises
+    JobStopped here. Raises DoesNotFit if the step needs more memory than the device has.
     """
-    return predict_with_timeline(workload, machine, strategy).forecast
+    if not isolate:
+        return predict_with_timeline(workload, machine, strategy).forecast
+    containment = Containment()
+    try:
+        return predict_with_timeline(containment.take(workload), machine, strategy).forecast
+    finally:
+        containment.end()
 
 
 def predict_with_timeline(
@@ -91,12 +107,17 @@ def forecast_trace(recorded: Trace, workload: Workload, machine: Machine, strate
 
 
 def _forecast(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> ForecastStep:
-    if workload.data is not None and strategy.data in LOADED:
-        recorded = dataclasses.replace(recorded, stored=_stored_example(workload.data))
-    step = forecast_step(recorded, machine, strategy, profile_for(machine), workload.examples)
+    step = forecast_any(recorded, workload, machine, strategy)
     if step.forecast.memory.fits is False:
         raise _does_not_fit(workload, machine, strategy, step.forecast)
     return step
+
+
+def forecast_any(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> ForecastStep:
+    """Forecast a recorded step whose degrees are known, also if it does not fit: its memory says so."""
+    if workload.data is not None and strategy.data in LOADED:
+        recorded = dataclasses.replace(recorded, stored=_stored_example(workload.data))
+    return forecast_step(recorded, machine, strategy, profile_for(machine), workload.examples)
 
 
 @functools.lru_cache(maxsize=64)

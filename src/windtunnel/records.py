@@ -6,10 +6,13 @@ Reading is strict: an unknown key is an error that names the most similar known 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import json
 import os
+import re
+import secrets
 import tomllib
 import types
 import typing
@@ -18,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from windtunnel import units
-from windtunnel.errors import BadInput, BadRecord, nearest
+from windtunnel import ownership, units
+from windtunnel.errors import BadInput, BadRecord, StoreError, nearest
 
 R = TypeVar("R")
 Plain = dict[str, Any]  # a table of JSON or TOML: scalars, lists and tables by name
@@ -31,12 +34,20 @@ RENAMED = {
     "way": "variant",
     "haze": "instance_noise",
 }
+SEAL = "checksum"
+_SEALED = re.compile(r'^\{\s*"checksum": "([0-9a-f]{32})",\n')
+_TRIAL_BYTES = 2**16
+_SCALARS = frozenset((bool, int, float, str, type(None)))
 
 
 def read(cls: type[R], data: Mapping[str, object], where: str) -> R:
     """Build a record of `cls` from plain data. `where` names the input in error messages."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    return cls(**fields_of(cls, data, where))
+
+
+def fields_of(cls: type[R], data: Mapping[str, object], where: str) -> Plain:
+    """The fields of a record of `cls` from plain data, converted and checked."""
+    hints, fields = _types_of(cls)  # type: ignore[arg-type]  # a class is hashable
     for key in data:
         if key not in fields:
             raise BadRecord(f"{where}: unknown key {key!r}.", hint=hint_for_key(key, fields))
@@ -44,7 +55,14 @@ def read(cls: type[R], data: Mapping[str, object], where: str) -> R:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in data:
             raise BadRecord(f"{where}: {name!r} is missing.", hint=f"Keys: {', '.join(fields)}.")
-    return cls(**{key: convert(value, hints[key], f"{where}: {key}") for key, value in data.items()})
+    return {key: convert(value, hints[key], f"{where}: {key}") for key, value in data.items()}
+
+
+@functools.cache
+def _types_of(cls: Any) -> tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]:
+    """The annotations and fields of a class, looked up once: a store has thousands of records."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return hints, {field.name: field for field in dataclasses.fields(cls) if field.init}
 
 
 def hint_for_key(key: str, known: Iterable[str]) -> str:
@@ -89,13 +107,15 @@ def convert(value: object, hint: Any, where: str) -> Any:
 
 def plain(record: object) -> Any:
     """Convert a record to dicts, lists and scalars. Fields that are None are left out."""
+    if type(record) in _SCALARS:
+        return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         pairs = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
         return {name: plain(value) for name, value in pairs if value is not None}
     if isinstance(record, Mapping):
         return {str(key): plain(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):
-        return [plain(value) for value in record]
+        return [value if type(value) in _SCALARS else plain(value) for value in record]
     return record
 
 
@@ -106,14 +126,17 @@ def digest(data: object) -> str:
 
 
 def load(path: Path) -> Plain:
-    """Read plain data from a TOML or JSON file, which may be compressed."""
+    """Read plain data from a TOML or JSON file, which may be compressed. A checksum in it is verified."""
     text = read_text(path)
     try:
         data = json.loads(text) if _is_json(path) else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise BadRecord(f"{path} is not valid {path.suffix.lstrip('.') or 'TOML'}: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise BadRecord(f"{path} is not valid {path.suffix.lstrip('.') or 'TOML'}: {reason}.") from error
     if not isinstance(data, dict):
         raise BadRecord(f"{path} must hold a table at its top, not {type(data).__name__}.")
+    if SEAL in data and _is_json(path):
+        _check_seal(path, text)
     return data
 
 
@@ -121,6 +144,33 @@ def save(path: Path, data: object) -> None:
     """Write plain data as TOML or JSON, atomically."""
     body = plain(data)
     write_text(path, json.dumps(body, indent=1) + "\n" if _is_json(path) else to_toml(body))
+
+
+def save_sealed(path: Path, data: object, previous: Path | None = None) -> None:
+    """Write plain data as JSON with a checksum of the text as its first entry, which `load` verifies."""
+    write_text(path, seal(json.dumps(plain(data), indent=1) + "\n"), previous)
+
+
+def seal(text: str) -> str:
+    """The text of a JSON table with a checksum of all that follows as its first entry.
+
+    The checksum is of the text and not of the values, so that verifying it costs next to nothing.
+    """
+    rest = text.removeprefix("{")
+    return f'{{\n "{SEAL}": "{_checksum(rest)}",\n{rest}'
+
+
+def _check_seal(path: Path, text: str) -> None:
+    match = _SEALED.match(text)
+    if match is None or match[1] != _checksum(text[match.end() :]):
+        raise BadRecord(
+            f"{path} is damaged: it is not as it was written, its checksum differs.",
+            hint="Write it again with the command that made it, or restore a copy.",
+        )
+
+
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _is_json(path: Path) -> bool:
@@ -136,29 +186,85 @@ def read_text(path: Path) -> str:
         raise BadRecord(f"{path} cannot be read: {error}.") from error
 
 
-def write_text(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str, previous: Path | None = None) -> Path:
     """Write a file whole, compressed if its name ends with .gz; the same text gives the same bytes."""
     data = text.encode()
-    return write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data, previous)
 
 
-def write_whole(path: Path, body: str | bytes) -> Path:
+def write_whole(path: Path, body: str | bytes | Iterable[str], previous: Path | None = None) -> Path:
     """Write a file atomically: a full disk or a killed process leaves the old file unchanged.
 
-    Write a temporary file in the same folder, sync it to disk, then rename it.
+    Write a temporary file in the same folder, sync it to disk, then rename it. A long body may come in
+    pieces. With `previous`, the old file is kept under that name. A link stays: the file that it names is
+    written. What is no plain file (/dev/null, a pipe) is written as it is.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    pieces = [body] if isinstance(body, (bytes, str)) else body
+    data = (piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
     try:
-        with temporary.open("wb") as file:
-            file.write(body if isinstance(body, bytes) else body.encode())
+        if _is_special(path):
+            with open(path, "wb") as file:
+                file.writelines(data)
+            return path
+        path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path)
+        temporary = _write_beside(path, data)
+        try:
+            if previous is not None and path.is_file():
+                os.replace(path, previous)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        kept = "The old file is unchanged. " if path.exists() else ""
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            hint=f"{kept}Free some space, or name another file.",
+        ) from error
+    return path
+
+
+def try_writing(path: Path, size: int = _TRIAL_BYTES) -> None:
+    """Write so many bytes beside a file and remove them: OSError now, not after long work."""
+    if _is_special(path):
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    _write_beside(path, [bytes(size)]).unlink()
+
+
+def _is_special(path: Path) -> bool:
+    """Whether this is a device or a pipe, which must not be replaced by a file."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _write_beside(path: Path, data: Iterable[bytes]) -> Path:
+    """A new temporary file in the same folder. An existing file or link is never followed or overwritten."""
+    temporary = path.with_name(f"{_temporary_prefix(path)}{ownership.own_mark()}-{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            for piece in data:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return path
+    return temporary
+
+
+def _temporary_prefix(path: Path) -> str:
+    return f".{path.name[:100]}.part-"
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed processes left of earlier attempts to write this file."""
+    prefix = _temporary_prefix(path)
+    for name in os.listdir(path.parent):
+        if name.startswith(prefix) and ownership.is_abandoned(name.removeprefix(prefix).rpartition("-")[0]):
+            path.with_name(name).unlink(missing_ok=True)
 
 
 def to_toml(data: Mapping[str, object], prefix: str = "") -> str:

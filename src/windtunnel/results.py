@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from windtunnel import records, units
+from windtunnel import displays, records, units
 from windtunnel.records import Plain
 from windtunnel.strategy import PRECISIONS
 
@@ -54,7 +53,7 @@ class Memory:
         return None if self.capacity_bytes is None else self.total_bytes <= self.capacity_bytes
 
 
-class Printed:
+class Printed(displays.Displayed):
     """A result that prints itself: a headline, then rows of a title and a text."""
 
     __slots__ = ()
@@ -73,20 +72,18 @@ class Printed:
         """The result as text of this width. Default: that of the terminal."""
         width = width or _terminal_width()
         fields = [f.replace(" ", _NO_BREAK) if len(f) < _SHORT else f for f in self.headline().split(", ")]
-        wrapped = textwrap.wrap(", ".join(fields), width, subsequent_indent="  ", break_on_hyphens=False)
-        lines = [line.replace(_NO_BREAK, " ") for line in wrapped]
-        return lines + [line for title, text in self._rows() for line in _wrapped(title, text, width)]
+        head = textwrap.wrap(", ".join(fields), width, subsequent_indent="  ", break_on_hyphens=False)
+        lines = [line.replace(_NO_BREAK, " ") for line in head]
+        return lines + [line for title, text in self._rows() for line in wrapped(title, text, width)]
 
     def _repr_html_(self) -> str:
         """The result as a table, for notebooks."""
-        rows = "".join(
-            "<tr>"
-            f'<th style="text-align:left; vertical-align:top">{html.escape(title)}</th>'
-            f'<td style="text-align:left">{html.escape(text.replace(_NO_BREAK, " "))}</td>'
-            "</tr>"
-            for title, text in self._rows()
-        )
-        return f"<div><strong>{html.escape(self.headline())}</strong><table>{rows}</table></div>"
+        return displays.display(self.headline(), self._facts())
+
+    def _facts(self, rows: Iterable[Row] | None = None) -> str:
+        """Rows as a table for notebooks. Default: all."""
+        shown = self._rows() if rows is None else rows
+        return displays.facts((title, text.replace(_NO_BREAK, " ")) for title, text in shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +134,10 @@ class Result(Printed):
             *self._memory_rows(),
             *(("caution", caution) for caution in self.cautions),
         ]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the parts of the step as a bar, and every row."""
+        return displays.display(self.headline(), displays.bar(self.parts), self._facts())
 
     def _own_rows(self) -> list[Row]:
         """Rows that only a forecast, or only a measurement, has."""
@@ -197,8 +198,13 @@ def _terminal_width() -> int:
     return max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
 
 
-def _wrapped(title: str, text: str, width: int) -> list[str]:
+def wrapped(title: str, text: str, width: int | None = None) -> list[str]:
+    """A title and its text as lines of this width. Default: that of the terminal."""
     lines = textwrap.wrap(
-        text, width, initial_indent=f"  {title:9}", subsequent_indent=" " * _INDENT, break_on_hyphens=False
+        text,
+        width or _terminal_width(),
+        initial_indent=f"  {title:9}",
+        subsequent_indent=" " * _INDENT,
+        break_on_hyphens=False,
     )
     return [line.replace(_NO_BREAK, " ") for line in lines]

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from windtunnel import records
+from windtunnel.bounds import MOST_THREADS
 from windtunnel.errors import BadRecord
+from windtunnel.records import Plain
 
 Precision = Literal["pytorch", "fp32", "tf32", "bf16", "fp16"]
 Layout = Literal["contiguous", "channels_last"]
@@ -30,6 +32,11 @@ _RARELY_SET = (
     "expandable_segments",
     *("data_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"),
     *("shard", "pipeline_schedule", "virtual_stages", "sequence_parallel", "exchange"),
+)
+# Fields that change how a step is fed, priced or divided, not which ops its trace has.
+PRICED_ONLY = (
+    *("threads", "data", "prefetch", "loaders", "load_ahead", "pinned", "direct"),
+    *("cudnn_benchmark", "expandable_segments", "shard", "pipeline_schedule", "virtual_stages"),
 )
 # The guide's names of the splits, and of the micro-batches of a pipeline.
 _OTHER_NAMES = {
@@ -131,7 +138,7 @@ class Strategy:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("batch", 1, MOST_BATCH),
-            ("threads", 1, 4096),
+            ("threads", 1, MOST_THREADS),
             ("prefetch", 0, 1024),
             ("loaders", 0, 4096),
             ("load_ahead", 1, 1024),
@@ -143,7 +150,7 @@ class Strategy:
             if value is None and name in ("batch", "threads", "data_parallel"):
                 continue
             if not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
-                limits = f"from {least} to {most}" if most < MOST_BATCH else f"of at least {least}"
+                limits = f"from {least} to {most}"
                 raise BadRecord(f"strategy: {name} must be a whole number {limits}, not {value!r}.")
         kinds = {
             "precision": Precision,
@@ -288,6 +295,11 @@ class Strategy:
                 f"{-(-batch // self.accumulate) * self.accumulate}.",
             )
         return batch // self.accumulate
+
+    def as_traced(self) -> Strategy:
+        """This strategy without what changes no op of its trace: strategies that share one are then equal."""
+        defaults: Plain = {f.name: f.default for f in dataclasses.fields(self) if f.name in PRICED_ONLY}
+        return dataclasses.replace(self, **defaults)
 
     def fields(self) -> dict[str, int | str]:
         """The strategy as plain data for results. Options that few runs set appear only if they were set."""

@@ -42,7 +42,13 @@ _DECIMAL = {
 }
 _BINARY = {"Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": 2**40}
 _SYMBOLS = {"s": "s", "B": "B", "B/s": "B/s", "flop": "flop", "flop/s": "flop/s", "Hz": "Hz", "W": "W"}
-_RANGE = re.compile(r"^\s*(-?[\d_]+(?:\.\d+)?)?\.\.(-?[\d_]+(?:\.\d+)?)?\s*$")
+_DURATIONS = {
+    **dict.fromkeys(("m", "min", "minute", "minutes"), MINUTE_SECONDS),
+    **dict.fromkeys(("h", "hour", "hours"), HOUR_SECONDS),
+    **dict.fromkeys(("d", "day", "days"), DAY_SECONDS),
+}
+_RANGE = re.compile(r"^\s*(-?[0-9][0-9_]*(?:\.[0-9]+)?)?\.\.(-?[0-9][0-9_]*(?:\.[0-9]+)?)?\s*$")
+_MOST_DIGITS = 300  # a longer text is no number that anything can be
 _NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
 
@@ -57,13 +63,26 @@ def parse(text: str | float, unit: str) -> float:
     return _finite(number * _scale(symbol, unit, str(text)), str(text), unit)
 
 
+def parse_duration(text: str) -> float:
+    """Read a long time: seconds, or a number of minutes, hours or days.
+
+    >>> parse_duration("24h"), parse_duration("90 min"), parse_duration("10m"), parse_duration("2 days")
+    (86400.0, 5400.0, 600.0, 172800.0)
+    """
+    match = _NUMBER.match(text)
+    scale = _DURATIONS.get(match[2]) if match else None
+    if match is None or scale is None:
+        return parse(text, "s")
+    return float(match[1].replace(",", "").replace("_", "")) * scale
+
+
 def literal(text: str) -> int | float | bool | str:
     """Read `text` as Python code would write it: a number, true or false, else the text itself.
 
     >>> literal("50"), literal("1e-3"), literal("true"), literal("relu")
     (50, 0.001, True, 'relu')
     """
-    for kind in (int, float):
+    for kind in (int, float) if len(text) <= _MOST_DIGITS else ():
         try:
             return kind(text)
         except ValueError:
@@ -80,7 +99,7 @@ def parse_range(text: str) -> tuple[float | None, float | None] | None:
     match = _RANGE.match(text)
     if not match:
         return None
-    low, high = (float(end) if end else None for end in match.groups())
+    low, high = (float(end.replace("_", "")) if end else None for end in match.groups())
     return low, high
 
 

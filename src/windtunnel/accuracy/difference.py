@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed
 
 if TYPE_CHECKING:
     from windtunnel.forecast.forecast import Forecast
@@ -37,7 +38,7 @@ class FamilyDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Displayed):
     """A measured step minus the predicted one.
 
     `rows` sum to both steps; `beside` are times that overlap with them.

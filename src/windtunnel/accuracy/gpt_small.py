@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from windtunnel.accuracy import published
-from windtunnel.accuracy.runs import Limit, Row, Runs, RunsValidation
+from windtunnel.accuracy.runs import STEPS_SPREAD, Limit, Row, Runs, RunsValidation
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
@@ -81,6 +81,5 @@ def forecast_run(runs: Runs, row: Mapping[str, str]) -> Forecast:
         pipeline_parallel=int(row["pipeline"]),
         recompute="blocks",
     )
-    return runs.forecast(
-        "llm:gpt", settings, Machine.named("dgx-a100").with_host_factor(HOST_FACTOR), strategy
-    )
+    machine = Machine.named("dgx-a100").with_host_factor(HOST_FACTOR, STEPS_SPREAD)
+    return runs.forecast("llm:gpt", settings, machine, strategy)

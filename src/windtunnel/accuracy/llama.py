@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from windtunnel.accuracy import published
-from windtunnel.accuracy.runs import Limit, Row, Runs, RunsValidation
+from windtunnel.accuracy.runs import STEPS_SPREAD, Limit, Row, Runs, RunsValidation
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
@@ -96,5 +96,5 @@ def forecast_run(runs: Runs, row: Mapping[str, str]) -> Forecast:
         pipeline_parallel=int(row["pp"]),
         shard="optimizer" if row["zero"] == "1" and int(row["dp"]) > 1 else "none",
     )
-    machine = Machine.named(f"{row['nodes']}xp5.48xlarge").with_host_factor(HOST_FACTOR)
+    machine = Machine.named(f"{row['nodes']}xp5.48xlarge").with_host_factor(HOST_FACTOR, STEPS_SPREAD)
     return runs.forecast("llm:llama", {**_MODELS[row["model"]], **_COMMON}, machine, strategy)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from windtunnel import records, units
 from windtunnel.agreement import Agreement, Tolerance, agree, error_of, exceeded
+from windtunnel.displays import Displayed
 from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest
 
 VARIABLE = "WINDTUNNEL_PUBLISHED"
@@ -26,10 +27,13 @@ TABLES = {
     "megatron": "megatron",
     "llama": "llama",
     "gpt-small": "gpt_small",
+    "llama-regret": "llama_regret",
+    "gpt-small-regret": "gpt_small_regret",
     "mpt": "mpt",
     "exchange": "exchange",
     "tensorflow-2017": "tensorflow_2017",
     "storage-feed": "storage_feed",
+    "diloco": "diloco",
 }
 
 
@@ -57,7 +61,7 @@ class PublishedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedValidation:
+class PublishedValidation(Displayed):
     """How far forecasts are from a set of published measurements. Prints itself.
 
     split     which rows constants were chosen on and which are judged

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from windtunnel import records
 from windtunnel.accuracy import published
-from windtunnel.agreement import agree
+from windtunnel.accuracy.utilisation import JudgedUtilisation, UtilisationValidation
 from windtunnel.errors import BadRecord
 from windtunnel.forecast.contributors import build_step
 from windtunnel.forecast.contributors.loading import BatchLoading
@@ -67,95 +65,15 @@ class FedRow(NamedTuple):
     rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedUtilisation:
-    """A published utilisation beside its forecast and that of a constant; errors are differences."""
-
-    series: str
-    case: str
-    measured: float
-    predicted: float
-    constant: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted - self.measured
-
-    @property
-    def constant_error(self) -> float:
-        return self.constant - self.measured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UtilisationValidation:
-    """How far forecast utilisations are from published ones, in points. Prints itself."""
-
-    title: str
-    use: str
-    rows: tuple[JudgedUtilisation, ...]
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """The broken limit in words; empty where it is met. Only rates that were delivered are limited."""
-        worst = max((abs(row.error) for row in self._of(_DELIVERED)), default=None)
-        if worst is None:
-            return ("no rows",)
-        met = worst <= MOST_POINTS
-        return () if met else (f"worst error {worst * 100:.1f} points, limit {MOST_POINTS * 100:.0f} points",)
-
-    def plain(self, rows: bool = False) -> dict[str, object]:
-        """Plain data for JSON."""
-        return {
-            "title": self.title,
-            "use": self.use,
-            "series": {
-                name: {
-                    "errors": records.plain(agree([row.error for row in self._of(name)])),
-                    "constant": records.plain(agree([row.constant_error for row in self._of(name)])),
-                }
-                for name in self._series()
-            },
-            "most_points": MOST_POINTS,
-            "failures": list(self.failures),
-            **({"rows": [records.plain(row) for row in self.rows]} if rows else {}),
-        }
-
-    def text(self, rows: bool = False) -> str:
-        lines = [
-            self.title,
-            self.use,
-            "Errors are points of utilisation. Baseline: a constant, the mean utilisation of all rows.",
-            "",
-            f"{'':44} {'rows':>5} {'mean':>6} {'worst':>7} {'bias':>7} {'baseline: mean':>15} {'worst':>7}",
-        ]
-        for series in self._series():
-            chosen = self._of(series)
-            lines.append(_line(series, chosen))
-            for name in dict.fromkeys(row.case.split()[0] for row in chosen):
-                lines.append(_line(f"  {name}", [row for row in chosen if row.case.split()[0] == name]))
-        if rows:
-            lines += ["", *(_row_text(row) for row in self.rows)]
-        verdict = [f"NOT MET: {text}" for text in self.failures]
-        met = f"met: worst error within {MOST_POINTS * 100:.0f} points ({_DELIVERED})"
-        return "\n".join([*lines, "", *(verdict or [met])])
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _series(self) -> list[str]:
-        return list(dict.fromkeys(row.series for row in self.rows))
-
-    def _of(self, series: str) -> list[JudgedUtilisation]:
-        return [row for row in self.rows if row.series == series]
-
-
 def validate(folder: Path) -> UtilisationValidation:
     """Judge forecasts of utilisation by the file of the folder."""
     found = read(published.read_rows(folder, FILE))
     constant = statistics.fmean(row.utilisation for row in found)
     rows = [_judged(_DELIVERED, row, row.rate, constant) for row in found]
     rows += [_judged(_OTHER_SIZE, row, rate, constant) for row, rate in _other_sizes(found)]
-    return UtilisationValidation(title=TITLE, use=USE, rows=tuple(rows))
+    return UtilisationValidation(
+        title=TITLE, use=USE, rows=tuple(rows), limited=(_DELIVERED,), most_points=MOST_POINTS
+    )
 
 
 def read(rows: Iterable[dict[str, str]]) -> list[FedRow]:
@@ -218,21 +136,3 @@ def _other_sizes(rows: Sequence[FedRow]) -> Iterator[tuple[FedRow, float]]:
         ]
         if others:
             yield row, statistics.fmean(others) * row.hosts
-
-
-def _line(name: str, rows: Sequence[JudgedUtilisation]) -> str:
-    errors, constant = agree([row.error for row in rows]), agree([row.constant_error for row in rows])
-    mean, other = (statistics.fmean(abs(e) for e in each) for each in _errors(rows))
-    return (
-        f"  {name:42} {errors.rows:>5} {mean * 100:>6.1f} {errors.worst * 100:>+7.1f} "
-        f"{errors.bias * 100:>+7.1f} {other * 100:>15.1f} {constant.worst * 100:>+7.1f}"
-    )
-
-
-def _errors(rows: Sequence[JudgedUtilisation]) -> tuple[list[float], list[float]]:
-    return [row.error for row in rows], [row.constant_error for row in rows]
-
-
-def _row_text(row: JudgedUtilisation) -> str:
-    values = f"{row.predicted:.1%} / {row.measured:.1%}"
-    return f"{row.case:80.80} {values:>16} {row.error * 100:+6.1f} points"

@@ -20,6 +20,7 @@ from windtunnel.accuracy.truth import (
     read_table,
 )
 from windtunnel.agreement import Agreement, ShareRange, Tolerance, agree, error_of, exceeded
+from windtunnel.displays import Displayed
 from windtunnel.errors import BadInput, Unavailable, WindtunnelError, nearest
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.machine.machine import Machine
@@ -147,7 +148,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Displayed):
     """How far forecasts are from a table of measured steps.
 
     Prints itself; `text(rows=True)` shows each row.

@@ -19,14 +19,17 @@ _COLUMNS = (
 )
 
 
-def save(path: Path, rows: Iterable[ProbeRow]) -> None:
-    """Write one line for each row, sizes joined by x. A path that ends with .gz is compressed."""
+def save(path: Path, rows: Iterable[ProbeRow], previous: Path | None = None) -> None:
+    """Write one line for each row, sizes joined by x. A path that ends with .gz is compressed.
+
+    The file before is kept as `previous`.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for row in rows:
         writer.writerow([_shown(getattr(row, name)) for name in _COLUMNS])
-    write_text(path, text.getvalue())
+    write_text(path, text.getvalue(), previous)
 
 
 def load(path: Path) -> list[ProbeRow]:

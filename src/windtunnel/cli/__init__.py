@@ -6,25 +6,38 @@ No framework is imported before a command needs it.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
 import windtunnel
 from windtunnel.cli import (
+    advise,
     compare,
+    containment,
     crossover,
+    exchange,
+    factors,
     feed,
     frameworks,
     machine,
     measure,
     network,
+    plan,
     predict,
+    report,
+    serve,
+    store,
     study,
+    train,
     validate,
     words,
 )
-from windtunnel.errors import WindtunnelError
+from windtunnel.cli.printing import say, tell
+from windtunnel.errors import Note, WindtunnelError
+from windtunnel.foreign import shown_lines
+from windtunnel.isolation.jobs import JobFault
 
 _HELP = """
 Fly your training run before you build it: predict or measure a training step's time, memory and bottleneck.
@@ -51,7 +64,15 @@ Fly your training run before you build it: predict or measure a training step's 
 
   130  interrupted; measurements so far are saved
 
-Add --debug to any command to see the traceback of an error.
+[bold]Options of every command[/bold]
+
+  --trace-seconds S  stop a job that takes longer to trace (600; WINDTUNNEL_TRACE_SECONDS)
+
+  --trace-memory B   stop a job that takes more memory (80 % of the machine's; WINDTUNNEL_TRACE_MEMORY)
+
+  --no-cache         trace again, although nothing has changed (WINDTUNNEL_CACHE=off; else a folder)
+
+  --debug            show the traceback of an error
 """
 
 app = typer.Typer(
@@ -63,19 +84,31 @@ app = typer.Typer(
 )
 app.command("predict", help=predict.HELP)(predict.predict)
 app.command("measure", help=measure.HELP)(measure.measure)
+app.command("advise", help=advise.HELP)(advise.advise)
+app.command("plan", help=plan.HELP)(plan.plan)
 app.command("feed", help=feed.HELP)(feed.feed)
+app.command("factors", help=factors.HELP)(factors.factors)
+app.command("report", help=report.HELP)(report.report)
 app.command("compare", help=compare.HELP)(compare.compare)
+app.command("exchange", help=exchange.HELP)(exchange.exchange)
+app.command("train", help=train.HELP)(train.train)
 app.command("validate", help=validate.HELP)(validate.validate)
 app.command("crossover", help=crossover.HELP)(crossover.crossover)
+app.command("serve", help=serve.HELP)(serve.serve)
 app.add_typer(frameworks.app, name="frameworks")
 app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
+app.add_typer(store.app, name="store")
 app.add_typer(study.app, name="study")
+
+
+# What Typer raises for unknown options, missing arguments and wrong values: the root of all its such errors.
+_WrongWords: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(windtunnel.__version__)
+        say(windtunnel.__version__)
         raise typer.Exit()
 
 
@@ -92,19 +125,55 @@ def options(
 def main() -> None:
     """Run the command line. An expected error prints its message; only --debug prints a traceback."""
     debug = "--debug" in sys.argv
-    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    _print_notes()
     try:
-        app(arguments, standalone_mode=True)
+        line = containment.read_command_line(sys.argv[1:])
+        with containment.around(line):
+            code = app(list(line.words), standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # a number: after --help, or by Ctrl-C
     except WindtunnelError as error:
         if debug:
             raise
-        print(words.fitted(f"{type(error).__name__}: {error}", sys.stderr), file=sys.stderr)
+        _print_error(f"{type(error).__name__}: {error}")
         sys.exit(error.exit_code)
+    except _WrongWords as error:
+        _print_usage(error)
+        sys.exit(2)
+    except JobFault as error:
+        _print_error(f"A fault of windtunnel itself, in the process of the job:\n{error}")
+        sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as error:
         code = getattr(error, "code", 130)
         if code == 130:
-            print("Interrupted before anything was measured or trained.", file=sys.stderr)
+            tell("Interrupted before anything was measured or trained.")
         sys.exit(code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+
+
+def _print_notes() -> None:
+    """Print notes as lines on standard error; other warnings stay as they are."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, Note):
+            _print_error(f"Note: {message}")
+        else:
+            usual(message, category, *rest, **more)
+
+    warnings.simplefilter("always", Note)
+    warnings.showwarning = show
+
+
+def _print_usage(error: Any) -> None:
+    """What is wrong with the words of a command. Typer draws it; the words are the user's."""
+    from typer import rich_utils
+
+    text = shown_lines(error.format_message())
+    error.format_message = lambda: text
+    rich_utils.rich_format_error(error)
+
+
+def _print_error(text: str) -> None:
+    tell(words.fitted(shown_lines(text), sys.stderr))

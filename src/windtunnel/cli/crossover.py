@@ -9,7 +9,6 @@ import typer
 
 from windtunnel import records, units
 from windtunnel.cli import levels, words
-from windtunnel.errors import BadInput
 
 HELP = """
 Find where one device or framework overtakes another: by forecast, then by few measurements.
@@ -78,7 +77,7 @@ def crossover(
 
     name, low, high = parse_over(over)
     if plot:
-        _refuse_plot(plot)
+        words.refuse_plot(plot)
     strategy = words.make_strategy(
         batch=batch, precision=precision, threads=threads, execution=execution, data=data
     )
@@ -101,16 +100,3 @@ def crossover(
         from windtunnel.reports.crossover import chart
 
         chart(answer).save(plot)
-
-
-def _refuse_plot(path: Path) -> None:
-    """Refuse a chart that cannot be drawn, before long work starts."""
-    from windtunnel.reports import charts
-
-    if path.suffix not in charts.SUFFIXES:
-        raise BadInput(
-            f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
-            hint="For example --plot crossing.svg",
-        )
-    charts.require_converter()
-    words.refuse_unwritable(path, "--plot")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from windtunnel.cli import words
+from windtunnel.cli.printing import say, tell
 from windtunnel.errors import MeasurementFailed, WindtunnelError
 from windtunnel.records import Plain
 
@@ -72,17 +73,15 @@ def install_framework(
     for each in catalogue.names() if name == "all" else [name]:
         environment = catalogue.named(each).environment
         try:
-            where = installation.install(
-                each, fresh=fresh and environment not in built, tell=lambda text: print(text, file=sys.stderr)
-            )
+            where = installation.install(each, fresh=fresh and environment not in built, tell=_tell)
         except WindtunnelError as error:
             if name != "all":
                 raise
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            tell(f"{type(error).__name__}: {error}")
             failed.append(each)
             continue
         built.add(environment)
-        print(f"{each:<18}{_versions(each):<34}{where}")
+        say(f"{each:<18}{_versions(each):<34}{where}")
     if failed:
         raise typer.Exit(2)
 
@@ -188,3 +187,7 @@ def _versions(name: str) -> str:
 
 def _shown(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items()) or "-"
+
+
+def _tell(text: str) -> None:
+    tell(text)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from windtunnel.cli.printing import rewrite, tell
 from windtunnel.errors import BadInput
+from windtunnel.foreign import shown
 
 if TYPE_CHECKING:
     from windtunnel.measurement.processes import MeasurementStage
@@ -82,8 +84,8 @@ def _words(job: str, stage: MeasurementStage) -> str:
 
 def _rewrite(text: str) -> None:
     """Replace the current line of the terminal."""
-    print(f"\r{text[:_WIDTH]:<{_WIDTH}}\r", end="", file=sys.stderr, flush=True)
+    rewrite(text, width=_WIDTH, back=True)
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    tell(shown(text))

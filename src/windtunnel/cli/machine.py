@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from windtunnel import records
+from windtunnel import folders, records, units
 from windtunnel.cli import machine_text, words
+from windtunnel.cli.printing import rewrite, tell
 from windtunnel.errors import BadInput, BadRecord, Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
@@ -18,6 +20,10 @@ from windtunnel.machine.machine import OF_THIS_MACHINE, Machine
 
 if TYPE_CHECKING:
     from windtunnel.calibration.calibrate import Calibration
+    from windtunnel.forecast.profile import Profile
+
+# What a thorough probe of an H200 wrote, rows and profile, twice over.
+_PROFILE_BYTES, _HOST_PROBE_BYTES = 8 * 2**20, 2**16
 
 app = typer.Typer(
     help="Machines of the catalogue, and this machine: show them, probe this one.",
@@ -109,17 +115,19 @@ def probe_machine(
             f"--on {on}: a probe measures this machine, and {on} is not it.",
             hint="Use --on here, --on cpu or --on cuda.",
         )
-    before = Machine.find(on)
+    before, is_whole = _machine_before(on)
     if host:
         _probe_host(before, as_json)
         return
     path = _profile_path(before, to)
     result, rows_path = _probe_device(before, path, _Wish(thorough, seconds, more))
-    kept = _save(path, result, replace=replace or to is not None or not _is_readable(before))
+    must_replace = not (is_whole and _is_readable(before))
+    kept = _save(path, result, replace=replace or to is not None or must_replace)
     facts = {
         "profile": str(kept.path),
         "previous": str(kept.previous) if kept.previous else None,
         "used": kept.used,
+        "changes": kept.changes,
         "rows": len(result.rows),
         "rows_file": str(rows_path),
         "cautions": list(result.cautions),
@@ -127,6 +135,16 @@ def probe_machine(
         "comparison": result.comparison.plain(),
     }
     words.show(as_json, lambda: facts, lambda: "\n".join(_probe_lines(kept, result)))
+
+
+def _machine_before(on: str) -> tuple[Machine, bool]:
+    """This machine with its probes, and whether they are whole; without them if not: a probe mends that."""
+    try:
+        return Machine.find(on), True
+    except BadRecord as error:
+        tell(words.fitted(f"{error.message} The new probe does not use it.", sys.stderr))
+    fresh = here.describe(probed=False)
+    return fresh.with_cpu_only() if on == "cpu" else fresh, False
 
 
 class _Wish(NamedTuple):
@@ -138,33 +156,43 @@ class _Wish(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Where a profile was written, where the one before is now, and whether forecasts use the new one."""
+    """Where a profile was written, where the one before is now, whether forecasts use the new one, and how
+    the two differ."""
 
     path: Path
     previous: Path | None
     used: bool
+    changes: list[str]
 
 
 def _profile_path(machine: Machine, to: Path | None) -> Path:
     """The file for the profile; an error before the probe starts if it cannot be written."""
     if to is not None:
         words.refuse_unwritable(to, "--to")
+        _try_writing(to, _PROFILE_BYTES)
         return to
     path = machines.home() / f"{machine.device.kind}.json.gz"
+    _try_writing(path, _PROFILE_BYTES)
+    return path
+
+
+def _try_writing(path: Path, size: int) -> None:
+    """Make the folder and write so many bytes in it: a full disk is noticed before the probe starts."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        records.try_writing(path, size)
     except OSError as error:
         raise BadInput(
-            f"The folder {path.parent} cannot be made: {error.strerror or error}.",
-            hint="Name a file with --to, or another folder with the variable WINDTUNNEL_PROFILES.",
+            f"{path} cannot be written: {error.strerror or error}. The probe did not start.",
+            hint=f"It needs {units.show(size, 'B')}. Free some space, name a file with --to, or another "
+            f"folder with the variable {folders.HOME_VARIABLE} or {folders.PROFILES_VARIABLE}.",
         ) from error
-    words.refuse_unwritable(path, "the profile")
-    return path
 
 
 def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration, Path]:
     """Probe; the timed rows are saved too, so that a later probe can add to them."""
     from windtunnel.calibration import calibrate, rows
+    from windtunnel.machine import profiles
 
     plan = calibrate.THOROUGH if wish.thorough else calibrate.QUICK
     if wish.seconds is not None:
@@ -174,8 +202,8 @@ def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration
     rows_path = path.with_name(f"{path.name.partition('.')[0]}.rows.csv.gz")
     before = before if _is_readable(before) else fresh
     earlier = rows.load(rows_path) if wish.more and before.profile and rows_path.is_file() else []
-    result = calibrate.calibrate(fresh, plan, _show_progress, before, earlier)
-    rows.save(rows_path, result.rows)
+    result = calibrate.calibrate(fresh, plan, _Progress(), before, earlier)
+    rows.save(rows_path, result.rows, previous=profiles.beside(rows_path, "previous"))
     return result, rows_path
 
 
@@ -194,18 +222,28 @@ def _save(path: Path, result: Calibration, replace: bool) -> _Kept:
     """Write the profile. One that is no better than the one in use is written beside it."""
     from windtunnel.machine import profiles
 
-    if not (replace or result.comparison.is_better):
-        other = profiles.beside(path, "new")
-        profiles.save(other, result.profile, result.machine_facts())
-        return _Kept(other, None, used=False)
-    previous = profiles.keep_last(path)
-    profiles.save(path, result.profile, result.machine_facts())
-    return _Kept(path, previous, used=True)
+    used = replace or result.comparison.is_better
+    place = path if used else profiles.beside(path, "new")
+    changes = _changes(place, result.profile)
+    previous = profiles.save_and_keep(place, result.profile, result.machine_facts())
+    return _Kept(place, previous, used=used, changes=changes)
+
+
+def _changes(path: Path, profile: Profile) -> list[str]:
+    """How a new profile differs from the one in a file, if that can be read."""
+    from windtunnel.machine import profiles
+
+    try:
+        return profiles.differences(profiles.load(str(path)), profile) if path.is_file() else []
+    except BadRecord as error:
+        return [f"the one before cannot be read: {error.message}"]
 
 
 def _probe_host(machine: Machine, as_json: bool) -> None:
     from windtunnel.calibration import calibrate
 
+    _try_writing(here.host_probe_path(machine), _HOST_PROBE_BYTES)
+    last = _last_host_factor(machine)
     base, name = here.launch_costs_base(machine)
     found = calibrate.host_factor(machine, base)
     path = here.save_host_factor(machine, found.factor)
@@ -217,13 +255,34 @@ def _probe_host(machine: Machine, as_json: bool) -> None:
     )
     if name == here.REFERENCE_HOST:
         text += f"; for another machine with this host use --host-factor {found.factor:.2f}"
+    if last is not None:
+        text += f"\nthe last host probe, of {last[1]}, found {last[0]:.2f}; it is kept beside it"
     facts = {"host_factor": found.factor, "networks": found.networks, "of": name, "path": str(path)}
+    facts["last"] = last and last[0]
     words.show(as_json, lambda: facts, lambda: text)
 
 
-def _show_progress(what: str, share: float) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{what} {share:4.0%} ", end="", file=sys.stderr, flush=True)
+def _last_host_factor(machine: Machine) -> tuple[float, str] | None:
+    try:
+        return here.last_host_factor(machine)
+    except BadRecord:  # a damaged one is replaced
+        return None
+
+
+class _Progress:
+    """On a terminal one line that is updated; elsewhere a line for each tenth."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def __call__(self, what: str, share: float) -> None:
+        if sys.stderr.isatty():
+            rewrite(f"{what} {share:4.0%} ")
+            return
+        text = f"{what} {int(share * 10) * 10}%"
+        if text != self.said:
+            tell(text)
+        self.said = text
 
 
 def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
@@ -237,10 +296,20 @@ def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
     lines += result.comparison.lines()
     if kept.used:
         lines.append(f"written to {kept.path}")
-        lines += [f"the profile before is kept in {kept.previous}"] if kept.previous else []
     else:
         lines += [
             f"the new profile is not better than {result.comparison.before}, which stays in use",
             f"the new one is in {kept.path}; --replace uses a new one in any case",
         ]
-    return lines + [f"  caution  {caution}" for caution in result.cautions]
+    if kept.previous:
+        lines += [f"the profile before is kept in {kept.previous}; old -> new"]
+        lines += [f"  {change}" for change in kept.changes]
+    return lines + [f"  caution  {caution}" for caution in (*result.cautions, *_affinity())]
+
+
+def _affinity() -> list[str]:
+    """What a probe leaves out if this process may not use all processors."""
+    allowed, there = len(here.available_cpus()), os.cpu_count() or 1
+    if allowed >= there:
+        return []
+    return [f"probed on {allowed} of {there} processors, those that this process may use"]

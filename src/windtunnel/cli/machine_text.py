@@ -16,6 +16,7 @@ _QUANTITIES = {
     "memory_bytes": "B",
     "memory_rate": "B/s",
     "core_memory_rate": "B/s",
+    "copy_rate": "B/s",
     "cache_bytes": "B",
     "core_cache_bytes": "B",
     "power": "W",

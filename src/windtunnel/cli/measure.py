@@ -86,8 +86,10 @@ TimelineFile = Annotated[
 
 
 def measure(
-    job: words.Job,
+    context: typer.Context,
+    job: words.OptionalJob = None,
     on: words.OnThisMachine = "here",
+    strategy_file: words.StrategyFile = None,
     batch: words.Batch = None,
     precision: words.Precision = "pytorch",
     threads: words.Threads = None,
@@ -114,13 +116,17 @@ def measure(
     timeline: TimelineFile = None,
     as_json: words.Json = False,
 ) -> None:
+    from windtunnel.isolation.jobs import rest
     from windtunnel.measurement.measure import measure as measure_step
     from windtunnel.measurement.processes import MeasureOptions
     from windtunnel.measurement.steady import LEVELS
     from windtunnel.measurement.store import Store
 
     is_fed = data not in ("resident", "streamed")
+    plan = words.read_plan(strategy_file, context)
+    named, on = words.job_of(plan, job), words.machine_of(plan, on)
     strategy = words.make_strategy(
+        plan,
         batch=batch,
         precision=precision,
         threads=threads,
@@ -152,13 +158,14 @@ def measure(
         from windtunnel.measurement.feed.files import data_files
 
         with data_files(data) as files:
-            workload, machine = words.find_job(job), Machine.find(on)
+            workload, machine = words.find_job(named), Machine.find(on)
             strategy = dataclasses.replace(strategy, batch=strategy.batch or workload.default_batch)
             fed = _Fed(files, workload, machine, strategy)
             _measure_feed(fed, protocol, Store(store), MeasureOptions(fresh=fresh), as_json)
         return
-    workload, machine = words.find_job(job), Machine.find(on)
+    workload, machine = words.find_job(named), Machine.find(on)
     forecast = _forecast(workload, machine, strategy)
+    rest(workload)
     events: list[Plain] = []
     with levels.show_stages(workload.name) as progress:
         options = MeasureOptions(fresh=fresh, progress=progress, timeline=events.append if timeline else None)
@@ -184,18 +191,19 @@ def _measure_feed(
 ) -> None:
     """All passes of a feed beside their forecasts."""
     from windtunnel.feed.measured import FeedBeside, forecast_passes
+    from windtunnel.isolation.jobs import probe_feed_of, rest
     from windtunnel.measurement.feed.measure import measure_feed
-    from windtunnel.measurement.feed.probe import probe_feed
 
     _refuse_elsewhere(fed.machine)
     files, workload, machine, strategy = fed
-    probe, reason = probe_feed(workload, strategy, files), ""
+    probe, reason = probe_feed_of(workload, strategy, files), ""
     try:
         forecasts = forecast_passes(workload, machine, strategy, files, probe)
     except DoesNotFit:
         raise
     except WindtunnelError as error:
         forecasts, reason = {}, error.message
+    rest(workload)
     with levels.show_stages(workload.name) as progress:
         told = dataclasses.replace(options, progress=progress)
         measured = measure_feed(

@@ -1,4 +1,4 @@
-"""windtunnel network list | show | train"""
+"""windtunnel network list | show | train | use"""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from windtunnel import networks, records, units
+from windtunnel import bounds, networks, records, units
 from windtunnel.cli import words
+from windtunnel.cli.printing import tell
+from windtunnel.foreign import shown
 from windtunnel.learning.text import wrapped as _wrapped
 from windtunnel.machine.machine import torch_device
 from windtunnel.records import Plain
@@ -43,6 +45,15 @@ Train a network on a built-in data set or on your own, and test it on held-out e
 
 If the training is interrupted, the same command continues after the last complete epoch.
 """
+_USE = """
+Use a network that `windtunnel advise --data FILE` trained: on new rows or pictures, or to go on with a text.
+
+[bold]Examples[/bold]
+
+  windtunnel network use windtunnel-runs/flowers-1a2b3c4d --data new_flowers.csv
+
+  windtunnel network use windtunnel-runs/flowers-1a2b3c4d --data new_flowers.csv --to predictions.csv
+"""
 _DataSet = Annotated[
     str | None,
     typer.Option(
@@ -62,7 +73,11 @@ _Until = Annotated[
 _Epochs = Annotated[
     int | None,
     typer.Option(
-        "--epochs", min=1, help="Epochs of each stage. Default: the network's own.", show_default=False
+        "--epochs",
+        min=1,
+        max=bounds.MOST_EPOCHS,
+        help="Epochs of each stage. Default: the network's own.",
+        show_default=False,
     ),
 ]
 _Folder = Annotated[
@@ -74,7 +89,10 @@ _Folder = Annotated[
     ),
 ]
 _Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of initial weights, order of examples and noise.")
+    int,
+    typer.Option(
+        "--seed", min=0, max=bounds.MOST_SEED, help="Seed of initial weights, order of examples and noise."
+    ),
 ]
 _Fresh = Annotated[
     bool,
@@ -91,8 +109,8 @@ def list_networks(as_json: words.Json = False) -> None:
 @app.command("show", help=_SHOW)
 def show_network(job: words.NetworkName, as_json: words.Json = False) -> None:
     from windtunnel.forecast.memory import account
+    from windtunnel.isolation.jobs import layers_of
     from windtunnel.learning.guide import WHEN
-    from windtunnel.learning.layers import layers
     from windtunnel.machine.machine import Machine
     from windtunnel.prediction import trace
     from windtunnel.strategy import Strategy
@@ -111,7 +129,7 @@ def show_network(job: words.NetworkName, as_json: words.Json = False) -> None:
         "parameters": recorded.parameters,
         "flop": recorded.flop,
         "peak_bytes": memory.peak_bytes,
-        "layers": records.plain(layers(workload)),
+        "layers": layers_of(workload),
         "cautions": _cautions(network, settings),
     }
     words.show(as_json, lambda: facts, lambda: _text(facts))
@@ -158,6 +176,29 @@ def train_network(
         **result.plain(),
     }
     words.show(as_json, lambda: facts, lambda: str(result))
+
+
+@app.command("use", help=_USE)
+def use_network(
+    saved: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder of the network.", show_default=False)
+    ],
+    data: Annotated[Path, typer.Option("--data", help="New rows, pictures, or a text.", show_default=False)],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Write all predictions to this CSV file.", show_default=False),
+    ] = None,
+    as_json: words.Json = False,
+) -> None:
+    from windtunnel.choosing import answers
+    from windtunnel.choosing import saved as networks_of_ladder
+
+    if to is not None:
+        words.refuse_unwritable(to, "--to")
+    found = answers.answers_of(networks_of_ladder.load(saved), data)
+    if to is not None:
+        found.write(to)
+    words.show(as_json, found.plain, lambda: str(found))
 
 
 def _settings(job: list[str]) -> dict[str, object]:
@@ -224,9 +265,9 @@ def _progress(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[text]}, {task.fields[rate]}"),
+        TextColumn("{task.fields[text]}, {task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -247,7 +288,7 @@ def _lines() -> Callable[[int, int, str], None]:
         nonlocal last
         if text != last:
             last = text
-            print(f"step {done:,} of {total:,}: {text}", file=sys.stderr)
+            tell(f"step {done:,} of {total:,}: {shown(text)}")
 
     return move
 

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from windtunnel.cli import words
+from windtunnel.errors import BadInput
+from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
+from windtunnel.strategy import Strategy
 
 HELP = """
 Predict the time, memory and bottleneck of a step, training or inference. The machine need not be available.
@@ -21,9 +24,11 @@ Predict the time, memory and bottleneck of a step, training or inference. The ma
 
   windtunnel predict torchvision:resnet50 --on a100-80gb --batch 64 --precision bf16 --layout channels_last
 
-  windtunnel predict gpt2 --on h200 --batch 1 --inference
+  windtunnel predict resnet50 --on raspberry-pi-5 --inference --batches 1,8,64
 
   windtunnel predict resnet50 --on h200 --batch 64 --data storage --storage samsung-960-pro --loaders 8
+
+  windtunnel predict gpt2 --on h200 --strategy plan.toml
 
   windtunnel predict my_job.py:build width=512 --on 8xh100 --batch 64 --precision bf16 --json
 
@@ -35,8 +40,10 @@ Predict the time, memory and bottleneck of a step, training or inference. The ma
 
 
 def predict(
-    job: words.Job,
+    context: typer.Context,
+    job: words.OptionalJob = None,
     on: words.On = "here",
+    strategy_file: words.StrategyFile = None,
     batch: words.Batch = None,
     precision: words.Precision = "pytorch",
     threads: words.Threads = None,
@@ -67,6 +74,14 @@ def predict(
     sequence_parallel: words.SequenceParallel = False,
     expert_parallel: words.ExpertParallel = 1,
     exchange: words.Exchange = "buckets",
+    batches: Annotated[
+        str | None,
+        typer.Option(
+            "--batches",
+            help="A table over several batches, such as 1,8,64: latency and throughput with --inference.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +111,9 @@ def predict(
     from windtunnel import perfetto
     from windtunnel.prediction import predict_with_timeline
 
+    plan = words.read_plan(strategy_file, context)
     strategy = words.make_strategy(
+        plan,
         batch=batch,
         precision=precision,
         threads=threads,
@@ -126,11 +143,32 @@ def predict(
     )
     if timeline:
         words.refuse_unwritable(timeline, "--timeline")
-    workload = words.with_stored_data(words.find_job(job), example_bytes, decode, examples)
-    machine = words.with_storage(Machine.find(on), storage)
-    machine = machine if host is None else machine.with_host(Machine.find(host))
-    machine = machine if host_factor is None else machine.with_host_factor(host_factor)
+    if batches is not None and (timeline or batch is not None):
+        other = "--timeline" if timeline else "--batch"
+        raise BadInput(f"--batches cannot go with {other}.", hint=f"Leave {other} out.")
+    found = words.find_job(words.job_of(plan, job))
+    workload = words.with_stored_data(found, example_bytes, decode, examples)
+    machine = find_machine(words.machine_of(plan, on), storage, host, host_factor)
+    if batches is not None:
+        _show_batches(workload, machine, strategy, batches, as_json)
+        return
     forecast, schedule = predict_with_timeline(workload, machine, strategy)
     words.show(as_json, forecast.plain, lambda: str(forecast))
     if timeline:
         perfetto.write(timeline, perfetto.from_timeline(schedule))
+
+
+def find_machine(on: str, storage: str | None, host: str | None, host_factor: float | None) -> Machine:
+    """The machine of --on with the storage and the host that other options name."""
+    machine = words.with_storage(Machine.find(on), storage)
+    machine = machine if host is None else machine.with_host(Machine.find(host))
+    return machine if host_factor is None else machine.with_host_factor(host_factor)
+
+
+def _show_batches(
+    workload: Workload, machine: Machine, strategy: Strategy, batches: str, as_json: bool
+) -> None:
+    from windtunnel.influence.batches import parse_batches, predict_batches
+
+    table = predict_batches(workload, machine, strategy, parse_batches(batches))
+    words.show(as_json, table.plain, lambda: str(table))

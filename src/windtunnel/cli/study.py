@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from windtunnel import units
-from windtunnel.cli import levels, study_text, words
+from windtunnel.cli import levels, study_text, training_text, words
 from windtunnel.cli import study_options as options
+from windtunnel.cli.printing import say
 from windtunnel.errors import BadInput, nearest
+from windtunnel.foreign import shown
+from windtunnel.garbage import many_objects
 from windtunnel.machine.machine import device_kind
 
 if TYPE_CHECKING:
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from windtunnel.study.run.forecasts import Forecasts
     from windtunnel.study.run.runner import Order, Tally
     from windtunnel.study.run.surroundings import Surroundings
+    from windtunnel.study.run.train_cells import TrainCell
+    from windtunnel.study.samples import RawProcess
     from windtunnel.study.study import Study
 
 app = typer.Typer(
@@ -94,6 +100,7 @@ def run(
     """Measure the cells of a study here. The same command again continues an interrupted run."""
     from windtunnel.study import study as studies
     from windtunnel.study.run import runner
+    from windtunnel.study.run import trainings as training
     from windtunnel.study.run.cells import Choice
     from windtunnel.study.run.engine import Local
     from windtunnel.study.run.forecasts import Forecasts
@@ -111,36 +118,51 @@ def run(
         rerun=bool(rerun),
         take_over=take_over,
     )
-    cells = _cells(whole_study, order, around)
+    cells, trainings = _cells(whole_study, order, around)
+    if trainings and not is_local:
+        raise BadInput(
+            f"{whole_study.name} has networks to train, which --engine {engine} cannot do.",
+            hint="Use --engine local, or other figures with --only.",
+        )
     with _opened(store) as opened:
         known = Forecasts(opened, around.has_gpu)
-        if forecast:
+        if forecast and cells:
             _forecast(known, cells, 600.0 if dry_run else 60.0)
         if dry_run:
             pace = study_text.expected(order, known)
             words.show(
                 as_json,
-                lambda: study_text.plain_cells(cells, known, around),
-                lambda: "\n".join(study_text.dry_lines(cells, known, around, pace)),
+                lambda: [*study_text.plain_cells(cells, known, around), *training_text.plain(trainings)],
+                lambda: "\n".join(
+                    [
+                        *(study_text.dry_lines(cells, known, around, pace) if cells else ()),
+                        *training_text.dry_lines(trainings),
+                    ]
+                ),
             )
             return
         with study_text.watching(whole_study.name) as watch:
             following = runner.Following(step_seconds=known.step_seconds, watch=watch)
-            tally = runner.run(whole_study, opened, worker, around, order, following)
+            tally = runner.Tally(states={})
+            if cells:
+                tally = runner.run(whole_study, opened, worker, around, order, following)
+            if trainings:
+                tally += training.run(whole_study, opened, around, order, lambda s: watch(None, s))
         _show_tally(whole_study, tally, opened.path, as_json)
 
 
-def _cells(study: Study, order: Order, around: Surroundings) -> list[Cell]:
-    """The cells of an order; an error where there are none."""
+def _cells(study: Study, order: Order, around: Surroundings) -> tuple[list[Cell], list[TrainCell]]:
+    """The cells of an order, to be timed and to be trained; an error where there are none."""
     from windtunnel.study.run import runner
+    from windtunnel.study.run import trainings as training
 
-    cells = runner.choose(study, order, around)
-    if not cells:
+    cells, trainings = runner.choose(study, order, around), training.choose(study, order)
+    if not cells and not trainings:
         raise BadInput(
             f"Nothing of {study.name} is left to run.",
             hint="The figures of --only may have only plots and published figures.",
         )
-    return cells
+    return cells, trainings
 
 
 def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
@@ -157,12 +179,14 @@ def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
 @app.command()
 def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = False) -> None:
     """Show how far a study is, figure by figure, and what failed."""
+    from windtunnel.measurement.store import DONE, WAITING
     from windtunnel.study import study as studies
+    from windtunnel.study.run.surroundings import APART
 
     whole = studies.find(study)
     with _opened(store) as opened:
         counts, owner = opened.counts(whole.name), opened.owner(whole.name)
-        failures = study_text.failures(opened.cells(whole.name))
+        failures = study_text.failures(opened.failures(whole.name, (DONE, WAITING, *APART)))
         words.show(
             as_json,
             lambda: study_text.plain_status(whole, counts, owner, failures),
@@ -171,6 +195,7 @@ def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = Fa
 
 
 @app.command()
+@many_objects()
 def report(
     study: Name,
     out: options.PageFile = None,
@@ -206,6 +231,7 @@ def report(
 
 
 @app.command()
+@many_objects()
 def claims(
     study: Name,
     store: levels.StoreFile = None,
@@ -248,11 +274,20 @@ def compare(
     for path in (first, second):
         if not path.is_file():
             raise BadInput(f"There is no store {path}.", hint="Name two files that study run --store wrote.")
-    compared = comparing.compare(_rows(whole, first, None), _rows(whole, second, None), margin)
+    if all(figure.trains for figure in whole.figures):
+        raise BadInput(
+            f"{whole.name} has no times to compare: its networks are trained, not timed.",
+            hint=f"windtunnel study report {whole.name} --store STORE shows what each run learned.",
+        )
+    one, other = (
+        [row for row in _rows(whole, path, None) if row.training is None] for path in (first, second)
+    )
+    compared = comparing.compare(one, other, margin)
     words.show(as_json, compared.plain, lambda: str(compared))
 
 
 @app.command()
+@many_objects()
 def export(
     study: Name,
     out: Annotated[
@@ -277,22 +312,29 @@ def export(
     words.refuse_unwritable(out, "--out")
     whole = studies.find(study)
     if samples:
-        print(_export_samples(whole, out, store, level))
+        say(_export_samples(whole, out, store, level))
         return
     rows = [*_rows(whole, store, level, most_samples), *_forecasts_of(whole, store).rows]
     exporting.write(rows, out)
-    print(f"{len(rows)} rows written to {out}.")
+    say(f"{len(rows)} rows written to {shown(out)}.")
 
 
 def _export_samples(study: Study, out: Path, path: Path | None, level: str | None) -> str:
     from windtunnel.study import samples as raw
 
     _refuse_unknown_level(level)
+    written = Counter[str]()
+
+    def counted(processes: Iterator[RawProcess]) -> Iterator[RawProcess]:
+        for process in processes:
+            written["processes"] += 1
+            written["samples"] += sum(len(each.seconds) for each in process.report.samples.values())
+            yield process
+
     with _opened(path) as store:
-        processes = raw.raw_processes(study, store, level)
-    raw.write(processes, out)
-    count = sum(len(each.seconds) for process in processes for each in process.report.samples.values())
-    return f"{count:,} samples of {len(processes):,} processes written to {out}."
+        raw.write(counted(raw.raw_processes(study, store, level)), out)
+    samples, processes = written["samples"], written["processes"]
+    return f"{samples:,} samples of {processes:,} processes written to {out}."
 
 
 def _refuse_wrong_words(quick: bool, whole: bool, rerun: str) -> None:
@@ -347,8 +389,11 @@ def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[
 
     joined = list(rows)
     for path in others:
+        # Trainings under a simulated clock are forecasts, and kept like measured rows.
         joined += [
-            row for row in exporting.read(path) if row.study == study.name and row.origin == "measured"
+            row
+            for row in exporting.read(path)
+            if row.study == study.name and (row.origin == "measured" or row.training is not None)
         ]
     there = {
         (row.figure, row.case, row.label)

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Only the corners of each grid; two short processes for each cell.")
+    bool,
+    typer.Option(
+        "--quick", help="Only the corners of each grid; two short processes (or three trainings) a cell."
+    ),
 ]
 Whole = Annotated[
     bool, typer.Option("--whole", help="With --quick: every cell of each grid, not only its corners.")

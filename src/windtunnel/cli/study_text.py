@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel import records, units
+from windtunnel.cli import training_text
+from windtunnel.cli.printing import rewrite, tell
+from windtunnel.foreign import shown, shown_lines
 from windtunnel.records import Plain
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ _MOST_FAILURES = 10
 
 
 def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    tell(text)
 
 
 def head(study: Study) -> dict[str, object]:
@@ -46,9 +49,11 @@ def list_lines(studies: Iterable[Study]) -> list[str]:
     lines = []
     for study in studies:
         printed = sum(_count(p) for figure in study.figures for p in figure.published)
+        trained = sum(len(figure.trains) for figure in study.figures)
+        holds = f"{trained} lines of networks to train" if trained else f"{printed} published times"
         lines += [
             f"{study.name:<24}{study.title}",
-            f"{'':<24}{study.authors}, {study.year}; {len(study.figures)} figures, {printed} published times",
+            f"{'':<24}{study.authors}, {study.year}; {len(study.figures)} figures, {holds}",
         ]
     return [
         *lines,
@@ -82,6 +87,7 @@ def lines(study: Study) -> list[str]:
                 f"{'':<22}" + " x ".join(f"{axis} {_values(values)}" for axis, values in figure.grid.items())
             )
         text += [f"{'':<22}{case.name}: {', '.join(case.labels)}" for case in figure.cases]
+        text += [f"{'':<22}train, {case.name}: {case.seeds} seeds" for case in figure.trains]
         text += [f"{'':<22}forecast, {case.name}: {case.machine}" for case in figure.forecasts]
         text += [
             f"{'':<22}published, {printed.case}: {_count(printed)} times" for printed in figure.published
@@ -100,6 +106,7 @@ def figure_lines(figure: Figure) -> list[str]:
         f"  {figure.source}",
         *(f"  {line}" for line in figure.note.strip().splitlines()),
     ]
+    text += [line for case in figure.trains for line in training_text.case_lines(figure, case)]
     for case in figure.forecasts:
         text.append(f"  forecast, {case.name}: {case.machine}{', ' if case.why else ''}{case.why}")
     for printed in figure.published:
@@ -171,13 +178,20 @@ def failures(cells: Iterable[tuple[str, str, StoredCell]]) -> list[dict[str, str
     failed = {cell.key: cell for _, _, cell in cells if is_failure(cell.state)}
     return [
         {
-            "label": f"{k.task['framework']}:{k.task['variant']}",
+            "label": _label(k.task),
             "state": k.state,
             "error": k.error,
             "task": str(dict(k.task["settings"])),
         }
         for k in failed.values()
     ]
+
+
+def _label(task: Plain) -> str:
+    """framework:variant of a timed cell, the network and the seed of a trained one."""
+    if "framework" in task:
+        return f"{task['framework']}:{task['variant']}"
+    return f"{task['network']}, seed {task['seed']},"
 
 
 def plain_status(
@@ -228,22 +242,23 @@ def ending(study: Study, tally: Tally, path: Path) -> str:
     again = (
         f"\nwindtunnel study run {study.name} --rerun failed repeats the failed ones." if tally.failed else ""
     )
-    report = f"windtunnel study report {study.name} shows them beside the published times."
+    beside = "beside the published times" if any(f.published for f in study.figures) else "and the claims"
+    report = f"windtunnel study report {study.name} shows them {beside}."
     return f"{study.name}: {counts}; in {path}.{again}\n{report}"
 
 
 @contextlib.contextmanager
 def forecasting() -> Iterator[Callable[[int], None]]:
     """Shows on a terminal how many cells are forecast; silent elsewhere."""
-    shown = sys.stderr.isatty()
+    is_shown = sys.stderr.isatty()
 
-    def tell(done: int) -> None:
-        if shown:
-            print(f"\rforecasting cells: {done}", end="", file=sys.stderr, flush=True)
+    def count(done: int) -> None:
+        if is_shown:
+            rewrite(f"forecasting cells: {done}")
 
-    yield tell
-    if shown:
-        print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+    yield count
+    if is_shown:
+        rewrite("", width=40, back=True)
 
 
 @contextlib.contextmanager
@@ -259,14 +274,14 @@ def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("processes, {task.fields[left]} left"),
+        TextColumn("{task.fields[counted]}, {task.fields[left]} left"),
     )
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
-        task = bar.add_task(name, total=None, left="?")
-        errors = _Errors(bar.console.print)
+        task = bar.add_task(shown(name), total=None, left="?", counted="processes")
+        errors = _Errors(lambda text: bar.console.print(shown_lines(text), markup=False))
 
         def tell(outcome: Outcome | None, standing: Standing) -> None:
             errors.tell(outcome)
@@ -275,6 +290,7 @@ def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
                 completed=standing.done,
                 total=standing.wanted,
                 left=units.show(standing.left_seconds, "s"),
+                counted=standing.counted,
                 refresh=True,
             )
 
@@ -309,7 +325,8 @@ class _Lines:
             self.last = time.monotonic()
             failed = f", {standing.failed} cells failed" if standing.failed else ""
             left = units.show(standing.left_seconds, "s")
-            say(f"{self.name}: {standing.done} of {standing.wanted} processes{failed}, about {left} left")
+            done = f"{standing.done} of {standing.wanted} {standing.counted}"
+            say(f"{self.name}: {done}{failed}, about {left} left")
 
 
 def _task(task: Task) -> str:

@@ -10,6 +10,8 @@ import typer
 
 from windtunnel.accuracy import published
 from windtunnel.cli import words
+from windtunnel.cli.printing import rewrite
+from windtunnel.errors import BadInput
 
 HELP = """
 Forecast every row of a table of measured steps and show how far off the forecasts are.
@@ -63,6 +65,11 @@ def validate(
     validation: Validation | published.Validated
     if on in published.TABLES:
         validation = published.validate_published(on, folder)
+    elif folder is not None:
+        raise BadInput(
+            f"--published {folder} is the folder of published measurements, and {on} is none of them.",
+            hint=f"Add --on with one of {', '.join(published.TABLES)}, or leave --published out.",
+        )
     else:
         validation = validate(on, table, _show_progress)
     words.show(as_json, lambda: validation.plain(rows), lambda: validation.text(rows))
@@ -73,5 +80,4 @@ def validate(
 def _show_progress(done: int, rows: int) -> None:
     """Show progress on a terminal only."""
     if sys.stderr.isatty():
-        text = f"\r{done} of {rows} rows" if done < rows else f"\r{'':24}\r"
-        print(text, end="", file=sys.stderr, flush=True)
+        rewrite(f"{done} of {rows} rows" if done < rows else "", width=24, back=done >= rows)

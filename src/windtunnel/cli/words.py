@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +16,15 @@ from typing import IO, Annotated
 import typer
 
 from windtunnel import records, units
+from windtunnel.cli.printing import say
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.foreign import shown_lines
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
+from windtunnel.saved_plan import SavedPlan
 from windtunnel.strategy import Strategy
 
 _LEAST_WIDTH = 40
@@ -36,6 +38,15 @@ Job = Annotated[
         metavar="JOB [key=value ...]",
         help="A network with settings (see: windtunnel network list), library:network, "
         "or path/to/file.py:function.",
+        show_default=False,
+    ),
+]
+OptionalJob = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOB [key=value ...]]",
+        help="A network with settings (see: windtunnel network list), library:network, "
+        "or path/to/file.py:function. Default: that of the plan of --strategy.",
         show_default=False,
     ),
 ]
@@ -241,6 +252,16 @@ Within = Annotated[
     str,
     typer.Option("--within", help="The margin: same only if the whole interval of the ratio is within it."),
 ]
+StrategyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--strategy",
+        metavar="FILE",
+        help="Read a plan (of advise --apply, or of plan) or a strategy from this file. Options that are "
+        "given beside it replace what it says.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, in seconds and bytes.")]
 
 
@@ -296,7 +317,7 @@ def with_storage(machine: Machine, name: str | None) -> Machine:
     """The machine with the storage that an option names."""
     if name is None:
         return machine
-    match = re.match(r"^(?:(\d+)x)?([a-z].*)$", name)
+    match = re.match(r"^(?:(\d{1,9})x)?([a-z].*)$", name)
     if match is None:
         storage = Storage(name=name, read_rate=units.parse(name, "B/s"))
     else:
@@ -306,9 +327,53 @@ def with_storage(machine: Machine, name: str | None) -> Machine:
     return dataclasses.replace(machine, storage=storage, sources=sources)
 
 
-def make_strategy(**options: int | str | bool | None) -> Strategy:
-    """A strategy from the options of a command; None leaves the default."""
-    return Strategy.read({name: value for name, value in options.items() if value is not None})
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBeside:
+    """A plan that a command reads, and the names of the options that were typed beside it."""
+
+    plan: SavedPlan
+    typed: frozenset[str]
+
+
+def read_plan(path: Path | None, context: typer.Context) -> PlanBeside | None:
+    """The plan in the file of --strategy, if one is given."""
+    if path is None:
+        return None
+    return PlanBeside(plan=SavedPlan.load(path), typed=typed_options(context))
+
+
+def typed_options(context: typer.Context) -> frozenset[str]:
+    """The options that were typed, not left at their defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source and source.name == "COMMANDLINE")
+
+
+def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bool | None) -> Strategy:
+    """A strategy from the options of a command; None leaves the default.
+
+    Beside a plan only options that were typed count; the others are as the plan says.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if beside is None:
+        return Strategy.read(given)
+    typed = {name: value for name, value in given.items() if name in beside.typed}
+    return Strategy.read({**records.plain(beside.plan.strategy), **typed})
+
+
+def machine_of(beside: PlanBeside | None, on: str) -> str:
+    """The machine that --on names; if it was not typed, that of the plan."""
+    return on if beside is None or beside.plan.on is None or "on" in beside.typed else beside.plan.on
+
+
+def job_of(beside: PlanBeside | None, job: Sequence[str] | None) -> Sequence[str]:
+    """The words of the job; if none were typed, those of the plan."""
+    found = job or (beside.plan.job if beside is not None else ())
+    if not found:
+        raise BadInput(
+            "No job is named." if beside is None else "No job is named, and the plan names none.",
+            hint="Write a network, library:network or path/to/file.py:function. See: windtunnel network list",
+        )
+    return found
 
 
 def refuse_unwritable(path: Path, option: str) -> None:
@@ -316,13 +381,25 @@ def refuse_unwritable(path: Path, option: str) -> None:
     if path.is_dir():
         raise BadInput(f"{option} {path} is a folder.", hint="Name a file in it.")
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        records.try_writing(path)
     except OSError as error:
         raise BadInput(
             f"{option} {path} cannot be written: {error.strerror or error}.",
             hint="Name a file in a folder that exists and can be written.",
         ) from error
+
+
+def refuse_plot(path: Path) -> None:
+    """Refuse a chart that cannot be drawn, before long work starts."""
+    from windtunnel.reports import charts
+
+    if path.suffix not in charts.SUFFIXES:
+        raise BadInput(
+            f"--plot {path} ends in none of {', '.join(charts.SUFFIXES)}.",
+            hint=f"For example --plot {path.stem or 'chart'}.svg",
+        )
+    charts.require_converter()
+    refuse_unwritable(path, "--plot")
 
 
 def fitted(text: str, stream: IO[str]) -> str:
@@ -351,4 +428,6 @@ def _parts(line: str, width: int) -> list[str]:
 
 def show(as_json: bool, data: Callable[[], object], text: Callable[[], str]) -> None:
     """Print a result on standard output, as JSON or as text."""
-    print(json.dumps(data(), indent=1) if as_json else fitted(text(), sys.stdout))
+    # JSON writes all harmful characters by their number but this one.
+    as_text = json.dumps(data(), indent=1).replace("\x7f", "\\u007f") if as_json else ""
+    say(as_text or fitted(shown_lines(text()), sys.stdout))

@@ -88,6 +88,7 @@ class Piece(NamedTuple):
                       where they skip what a mask leaves out
     has_few_channels  a convolution of fewer channels than tensor cores multiply at once
     slow_group_width  channels in a group, if cuDNN has no fast kernel for these groups in this layout
+    tiles             of 64 x 64 in the result of a forward convolution without groups; 0 for all other work
     """
 
     kind: str
@@ -102,6 +103,7 @@ class Piece(NamedTuple):
     padded_flop: float = 1.0
     has_few_channels: bool = False
     slow_group_width: float = 0.0
+    tiles: float = 0.0
 
 
 class Family:

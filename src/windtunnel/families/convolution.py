@@ -326,6 +326,7 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
         lane_use=_POINTWISE_LANE_USE
         if sizes.kernel_height * sizes.kernel_width == 1 and dtype == "fp32"
         else 1.0,
+        tiles=sizes.product(role).tiles if role == "forward" and sizes.groups == 1 else 0.0,
     )
 
 

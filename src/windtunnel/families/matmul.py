@@ -57,17 +57,25 @@ class Product(NamedTuple):
     depth: float
 
     def padded_flop(self) -> float:
-        """How many times more arithmetic its tiles do in fp32 than the product needs."""
-        if not (self.rows and self.columns and self.depth):
+        """How many times more arithmetic its tiles do in fp32 than the product needs.
+
+        A matrix by one vector has kernels of its own without tiles; a batch of these has not.
+        """
+        is_vector = self.batch == 1 and 1 in (self.rows, self.columns)
+        if is_vector or not (self.rows and self.columns and self.depth):
             return 1.0
-        tiles = math.ceil(self.rows / _FP32_TILE) * math.ceil(self.columns / _FP32_TILE)
-        share = tiles * _FP32_TILE**2 / (self.rows * self.columns)
+        share = self.tiles * _FP32_TILE**2 / (self.batch * self.rows * self.columns)
         return share * (1.0 + _FP32_TILE_START / self.depth)
+
+    @property
+    def tiles(self) -> float:
+        """Tiles of 64 x 64 of its results."""
+        return self.batch * math.ceil(self.rows / _FP32_TILE) * math.ceil(self.columns / _FP32_TILE)
 
     def tile_features(self, cores: int) -> TileFeatures:
         batch, rows, columns, depth = self
         large = batch * math.ceil(rows / 128) * math.ceil(columns / 128)
-        small = batch * math.ceil(rows / 64) * math.ceil(columns / 64)
+        small = self.tiles
         flop = 2.0 * batch * rows * columns * depth
         elements = batch * (rows * depth + depth * columns + rows * columns)
         return TileFeatures(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed
 from windtunnel.forecast.forecast import Forecast
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
@@ -29,7 +30,7 @@ _PLACES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBeside:
+class FeedBeside(Displayed):
     """The passes as measured and as forecast. `reason`: why there is no forecast."""
 
     measured: FeedMeasurement

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed, display, facts, table
 from windtunnel.errors import WindtunnelError
 from windtunnel.forecast.forecast import Forecast, busiest
 from windtunnel.job.workload import Workload
@@ -48,7 +49,7 @@ class FedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyTable:
+class RemedyTable(Displayed):
     """A job as it is, and with each remedy. Prints itself."""
 
     title: str
@@ -89,6 +90,19 @@ class RemedyTable:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def _repr_html_(self) -> str:
+        head = ("remedy", "step", "gain", "device works", "bound by", "what changes")
+        rows = [self._cells(step) for step in self.steps]
+        cautions = facts(("caution", caution) for caution in self.cautions)
+        return display(self.title, table(head, rows, words=("remedy", "bound by", "what changes")), cautions)
+
+    def _cells(self, step: FedStep) -> tuple[str, ...]:
+        if step.step_seconds is None or step.utilisation is None:
+            return step.name, "", "", "", f"not possible: {step.reason}", step.what
+        gain = (self.base.step_seconds or step.step_seconds) / step.step_seconds
+        shown = units.show(step.step_seconds, "s"), f"{gain:.2f}", f"{step.utilisation:.1%}"
+        return step.name, *shown, _limit(step), step.what
+
 
 def _limit(step: FedStep) -> str:
     """What limits the step: the resource that always works, or else the largest part of the step."""
@@ -98,7 +112,10 @@ def _limit(step: FedStep) -> str:
 
 
 def compare_remedies(workload: Workload, machine: Machine, strategy: Strategy) -> RemedyTable:
-    """Forecast the job as it is fed now, and with each remedy."""
+    """Forecast the job as it is fed now, and with each remedy: prefetch, storage, switches, page cache ...
+
+    `strategy.data` says where the data set lies; with "storage" the machine must state its storage.
+    """
     recorded = trace(workload, strategy, machine.device.kind)
     base = forecast_trace(recorded, workload, machine, strategy)
 

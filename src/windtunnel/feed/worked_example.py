@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed
 from windtunnel.feed.remedies import FedStep, Remedy, RemedyTable, Room, apply, remedies
 from windtunnel.forecast.contributors import Contributor, build_step
 from windtunnel.forecast.contributors.copies import DirectReads, batch_copy
@@ -57,7 +58,7 @@ class QuotedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkedExample:
+class WorkedExample(Displayed):
     """The guide's figures beside those of this schedule, the real card, and what each remedy buys."""
 
     figures: tuple[QuotedFigure, ...]

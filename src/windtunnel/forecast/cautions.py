@@ -12,6 +12,7 @@ from windtunnel.forecast.feeding import stored_example
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
+from windtunnel.forecast.uncertainty import why_unlike
 from windtunnel.forecast.workers import workers_of
 from windtunnel.machine.machine import Machine
 from windtunnel.results import INFERENCE_OF_LOSS
@@ -67,6 +68,9 @@ class Cautions:
                 f"{machine.name} was not probed: priced by its data sheet and by the probe of "
                 f"{self.profile.model}",
             )
+        unlike = why_unlike(machine)
+        if unlike:
+            yield _Caution(1.0, f"no forecast was judged on {unlike}: it may be off by a factor of 2 to 3")
         if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
             yield _Caution(
                 self.launching, "host speed is a guess: probe it with windtunnel machine probe --host"

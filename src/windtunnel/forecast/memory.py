@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from windtunnel.families import registry
 from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
@@ -25,9 +26,9 @@ _MATRIX_WORKSPACE = 32 * MIB
 # What the CUDA context takes: 426 MiB by itself (PyTorch 2.10 with CUDA 13 on an RTX 6000 Ada, github
 # unslothai/unsloth-zoo pull request 1053), and the kernels that a step loads. What the driver keeps is not
 # part of a device's `memory_bytes`.
-_CONTEXT = 500 * MIB
+CONTEXT = 500 * MIB
 # A step fits only if this share of its memory stays free: peaks may be forecast so much too low.
-_SPARE = 0.02
+SPARE = 0.02
 # The share if the workspaces of ops are unknown. A convolution's workspace depends on its algorithm: up to
 # three times the bytes that the largest convolution moves (VGG-16 on an H200).
 _SPARE_WITHOUT_WORKSPACES = 0.1
@@ -36,6 +37,14 @@ _CONVOLUTION_WORKSPACE = 3.0
 _FRAGMENTED_SHARES = (0.015, 0.03, 0.06, 0.12)
 _FRAGMENTED_STEP = 0.015  # the precision of the share
 _STEPS = 2  # the first creates the optimizer's state and fills the cache, the second is a warm step
+
+
+class AllocatedMoment(NamedTuple):
+    """Bytes in use while the op at this position of the trace runs, in all and by part."""
+
+    position: int
+    bytes: int
+    parts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +106,49 @@ def account(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
         reserved_bytes=float(plenty.most_reserved),
-        context_bytes=float(_CONTEXT),
+        context_bytes=float(CONTEXT),
         capacity_bytes=machine.device.memory_bytes,
         scarce_parts=scarce.peak_parts(),
         fragmented_bytes=float(scarce.reserved - scarce.peak),
         spare_bytes=_spare_bytes(trace, scarce.peak, workspace is not None),
     )
+
+
+def follow(
+    trace: Trace,
+    machine: Machine,
+    strategy: Strategy,
+    workspace: Sequence[float] | None = None,
+    rounding: Rounding | None = None,
+) -> list[AllocatedMoment]:
+    """The memory in use at each op of a warm step that moves memory; their peak is that of `account`."""
+    on_cpu = machine.device.kind == "cpu"
+    store = Heap() if on_cpu else _pools(strategy, rounding)
+    replay = _Replay(trace, store, workspace, matrix_workspace=0 if on_cpu else _MATRIX_WORKSPACE)
+    replay.moments = []
+    if isinstance(store, Pools) and strategy.execution == "graph":
+        _capture(replay, store)
+    else:
+        _run_eagerly(replay, 0 if on_cpu or strategy.data == "resident" else strategy.prefetch)
+    return replay.moments
+
+
+def fits(
+    trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float], rounding: Rounding
+) -> bool:
+    """Whether a step fits, as `account` says; with few replays where memory is plentiful or far too small."""
+    capacity = machine.device.memory_bytes
+    if capacity is None:
+        return True
+    if machine.device.kind == "gpu":
+        plenty = _run(trace, _pools(strategy, rounding), strategy, workspace)
+        if plenty.reserved * (1 + SPARE) + CONTEXT <= capacity:
+            return True
+        needs = _indispensable(trace, workspace)
+        least = plenty if needs == workspace else _run(trace, _pools(strategy, rounding), strategy, needs)
+        if least.peak + CONTEXT > capacity:
+            return False
+    return account(trace, machine, strategy, workspace, rounding).fits is not False
 
 
 def _run_scarcely(
@@ -205,10 +251,11 @@ class _Replay:
         needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
         # Most ops of a trace are views or work in place, and move no memory.
         self._ops = [
-            (op, need)
-            for op, need in zip(trace.ops, needs, strict=True)
+            (position, op, need)
+            for position, (op, need) in enumerate(zip(trace.ops, needs, strict=True))
             if op.allocated or op.freed or need or op.family == "matmul"
         ]
+        self.moments: list[AllocatedMoment] | None = None  # of the last step, if they are asked for
 
     def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
         """Allocate what exists between steps for these `parts`; each `copy` has its own memory."""
@@ -223,7 +270,9 @@ class _Replay:
         self._free(self._allocated)
         if self._is_warm:
             self._take_state(stream)
-        for op, need in self._ops:
+        if self.moments is not None:
+            self.moments.clear()
+        for position, op, need in self._ops:
             if op.phase == "update" and not self._is_warm:
                 self._take_state(stream)
             for name in op.allocated:
@@ -233,6 +282,8 @@ class _Replay:
             if need:
                 self._take_workspace(op, need, stream)
             self._update_peak()
+            if self.moments is not None:
+                self.moments.append(AllocatedMoment(position, self._store.allocated, dict(self._parts)))
             if need:
                 self._free(("need",))
             if op.freed:
@@ -298,6 +349,6 @@ class _Replay:
 
 def _spare_bytes(trace: Trace, peak: int, knows_workspaces: bool) -> float:
     if knows_workspaces:
-        return _SPARE * peak
+        return SPARE * peak
     moved = (op.read_bytes + op.written_bytes for op in trace.ops if op.family == "convolution")
     return _SPARE_WITHOUT_WORKSPACES * peak + _CONVOLUTION_WORKSPACE * max(moved, default=0.0)

@@ -81,6 +81,14 @@ class ParallelStep:
                 hint="Use --data resident, or divide the model in another way.",
             )
 
+    def micro_batch(self) -> Segment:
+        """One micro-batch of the whole network among others like it, without data-parallel exchange."""
+        return segment_of(self._worker_ops(micro_batches(self.plain.ops)[0][-1]))
+
+    def update_seconds(self) -> float:
+        """The kernels that update all weights of a worker that has all of them."""
+        return sum(price.device_seconds for price in self.pricer.price(micro_batches(self.plain.ops)[1]))
+
     def _feeders(self, call_seconds: float) -> list[Contributor]:
         """Who brings a worker its share of the batch; all workers of a node share its cores and links."""
         if self.strategy.data == "resident":
@@ -302,7 +310,7 @@ def _stage_trace(trace: Trace, groups: Sequence[range], order: Sequence[Turn]) -
     share = _share_of_parameters(trace, groups)
     in_update = {name for op in ops if op.phase == "update" for name in op.allocated}
     held = [name for name in trace.held if trace.owners.get(name, -1) in blocks or name not in trace.owners]
-    stash = _stash_bytes(trace, ops) / len(groups)
+    stash = stash_bytes(trace, ops) / len(groups)
     extra = max(trace.allocations) + 1
     waiting = max(0, most_in_flight(order) - len(groups)) * stash
     allocations = {
@@ -315,7 +323,7 @@ def _stage_trace(trace: Trace, groups: Sequence[range], order: Sequence[Turn]) -
     return dataclasses.replace(trace, ops=ops, held=(*held, extra), allocations=allocations)
 
 
-def _stash_bytes(trace: Trace, ops: Sequence[Op]) -> float:
+def stash_bytes(trace: Trace, ops: Sequence[Op]) -> float:
     """What a micro-batch's forward leaves for its backward."""
     forward = [op for op in micro_batches(ops)[0][-1] if op.phase == "forward"]
     alive = {name for op in forward for name in op.allocated} - {name for op in forward for name in op.freed}

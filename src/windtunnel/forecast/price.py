@@ -9,6 +9,7 @@ from typing import NamedTuple
 from windtunnel import families
 from windtunnel.families import Piece, registry
 from windtunnel.families.base import GENERATED
+from windtunnel.forecast.inference_costs import inference_costs
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.transfer import TENSOR_FORMATS, Transfer, sustained_share
@@ -52,6 +53,29 @@ class DeviceWork(NamedTuple):
     workspace_bytes: float
 
 
+class Timed(NamedTuple):
+    """Seconds of a piece on the device, and how well they are known.
+
+    weak_share    the share of them whose limit carries over badly from the GPU that was probed
+    is_sustained  whether its rate was seen in long training runs
+    is_one_unit   whether one slow unit decides, so that it does not matter which kernel a library chooses
+    """
+
+    seconds: float
+    weak_share: float = 0.0
+    is_sustained: bool = False
+    is_one_unit: bool = False
+
+
+class PricedPiece(NamedTuple):
+    """A piece of work with its time. `spread`: the factor either way that holds four of five ops of its kind
+    that a probe left out."""
+
+    piece: Piece
+    timed: Timed
+    spread: float
+
+
 class Pricer:
     """Prices ops for one machine and strategy by a profile, and remembers what it had to assume."""
 
@@ -61,11 +85,14 @@ class Pricer:
         self._probed = probed_machine(machine, profile)
         self.launch_costs: LaunchCosts = machine.launch_costs
         self.device = machine.device
+        if strategy.inference and strategy.execution == "eager" and self.device.kind == "cpu":
+            self.launch_costs = inference_costs(machine.launch_costs)
         self.threads = threads_of(machine, strategy)
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
         self._known_prices: dict[tuple[object, ...], Price] = {}
+        self._known_pieces: dict[tuple[object, ...], list[PricedPiece]] = defaultdict(list)
         self._last: tuple[Sequence[Op], list[Price]] | None = None
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
@@ -123,6 +150,13 @@ class Pricer:
         self._last = ops, prices
         return prices
 
+    def pieces(self, ops: Sequence[Op]) -> list[tuple[PricedPiece, int]]:
+        """The different pieces of work of ops that were priced, and how often each is done."""
+        counts: dict[tuple[object, ...], int] = defaultdict(int)
+        for op in ops:
+            counts[_key(op)] += 1
+        return [(piece, count) for key, count in counts.items() for piece in self._known_pieces.get(key, ())]
+
     def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:
         unknown: dict[str, float] = defaultdict(float)
         for op, price in zip(ops, prices, strict=True):
@@ -179,14 +213,13 @@ class Pricer:
             own = [] if op.family in families.NOT_ON_DEVICE else self._pieces(op)
             pieces += own
             owners += [number] * len(own)
-        seconds = self._seconds(pieces)
+        timed = self._timed(pieces)
         sizes = self.profile.workspace(pieces) if self.device.kind == "gpu" else [0.0] * len(pieces)
         fixed = self._fixed_shares(pieces) if self.device.kind == "cpu" else [0.0] * len(pieces)
         totals = [[0.0, 0.0, 0.0, 0.0] for _ in ops]
-        for owner, piece, duration, share, workspace in zip(
-            owners, pieces, seconds, fixed, sizes, strict=True
-        ):
-            total = totals[owner]
+        for owner, piece, each, share, workspace in zip(owners, pieces, timed, fixed, sizes, strict=True):
+            total, duration = totals[owner], each.seconds
+            self._known_pieces[_key(ops[owner])].append(PricedPiece(piece, each, self.profile.spread(piece)))
             total[0] += duration
             total[1] += duration * share
             total[2] += self.profile.kernels(piece)
@@ -223,34 +256,39 @@ class Pricer:
             return 0.0
         return family.workspace_bytes(op, kernels, self.profile.workspace_coefficients)
 
-    def _seconds(self, pieces: Sequence[Piece]) -> list[float]:
+    def _timed(self, pieces: Sequence[Piece]) -> list[Timed]:
         if self.device.kind == "gpu":
-            return self._gpu_seconds(pieces)
+            return self._timed_on_gpu(pieces)
         cores = int(need(self.machine, "device.cores"))
         many = min(self.threads, cores)
         alone = self.profile.seconds(pieces, self._roofline(1), 1)
         together = self.profile.seconds(pieces, self._roofline(many), many)
         crowd = max(1.0, self.threads / cores) * _OVERSUBSCRIBED if self.threads > cores else 1.0
         return [
-            b * crowd if registry.of_kind(piece.kind).is_shared(piece) else a
+            Timed(b * crowd if registry.of_kind(piece.kind).is_shared(piece) else a)
             for piece, a, b in zip(pieces, alone, together, strict=True)
         ]
 
-    def _gpu_seconds(self, pieces: Sequence[Piece]) -> list[float]:
+    def _timed_on_gpu(self, pieces: Sequence[Piece]) -> list[Timed]:
         """By the GPU's own profile, or transferred from the GPU that was probed."""
         own = self._roofline(1)
         if self._probed is None:
-            return self.profile.seconds(pieces, own, 1)
+            return [Timed(seconds) for seconds in self.profile.seconds(pieces, own, 1)]
         probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
-        seconds = Transfer(self._probed.device, self.device).seconds(pieces, probed, own)
-        return [self._sustained(piece, each, own) for piece, each in zip(pieces, seconds, strict=True)]
+        transfer = Transfer(self._probed.device, self.device)
+        found = transfer.seconds_and_weak_shares(pieces, probed, own)
+        return [
+            self._sustained(piece, Timed(*each, is_one_unit=transfer.is_bound_by_double(piece)), own)
+            for piece, each in zip(pieces, found, strict=True)
+        ]
 
-    def _sustained(self, piece: Piece, seconds: float, roofline: Roofline) -> float:
+    def _sustained(self, piece: Piece, timed: Timed, roofline: Roofline) -> Timed:
         """Seconds in a long run, in which the power limit lowers the clock of large products."""
         if piece.dtype not in TENSOR_FORMATS or not registry.of_kind(piece.kind).reaches_power_limit:
-            return seconds
+            return timed
         rate = roofline.flop_rate(piece)
-        return max(seconds, piece.flop / (rate * sustained_share(self.device, rate)))
+        seconds = piece.flop / (rate * sustained_share(self.device, rate))
+        return Timed(seconds, is_sustained=True) if seconds > timed.seconds else timed
 
     def _pieces(self, op: Op) -> list[Piece]:
         family, dtype = registry.get(op.family), op.dtype
@@ -284,10 +322,13 @@ def product_format(op: Op, device: Device, strategy: Strategy) -> str:
     if dtype == "fp32" and device.kind == "gpu" and family is not None and family.uses_tensor_cores:
         allowed = ("pytorch", "tf32", "bf16", "fp16") if family.is_cudnn_call else ("tf32",)
         dtype = "tf32" if strategy.precision in allowed else dtype
-    rates = device.flop_rates
+    return "fp32" if dtype in ("tf32", "bf16", "fp16") and not has_format(device, dtype) else dtype
+
+
+def has_format(device: Device, dtype: str) -> bool:
+    """Whether a device computes products in this format, and not slower than in fp32."""
     has_tensor_cores = (device.compute_capability or _FIRST_TENSOR_CORES) >= _FIRST_TENSOR_CORES
-    is_slow = not has_tensor_cores or rates.get(dtype, 0.0) < rates.get("fp32", 0.0)
-    return "fp32" if dtype in ("tf32", "bf16", "fp16") and is_slow else dtype
+    return has_tensor_cores and device.flop_rates.get(dtype, 0.0) >= device.flop_rates.get("fp32", 0.0)
 
 
 def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:

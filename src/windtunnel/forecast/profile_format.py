@@ -16,12 +16,15 @@ from windtunnel.families.recurrent import WORKSPACE_TERMS
 from windtunnel.forecast.profile import Kind, Profile, feature_names
 from windtunnel.forecast.trees import Trees
 
-FORMAT = 4
+FORMAT = 5  # since 5 with a checksum in the file
+UNSEALED = 4
 _PROBE_AGAIN = "Probe again: windtunnel machine probe"
-_SCALARS = (
-    *("name", "target", "model", "date", "fixed_seconds", "gap_seconds", "node_seconds", "launch_seconds"),
-    *("device_spread", "host_spread", "launch_cost_factor", "cached_op_factor"),
-)
+_TEXTS = ("name", "target", "model", "date")
+_SECONDS = ("fixed_seconds", "gap_seconds", "node_seconds", "launch_seconds")
+_FACTORS = ("device_spread", "host_spread", "launch_cost_factor", "cached_op_factor")
+_SCALARS = (*_TEXTS, *_SECONDS, *_FACTORS)
+# No probe measures beyond these: a figure outside of them would only overflow later.
+_MOST_SECONDS, _FACTOR_RANGE, _LARGEST = 3600.0, (1e-3, 1e3), 1e30
 
 
 def plain(profile: Profile) -> dict[str, Any]:
@@ -43,16 +46,17 @@ def plain(profile: Profile) -> dict[str, Any]:
 
 def read(data: Mapping[str, Any], where: str) -> Profile:
     """A profile from plain data. Another format, other features and bad figures are refused."""
-    if data.get("format") != FORMAT:
+    if data.get("format") not in (FORMAT, UNSEALED):
         raise BadRecord(
-            f"{where} is a profile of format {data.get('format')!r}; this version reads {FORMAT}.",
+            f"{where} is a profile of format {str(data.get('format'))[:40]}; "
+            f"this version reads {UNSEALED} and {FORMAT}.",
             hint=_PROBE_AGAIN,
         )
     try:
         profile = _read(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadRecord(
-            f"{where} does not read as a profile: {type(error).__name__} {error}", hint=_PROBE_AGAIN
+            f"{where} does not read as a profile: {type(error).__name__} {str(error)[:80]}", hint=_PROBE_AGAIN
         ) from error
     for problem in _problems(profile):
         raise BadRecord(f"{where}: {problem}", hint=_PROBE_AGAIN)
@@ -84,7 +88,8 @@ def _problems(profile: Profile) -> list[str]:
         problem = _feature_problem(kind.features, feature_names(name))
         if problem:
             problems.append(f"the features of {name!r} are not those of this version: {problem}.")
-    invalid = [name for name, kind in profile.kinds.items() if not all(map(_is_finite, kind.trees))]
+    invalid = [name for name, kind in profile.kinds.items() if not _is_good(kind)]
+    problems += [f"{name} cannot be {getattr(profile, name)!r:.60}." for name in _bad_scalars(profile)]
     if not _has_finite_figures(profile):
         invalid.insert(0, "its own figures")
     if invalid:
@@ -93,6 +98,26 @@ def _problems(profile: Profile) -> list[str]:
         if len(times) != WORKSPACE_TERMS:
             problems.append(f"{name!r} has not {WORKSPACE_TERMS} figures.")
     return problems
+
+
+def _is_good(kind: Kind) -> bool:
+    """Whether all figures of a kind are numbers, and its trees ask for features that it has."""
+    low, high = _FACTOR_RANGE
+    figures = (*kind.flop, *kind.bytes, *kind.kernels.values())
+    return (
+        _is_within(kind.spread, low, high)
+        and bool((np.abs(np.array(figures, dtype=np.float64)) <= _LARGEST).all())
+        and all(_is_finite(trees) and _has_shape(trees, len(kind.features)) for trees in kind.trees)
+    )
+
+
+def _has_shape(trees: Trees, features: int) -> bool:
+    """Whether every tree has a leaf for each combination of answers, and asks for known features."""
+    asked = trees.features
+    if not asked.size:
+        return True
+    leaves = (len(asked), 2 ** asked.shape[1])
+    return bool(trees.leaves.shape == leaves and asked.min() >= 0 and asked.max() < features)
 
 
 def _feature_problem(names: Sequence[str], expected: Sequence[str]) -> str:
@@ -108,16 +133,29 @@ def _feature_problem(names: Sequence[str], expected: Sequence[str]) -> str:
 
 
 def _has_finite_figures(profile: Profile) -> bool:
-    scalars = [getattr(profile, name) for name in _SCALARS]
-    numbers = [value for value in scalars if isinstance(value, (int, float))]
-    tables = (*profile.copies.values(), profile.epochs, profile.workspace_coefficients.values())
-    numbers += [figure for table in tables for row in table for figure in row]
-    return bool(np.isfinite(numbers).all())
+    timed = (*profile.copies.values(), profile.epochs)
+    numbers = [figure for table in timed for row in table for figure in row]
+    numbers += [figure for row in profile.workspace_coefficients.values() for figure in row]
+    numbers += [*profile.workspaces.values(), *profile.rounding.values()]
+    is_positive = all(figure > 0 for table in timed for row in table for figure in row[:2])
+    return is_positive and bool((np.abs(np.array(numbers, dtype=np.float64)) <= _LARGEST).all())
+
+
+def _bad_scalars(profile: Profile) -> list[str]:
+    """The fields of a profile that no probe can have written."""
+    low, high = _FACTOR_RANGE
+    bad = [name for name in _TEXTS if not isinstance(getattr(profile, name), str)]
+    bad += [name for name in _SECONDS if not _is_within(getattr(profile, name), 0.0, _MOST_SECONDS)]
+    return bad + [name for name in _FACTORS if not _is_within(getattr(profile, name), low, high)]
+
+
+def _is_within(value: object, low: float, high: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
 def _is_finite(trees: Trees) -> bool:
     figures = (np.array([trees.base]), trees.leaves, trees.thresholds)
-    return all(bool(np.isfinite(figure).all()) for figure in figures)
+    return all(bool((np.abs(figure) <= _LARGEST).all()) for figure in figures)
 
 
 def _plain_kind(kind: Kind) -> dict[str, Any]:

@@ -14,8 +14,6 @@ critical path can be followed back.
 from __future__ import annotations
 
 import itertools
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -47,7 +45,11 @@ class Contention(NamedTuple):
 
 
 class LaneTask(NamedTuple):
-    """Work on a lane. `part` is what its time counts as, `module` the module of the network it belongs to."""
+    """Work on a lane. `part` is what its time counts as, `module` the module of the network it belongs to.
+
+    `limited_by`: the kind of lane whose speed decides how long it takes, where that is not its own lane:
+    folded work stands on one lane for the launches, kernels and collectives that it is made of.
+    """
 
     lane: Lane
     seconds: float
@@ -55,6 +57,7 @@ class LaneTask(NamedTuple):
     label: str = ""
     module: str = ""
     contention: tuple[Contention, ...] = ()
+    limited_by: str = ""
 
 
 class Step(NamedTuple):
@@ -196,51 +199,68 @@ class _Uncontended:
 
 
 class _Contended:
-    """Tasks slow each other down while they overlap, so time advances from event to event over all lanes."""
+    """Tasks slow each other down while they overlap, so time advances from event to event over all lanes.
+
+    Lanes are numbers here, and a task is its place in the run: a step of a large job has thousands of events.
+    """
 
     def __init__(self, step: Step) -> None:
         self._step = step
+        numbers = {lane: number for number, lane in enumerate(dict.fromkeys(t.lane for t in step.tasks))}
+        self._lanes = [numbers[task.lane] for task in step.tasks]
+        self._contention = [
+            [(numbers[lane], slowdown) for lane, slowdown in task.contention if lane in numbers]
+            for task in step.tasks
+        ]
 
     def run(self, steps: int) -> Schedule:
         size = len(self._step.tasks)
-        self._tasks = self._step.tasks * steps
-        self._queues: dict[Lane, list[int]] = defaultdict(list)
-        for index in reversed(range(len(self._tasks))):  # the next task of a lane is the last of its list
-            self._queues[self._tasks[index].lane].append(index)
-        self._done: dict[int, Span] = {}
-        self._heads = {lane: self._waits(queue[-1]) for lane, queue in self._queues.items()}
-        self._previous: dict[Lane, int] = {}
-        self._running: dict[Lane, _Running] = {}
+        tasks = self._step.tasks * steps
+        self._queues: list[list[int]] = [[] for _ in range(max(self._lanes) + 1)]
+        for index in reversed(range(len(tasks))):  # the next task of a lane is the last of its list
+            self._queues[self._lanes[index % size]].append(index)
+        self._done: list[Span | None] = [None] * len(tasks)
+        self._heads = {lane: self._waits(queue[-1]) for lane, queue in enumerate(self._queues)}
+        self._previous = [-1] * len(self._queues)
+        self._running: dict[int, _Running] = {}
         now = 0.0
         while self._start_ready(now) or self._running:
-            now = min(running.end for running in self._running.values())
+            now = min([running.end for running in self._running.values()])
             self._finish(now)
-        spans = tuple(self._done[index] for index in range(len(self._tasks)))
+        spans = tuple(span for span in self._done if span is not None)
         last_ends = itertools.accumulate((span.end for span in spans), max)
         ends = tuple(itertools.islice(last_ends, size - 1, None, size))
-        return Schedule(tasks=self._tasks, spans=spans, step_ends=ends)
+        return Schedule(tasks=tasks, spans=spans, step_ends=ends)
 
     def _start_ready(self, now: float) -> bool:
         """Start the next task of every idle lane whose waits are over; whether there was one."""
-        started, done, running = False, self._done, self._running
-        for lane, waits in list(self._heads.items()):
-            if lane in running or not all(wait in done for wait in waits):
+        done, running = self._done, self._running
+        ready = []
+        for lane, waits in self._heads.items():
+            if lane in running:
                 continue
+            for wait in waits:
+                if done[wait] is None:
+                    break
+            else:
+                ready.append((lane, waits))
+        for lane, waits in ready:
             queue = self._queues[lane]
             index = queue.pop()
-            seconds = self._tasks[index].seconds
-            running[lane] = _Running(index, self._cause(index, waits), now, now, seconds, now + seconds)
-            started = True
+            position = index % len(self._lanes)
+            seconds = self._step.tasks[position].seconds
+            cause = self._cause(lane, waits)
+            running[lane] = _Running(index, cause, now, seconds, self._contention[position])
             if queue:
                 self._heads[lane] = self._waits(queue[-1])
             else:
                 del self._heads[lane]
-        if started:
+        if ready:
             self._update_rates(now)
-        return started
+        return bool(ready)
 
     def _waits(self, index: int) -> list[int]:
-        size = len(self._step.tasks)
+        size = len(self._lanes)
         number, position = divmod(index, size)
         first = index - position
         waits = [first + target for target in self._step.after[position]]
@@ -249,44 +269,47 @@ class _Contended:
                 waits.append(first - steps_ago * size + target)
         return waits
 
-    def _cause(self, index: int, waits: Sequence[int]) -> int:
-        """The task that ended last among those it waited for and the one before it on its lane."""
-        cause = self._previous.get(self._tasks[index].lane, -1)
-        end = self._done[cause].end if cause >= 0 else 0.0
+    def _cause(self, lane: int, waits: Sequence[int]) -> int:
+        """The task that ended last among those a task waited for and the one before it on its lane."""
+        cause, end = self._previous[lane], 0.0
+        before = self._done[cause] if cause >= 0 else None
+        if before is not None:
+            end = before.end
         for other in waits:
-            if self._done[other].end > end:
-                cause, end = other, self._done[other].end
+            span = self._done[other]
+            if span is not None and span.end > end:
+                cause, end = other, span.end
         return cause
 
     def _finish(self, now: float) -> None:
-        for lane, running in list(self._running.items()):
-            if running.end <= now:
-                self._done[running.task] = Span(running.task, running.start, now, running.cause)
-                self._previous[lane] = running.task
-                del self._running[lane]
+        ended = [(lane, running) for lane, running in self._running.items() if running.end <= now]
+        for lane, running in ended:
+            self._done[running.task] = Span(running.task, running.start, now, running.cause)
+            self._previous[lane] = running.task
+            del self._running[lane]
         self._update_rates(now)
 
     def _update_rates(self, now: float) -> None:
         """When the set of busy lanes changes, what is left of a task takes another time."""
-        for lane, running in self._running.items():
-            slowdown = math.prod(
-                contention.slowdown
-                for contention in self._tasks[running.task].contention
-                if contention.lane in self._running
-            )
+        for running in self._running.values():
+            slowdown = 1.0
+            for lane, factor in running.contention:
+                if lane in self._running:
+                    slowdown *= factor
             if slowdown != running.slowdown:
-                left = running.left - (now - running.since) / running.slowdown
-                end = now + left * slowdown
-                self._running[lane] = running._replace(since=now, left=left, end=end, slowdown=slowdown)
+                running.left -= (now - running.since) / running.slowdown
+                running.since, running.slowdown = now, slowdown
+                running.end = now + running.left * slowdown
 
 
-class _Running(NamedTuple):
+class _Running:
     """A task under way: `left` seconds of undisturbed work since `since`."""
 
-    task: int
-    cause: int
-    start: float
-    since: float
-    left: float
-    end: float
-    slowdown: float = 1.0
+    __slots__ = ("cause", "contention", "end", "left", "since", "slowdown", "start", "task")
+
+    def __init__(
+        self, task: int, cause: int, now: float, seconds: float, contention: Sequence[tuple[int, float]]
+    ) -> None:
+        self.task, self.cause, self.contention = task, cause, contention
+        self.start = self.since = now
+        self.left, self.end, self.slowdown = seconds, now + seconds, 1.0

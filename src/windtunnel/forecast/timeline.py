@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from windtunnel.forecast.schedule import Lane, LaneTask, Span, Step, scheduler_of
 
@@ -20,7 +20,8 @@ class Timeline:
     few (`period_steps`) where the lengths of steps repeat in a pattern.
 
     `is_steady` is False if no pattern was found: then the lengths of steps still change, and the last one
-    stands for all.
+    stands for all. `spreads`: for each kind of lane, the factor either way within which its seconds are
+    known; empty where they are exact.
     """
 
     tasks: tuple[LaneTask, ...]
@@ -30,6 +31,7 @@ class Timeline:
     tasks_per_step: int
     period_steps: int = 1
     is_steady: bool = True
+    spreads: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def step_seconds(self) -> float:
@@ -49,12 +51,12 @@ class Timeline:
         return parts
 
     def critical_path(self) -> dict[tuple[str, str], float]:
-        """Seconds of a steady step by part and kind of lane, followed back from its end. "waiting" belongs to
-        no lane."""
+        """Seconds of a steady step by part and kind of lane, followed back from its end. Folded work counts
+        for the lanes that it is made of. "waiting" belongs to no lane."""
         path: dict[tuple[str, str], float] = {}
         for task, seconds in self._followed_back():
             if seconds > 0:
-                key = task.part, task.lane.kind
+                key = task.part, task.limited_by or task.lane.kind
                 path[key] = path.get(key, 0.0) + seconds / self.period_steps
         return path
 

@@ -13,6 +13,7 @@ and the longest of them decides:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,10 +44,16 @@ class Rules:
     first_few_channels_share  what fp16 convolutions of fewer than 8 channels reach there of the fp32 rate
     slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
     first_transpose_share   what is left of `copy_share` where cuDNN transposes tensors for these cores
-    copy_share              what large elementwise ops reach of the stated memory rate
+    copy_share              what large elementwise ops reach of the stated memory rate, where the machine file
+                            states no `copy_rate` that was measured
     inline_ecc_share        what is left of that where check bits lie among the data
     multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
                             of other generations
+    filled_slowdown         what a forward convolution takes at most, as a multiple of the longer of its two
+                            other limits, on a target that it fills: its time on a probed GPU that it does
+                            not fill says little then
+    filled_tiles            tiles for each multiprocessor from which on it fills the target
+    filling_exponent        how that multiple grows with fewer tiles, down to one
     sharpness               exponent of the smooth maximum of the three limits
     latency_seconds         a kernel's time up to this does not depend on the number of multiprocessors
     cached_share            the share of the memory time if a small part of the cache holds all bytes
@@ -68,6 +75,9 @@ class Rules:
     copy_share: float = 0.85
     inline_ecc_share: float = 0.91
     multiprocessor_factor: float = 0.85
+    filled_slowdown: float = 2.0
+    filled_tiles: float = 8.0
+    filling_exponent: float = 0.25
     sharpness: float = 7.0
     latency_seconds: float = 4e-6
     cached_share: float = 0.5
@@ -109,10 +119,11 @@ class Transfer:
 
     def __init__(self, source: Device, target: Device, rules: Rules = RULES) -> None:
         self.target, self.rules = target, rules
+        self._probed_cores = source.cores
         throttle = power_share(target)
         self._throttle = throttle
         self._has_first_tensor_cores = int(target.compute_capability or 0) == 7
-        self._copy_share = rules.copy_share * (rules.inline_ecc_share if target.inline_ecc else 1.0)
+        self._copy_share = copy_share(target, rules)
         self._clock_ratio = (source.clock_rate or 1.0) / (target.clock_rate or source.clock_rate or 1.0)
         is_alike = int(source.compute_capability or 0) == int(target.compute_capability or 0)
         self._is_alike = is_alike
@@ -126,19 +137,45 @@ class Transfer:
         self, pieces: Sequence[Piece], probed_seconds: Sequence[float], roofline: Roofline
     ) -> list[float]:
         """Seconds of each piece on the target. `roofline` has the target's rates."""
+        return [seconds for seconds, _ in self.seconds_and_weak_shares(pieces, probed_seconds, roofline)]
+
+    def seconds_and_weak_shares(
+        self, pieces: Sequence[Piece], probed_seconds: Sequence[float], roofline: Roofline
+    ) -> list[tuple[float, float]]:
+        """Seconds of each piece, and the share of them whose limit carries over badly.
+
+        Dense arithmetic and plain passes over memory carry over well. The limit of the multiprocessors, thin
+        products and convolutions that memory limits, and slow grouped convolutions do not.
+        """
         if not pieces:
             return []
         saved = np.array([self._winograd_share(piece) for piece in pieces])
-        limits = np.stack(
-            [
-                self._arithmetic_seconds(pieces, roofline, saved),
-                self._memory_seconds(pieces, roofline),
-                self._multiprocessor_seconds(pieces, np.asarray(probed_seconds) * saved),
-            ]
-        )
-        sharpness = self.rules.sharpness
-        total = (limits**sharpness).sum(axis=0) ** (1 / sharpness)
-        return [float(seconds) for seconds in total]
+        arithmetic = self._arithmetic_seconds(pieces, roofline, saved)
+        memory = self._memory_seconds(pieces, roofline)
+        multiprocessors = self._multiprocessor_seconds(pieces, np.asarray(probed_seconds) * saved)
+        most = np.array([self._most_slowdown(piece, roofline) for piece in pieces])
+        multiprocessors = np.minimum(multiprocessors, most * np.maximum(arithmetic, memory))
+        limits = np.stack([arithmetic, memory, multiprocessors])
+        powers = limits**self.rules.sharpness
+        sums = powers.sum(axis=0)
+        weak = (powers * np.array([self._weak_limits(piece) for piece in pieces]).T).sum(axis=0) / sums
+        return list(zip((sums ** (1 / self.rules.sharpness)).tolist(), weak.tolist(), strict=True))
+
+    def _weak_limits(self, piece: Piece) -> tuple[float, float, float]:
+        """Which of the three limits carries over badly for this piece: 1, else 0."""
+        if self._is_alike or self.is_bound_by_double(piece):
+            return 0.0, 0.0, 0.0
+        is_product = registry.of_kind(piece.kind).uses_tensor_cores
+        return float(piece.slow_group_width > 0), float(is_product), 1.0
+
+    def _most_slowdown(self, piece: Piece, roofline: Roofline) -> float:
+        """The most that the multiprocessors can take, as a multiple of the other limits."""
+        each = piece.tiles / (self.target.cores or math.inf)
+        fills_probed = piece.tiles >= (self._probed_cores or 0.0)
+        if each < 1.0 or fills_probed or self._uses_tensor_cores(piece, roofline):
+            return math.inf
+        rules = self.rules
+        return float(rules.filled_slowdown * max(1.0, rules.filled_tiles / each) ** rules.filling_exponent)
 
     def _winograd_share(self, piece: Piece) -> float:
         first = _WITH_WINOGRAD_WEIGHTS if piece.kind == _WEIGHT_GRADIENT else 0.0
@@ -222,6 +259,17 @@ class Transfer:
         if piece.dtype != _DOUBLE or _DOUBLE not in rates:
             return 1.0
         return max(1.0, self.rules.double_instructions * rates["fp32"] / rates[_DOUBLE])
+
+    def is_bound_by_double(self, piece: Piece) -> bool:
+        """Whether the few fp64 units of the target decide how long the piece takes, whichever kernel runs."""
+        return self._double_slowdown(piece) > 1.0
+
+
+def copy_share(device: Device, rules: Rules = RULES) -> float:
+    """What large elementwise ops reach of a GPU's stated memory rate: as measured, else as others reach."""
+    if device.copy_rate and device.memory_rate:
+        return device.copy_rate / device.memory_rate
+    return rules.copy_share * (rules.inline_ecc_share if device.inline_ecc else 1.0)
 
 
 def power_share(device: Device) -> float:

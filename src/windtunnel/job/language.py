@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from windtunnel import records
+from windtunnel import bounds, records
 from windtunnel.errors import BadRecord, UnknownName, nearest
 from windtunnel.job import kernels
 from windtunnel.job.workload import Origin, Workload, forward_inputs
@@ -124,6 +124,7 @@ def workload(kind: str, settings: Mapping[str, object]) -> Workload:
     if kind not in KINDS:
         raise UnknownName(f"llm: no language model is called {kind!r}.", hint=nearest(kind, KINDS))
     chosen = records.read(LanguageSettings, {**KINDS[kind], **settings}, f"job llm:{kind}")
+    bounds.check_settings(chosen, f"job llm:{kind}")
     job = build(chosen)
     origin = Origin(job=f"llm:{kind}", settings=dict(settings))
     return dataclasses.replace(job, name=f"llm:{kind}", origin=origin)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from windtunnel import records, units
+from windtunnel import bounds, records, units
 from windtunnel.errors import BadJob, BadRecord, Unavailable, UnknownName, nearest
 from windtunnel.job import imports
 from windtunnel.job.workload import Model, Origin, Workload, forward_inputs
@@ -234,6 +234,7 @@ def _configuration(library: Any, name: str, settings: Mapping[str, object], wher
             changes[field] = records.convert(value, type(fields[field]), f"{where}: {key}")
         else:
             changes[field] = units.literal(value) if isinstance(value, str) else value
+        bounds.check_setting(field, changes[field], where)
     try:
         config = library.AutoConfig.for_model(name, **changes)
     except Exception as error:
@@ -310,3 +311,4 @@ def _require_positive(settings: LibraryImageSettings | LibraryTextSettings) -> N
         value = getattr(settings, field.name)
         if isinstance(value, int | float) and not 0 < value < float("inf"):
             raise BadRecord(f"{field.name} must be above 0, not {value}.")
+        bounds.check_setting(field.name, value, "job")

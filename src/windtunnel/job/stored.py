@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from windtunnel.errors import BadJob, BadRecord
+from windtunnel.errors import BadJob, BadRecord, text_of
 from windtunnel.units import Bytes, Seconds
 
 _TIMED_SECONDS = 0.2
@@ -64,12 +64,15 @@ class StoredData:
         """Seconds to decode one example: as stated, or as the job's own function takes on this machine."""
         if self.decode_seconds is not None or self.decode is None:
             return self.decode_seconds or 0.0
+        elsewhere = getattr(self.decode, "timed_elsewhere", None)
+        if elsewhere is not None:  # the job is in another process
+            return float(elsewhere())
         stored = bytes(int(self.example_bytes)) if self.example is None else self.example()
         try:
             return time_call(self.decode, stored)
         except Exception as error:
             raise BadJob(
-                f"decode() of the stored data raised {type(error).__name__}: {error}",
+                f"decode() of the stored data raised {type(error).__name__}: {text_of(error)}",
                 hint="Give example=lambda: <the bytes of one stored example>, or decode_seconds."
                 if self.example is None
                 else "--debug shows the whole traceback.",

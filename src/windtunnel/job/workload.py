@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput, BadJob, BadRecord
+from windtunnel.bounds import MOST_NAME
+from windtunnel.errors import BadInput, BadJob, BadRecord, text_of
+from windtunnel.foreign import shown
 from windtunnel.job import imports, scalers
 from windtunnel.job.stored import StoredData
 
@@ -95,8 +97,9 @@ class Workload:
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise BadRecord("workload: name must not be empty.")
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= MOST_NAME:
+            raise BadRecord(f"workload: name must be text of 1 to {MOST_NAME} characters.")
+        object.__setattr__(self, "name", shown(self.name))
         if (self.loss is None) == (self.step is None):
             raise BadRecord(
                 f"workload {self.name}: define either loss or step.",
@@ -133,14 +136,7 @@ class Workload:
         if name.endswith((".toml", ".json")):
             origin = records.read(Origin, records.load(Path(name)), name)
             return Workload.named(origin.job, **{**origin.settings, **settings})
-        if ".py" in name and (":" in name or name.endswith(".py")):
-            return load_file(name, settings)
-        from windtunnel import networks
-        from windtunnel.job import libraries
-
-        if libraries.is_address(name):
-            return libraries.workload(name, settings)
-        return networks.workload(name, settings)
+        return _openers[-1](name, settings) if _openers else build_here(name, settings)
 
     def save(self, path: str | Path) -> None:
         """Write the job's name and settings to a file; `named(path)` builds it again."""
@@ -150,6 +146,37 @@ class Workload:
                 hint="Create it in a function and load it with Workload.named('path/to/file.py:function').",
             )
         records.save(Path(path), self.origin)
+
+
+Opener = Callable[[str, Mapping[str, object]], Workload]
+_openers: list[Opener] = []  # the last one builds jobs; without any, this process does
+
+
+@contextlib.contextmanager
+def opened_by(opener: Opener) -> Iterator[None]:
+    """Let `Workload.named` ask `opener` for jobs, which may build them in another process."""
+    _openers.append(opener)
+    try:
+        yield
+    finally:
+        _openers.remove(opener)
+
+
+def forget_openers() -> None:
+    """Build every job in this process: it is the other process."""
+    _openers.clear()
+
+
+def build_here(name: str, settings: Mapping[str, object]) -> Workload:
+    """Build a job in this process: a user's file, a library's network or a built-in one."""
+    if ".py" in name and (":" in name or name.endswith(".py")):
+        return load_file(name, settings)
+    from windtunnel import networks
+    from windtunnel.job import libraries
+
+    if libraries.is_address(name):
+        return libraries.workload(name, settings)
+    return networks.workload(name, settings)
 
 
 def _check_function(job: str, name: str, function: Any) -> None:
@@ -182,17 +209,15 @@ def _brief(value: object) -> str:
     return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
-def load_file(address: str, settings: Mapping[str, object]) -> Workload:
-    """Call `function` of `path/to/file.py:function` and return its workload."""
+def load_function(address: str) -> Callable[..., Any]:
+    """The function that `path/to/file.py:function` names, not yet called."""
     path_text, _, function = address.rpartition(":")
     if not path_text or not function:
         raise BadJob(
             f"{address!r} names no function.",
             hint="Write it as path/to/file.py:function, where function() returns a Workload.",
         )
-    path = Path(path_text).resolve()
-    if not path.is_file():
-        raise BadJob(f"There is no file {path_text}.", hint="Write it as path/to/file.py:function.")
+    path = job_file(path_text)
     module = _import_file(path, path_text)
     build = getattr(module, function, None)
     if not callable(build):
@@ -200,6 +225,14 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
         raise BadJob(
             f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
         )
+    return build  # type: ignore[no-any-return]
+
+
+def load_file(address: str, settings: Mapping[str, object]) -> Workload:
+    """Call `function` of `path/to/file.py:function` and return its workload."""
+    build = load_function(address)
+    path_text, _, function = address.rpartition(":")
+    path = Path(path_text).resolve()
     try:
         with scalers.noted(), _as_script(path):
             workload = build(**settings)
@@ -209,13 +242,30 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
         raise ends_program(address, error) from error
     except Exception as error:
         hint = _missing_settings(build, settings, function) or place_of(error)
-        raise BadJob(f"{address} raised {type(error).__name__}: {error}", hint=hint) from error
+        raise BadJob(f"{address} raised {type(error).__name__}: {text_of(error)}", hint=hint) from error
     if not isinstance(workload, Workload):
         raise BadJob(
             f"{address} returned {type(workload).__name__}, not a windtunnel.Workload.",
             hint="Return windtunnel.Workload(name=..., model=..., batch=..., loss=..., optimizer=...).",
         )
     return dataclasses.replace(workload, origin=Origin(job=f"{path}:{function}", settings=dict(settings)))
+
+
+def job_file(text: str) -> Path:
+    """The full path of a job's file, or an error that says why there is none."""
+    try:
+        path = Path(text).resolve()
+        found = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # such as a name that is too long
+        reason = getattr(error, "strerror", None) or error
+        raise BadJob(f"{_brief_path(text)} cannot be read: {reason}.") from error
+    if not found:
+        raise BadJob(f"There is no file {_brief_path(text)}.", hint="Write it as path/to/file.py:function.")
+    return path
+
+
+def _brief_path(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS * 2 else f"{text[:_MOST_CHARACTERS]} ..."
 
 
 def _missing_settings(build: Callable[..., Any], settings: Mapping[str, object], function: str) -> str:
@@ -246,7 +296,7 @@ def _import_file(path: Path, name: str) -> types.ModuleType:
         raise ends_program(f"Importing {name}", error) from error
     except Exception as error:
         raise BadJob(
-            f"{name} does not import: {type(error).__name__}: {error}", hint=place_of(error)
+            f"{name} does not import: {type(error).__name__}: {text_of(error)}", hint=place_of(error)
         ) from error
     return module
 

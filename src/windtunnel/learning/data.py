@@ -42,7 +42,7 @@ def load(
     classes: int | None = None,
     n_steps: int | None = None,
 ) -> Dataset:
-    """A data set by name or path.
+    """A data set by name ("digits", "decision") or path, in parts to learn from and held out.
 
     `kind` is the default data set of the network; data under a path must be of the same kind. `size`,
     `channels` and `classes` of images and `n_steps` of trials come from the settings of the network.
@@ -140,14 +140,16 @@ def from_text(name: str, train: str, held_out: str) -> Dataset:
     rare = min(_RARE, max(2, len(train) // 20_000))
     common = sorted(c for c, count in counts.items() if count >= rare and c != REPLACEMENT)
     alphabet = "".join(common) + REPLACEMENT
-    ids = {character: i for i, character in enumerate(alphabet)}
-    encoded = [
-        torch.tensor([ids.get(c, len(alphabet) - 1) for c in part], dtype=torch.int64)
-        for part in (train, held_out)
-    ]
+    encoded = [encode(part, alphabet) for part in (train, held_out)]
     return Dataset(
         name=name, train={"text": encoded[0]}, held_out={"text": encoded[1]}, facts={"alphabet": alphabet}
     )
+
+
+def encode(text: str, alphabet: str) -> Tensor:
+    """The ids of the characters; those that the alphabet lacks get its last id."""
+    ids = {character: i for i, character in enumerate(alphabet)}
+    return torch.tensor([ids.get(c, len(alphabet) - 1) for c in text], dtype=torch.int64)
 
 
 def decode(ids: Sequence[int], alphabet: str) -> str:

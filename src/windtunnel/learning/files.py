@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -53,22 +54,39 @@ def _text(path: Path) -> Dataset:
             f"{path} is a folder; this network learns from one text file.",
             hint="Give a file, for example --data book.txt",
         )
-    try:
-        whole = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"{path} cannot be read as text: {error}.", hint="Give a plain text file in UTF-8."
-        ) from error
-    if len(whole) < SHORTEST_TEXT:
-        raise BadInput(
-            f"{path} has {len(whole):,} characters; at least {SHORTEST_TEXT:,} are needed to learn from.",
-            hint="Give a longer text.",
-        )
+    whole = read_characters(path)
     split = len(whole) * 9 // 10
     return data.from_text(path.name, whole[:split], whole[split:])
 
 
+def read_characters(path: Path, least: int = SHORTEST_TEXT, most: int = -1) -> str:
+    """The text of a file, at most `most` characters of it; an error if there are too few to learn from."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            whole = file.read(most)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read as text: {error}.", hint="Give a plain text file in UTF-8."
+        ) from error
+    if len(whole) < least:
+        raise BadInput(
+            f"{path} has {len(whole):,} characters; at least {least:,} are needed to learn from.",
+            hint="Give a longer text.",
+        )
+    return whole
+
+
 def _folder(path: Path, size: int, channels: int | None) -> Dataset:
+    pictures: list[Tensor] = []
+    labels: list[int] = []
+    for label, found in enumerate(class_folders(path).values()):
+        pictures += [read_picture(file, size, channels or 3) for file in found]
+        labels += [label] * len(found)
+    return data.split(path.name, torch.stack(pictures), torch.tensor(labels))
+
+
+def class_folders(path: Path) -> dict[str, list[Path]]:
+    """The pictures of each class by the name of its folder; at least two classes of two pictures."""
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     if len(folders) < 2:
         raise BadInput(
@@ -76,22 +94,22 @@ def _folder(path: Path, size: int, channels: int | None) -> Dataset:
             "at least 2 are needed.",
             hint=_LAYOUT,
         )
-    pictures: list[Tensor] = []
-    labels: list[int] = []
-    for label, folder in enumerate(folders):
-        files = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICTURES)
-        if len(files) < 2:
+    found = {folder.name: sorted(p for p in folder.iterdir() if is_picture(p)) for folder in folders}
+    for name, pictures in found.items():
+        if len(pictures) < 2:
             raise BadInput(
-                f"{folder} has {len(files)} pictures; "
+                f"{path / name} has {len(pictures)} pictures; "
                 "each class needs two or more, one to train on and one to hold out.",
                 hint=_LAYOUT,
             )
-        pictures += [_picture(file, size, channels or 3) for file in files]
-        labels += [label] * len(files)
-    return data.split(path.name, torch.stack(pictures), torch.tensor(labels))
+    return found
 
 
-def _picture(path: Path, size: int, channels: int) -> Tensor:
+def is_picture(path: Path) -> bool:
+    return path.suffix.lower() in _PICTURES
+
+
+def read_picture(path: Path, size: int, channels: int) -> Tensor:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -146,16 +164,21 @@ def _csv(path: Path) -> tuple[_Array, list[str]]:
     ]
 
 
-def _numpy(path: Path) -> tuple[_Array, list[str]]:
-    """A table with the label in its last column, or an archive with `images` (or x) and `labels` (or y)."""
+def read_arrays(path: Path) -> dict[str, _Array]:
+    """The arrays of an .npy or .npz file by name; an .npy file has one, called table."""
     try:
         loaded = np.load(path, allow_pickle=False)
-        arrays = dict(loaded) if path.suffix.lower() == ".npz" else {"table": loaded}
+        return dict(loaded) if path.suffix.lower() == ".npz" else {"table": loaded}
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(
             f"{path} cannot be read as NumPy data: {error}.",
             hint="Save it with numpy.save or numpy.savez; objects are not read.",
         ) from error
+
+
+def _numpy(path: Path) -> tuple[_Array, list[str]]:
+    """A table with the label in its last column, or an archive with `images` (or x) and `labels` (or y)."""
+    arrays: dict[str, Any] = dict(read_arrays(path))
     table = arrays.get("table")
     if table is not None and table.ndim == 2 and table.shape[1] > 1:
         values, labels = table[:, :-1], table[:, -1]
@@ -196,14 +219,24 @@ def _table(path: Path, values: _Array, labels: list[str]) -> Dataset:
             hint="Give two classes or more, each with two examples or more.",
         )
     pictures = _as_pictures(values)
-    axes = None if pictures.shape[-1] == pictures.shape[-2] else (0,)
-    low, high = pictures.min(axis=axes, keepdims=True), pictures.max(axis=axes, keepdims=True)
-    scaled = (pictures - low) / np.where(high > low, high - low, 1)
-    return data.split(
+    whole = data.split(
         path.name,
-        torch.tensor(scaled, dtype=torch.float32),
+        torch.tensor(pictures, dtype=torch.float64),
         torch.tensor([names.index(label) for label in labels]),
     )
+    return _scaled(whole)
+
+
+def _scaled(whole: Dataset) -> Dataset:
+    """From 0 to 1 by the rows to learn from, a table column by column; held-out rows may lie outside."""
+    learned = whole.train["images"]
+    axes = (0, 1, 2, 3) if learned.shape[-1] == learned.shape[-2] else (0,)
+    low, high = learned.amin(axes, keepdim=True), learned.amax(axes, keepdim=True)
+    span = torch.where(high > low, high - low, torch.ones_like(high))
+    train, held_out = (
+        {**part, "images": ((part["images"] - low) / span).float()} for part in (whole.train, whole.held_out)
+    )
+    return dataclasses.replace(whole, train=train, held_out=held_out)
 
 
 def _as_pictures(values: _Array) -> _Array:

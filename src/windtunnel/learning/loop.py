@@ -47,6 +47,7 @@ class TrainingLoop:
         self.order = torch.Generator().manual_seed(options.seed)
         self.optimizers: Any = None  # of a structure that the stage chooses
         self.rows: list[EpochRow] = []
+        self.cautions = tuple(lesson.cautions)
         self.done = (0, 0)  # the stage, and how many of its epochs are complete
 
     def run(self) -> TrainingResult:
@@ -58,7 +59,7 @@ class TrainingLoop:
             self._make(self.folder)
         first, epochs_done = self.done
         for number, stage in enumerate(self.stages[first:], first):
-            if self._reached():
+            if self._is_over():
                 break
             if number > first or self.optimizers is None:
                 self.optimizers = stage.optimizers(self.model)
@@ -77,7 +78,7 @@ class TrainingLoop:
 
     def _run_stage(self, number: int, stage: Stage, epochs_done: int) -> None:
         for epoch in range(epochs_done, stage.epochs):
-            if self._reached():
+            if self._is_over():
                 return
             self._run_epoch(stage)
             self.done = (number, epoch + 1)
@@ -144,6 +145,10 @@ class TrainingLoop:
                 hint=f"Write --until '{name}>={target:g}' or --until '{name}<={target:g}'.",
             )
 
+    def _is_over(self) -> bool:
+        """Whether the target is reached, or the caller wants no further epoch."""
+        return self._reached() or bool(self.options.stop and self.options.stop(self.rows))
+
     def _reached(self) -> bool:
         """Whether the target is reached. An untrained network never reaches it, even by chance."""
         if self.goal is None or len(self.rows) < 2:
@@ -166,10 +171,23 @@ class TrainingLoop:
 
     def _resume(self) -> int:
         """Continues from the checkpoint in the folder, if there is one; returns its epoch."""
-        path = self.folder / checkpoint.NAME if self.folder else None
-        if path is None or not path.exists():
+        last = checkpoint.load_last(self.folder) if self.folder else None
+        if last is None:
             return 0
-        trees, note = checkpoint.load(path)
+        path, trees, note, caution = last
+        try:
+            self._continue_from(path, trees, note)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(
+                f"{path} is no checkpoint of this training: {type(error).__name__} {error}.",
+                hint="Use another --folder, or start again with --fresh.",
+            ) from error
+        if caution:
+            self.cautions += (caution,)
+            self.progress(self.rows[-1].steps, self._total_steps(), caution)
+        return self.rows[-1].epoch
+
+    def _continue_from(self, path: Path, trees: Plain, note: Plain) -> None:
         _check_identity(path, note["identity"], self.identity)
         checkpoint.check_fit(self.model, trees["model"], path)
         self.done = (note["done"][0], note["done"][1])
@@ -179,7 +197,6 @@ class TrainingLoop:
             optimizer.load_state_dict(state)
         self._set_random_state(trees["random"])
         self.rows = [records.read(EpochRow, row, str(path)) for row in note["rows"]]
-        return self.rows[-1].epoch
 
     def _random_state(self) -> dict[str, torch.Tensor]:
         state = {"order": self.order.get_state(), "cpu": torch.get_rng_state()}
@@ -207,7 +224,7 @@ class TrainingLoop:
             best=best,
             best_epoch=best_epoch,
             resumed=resumed,
-            cautions=self.lesson.cautions,
+            cautions=self.cautions,
             files=(),
             model=self.model,
         )
@@ -221,9 +238,10 @@ class TrainingLoop:
             weights = checkpoint.save_weights(folder / "weights.safetensors", self.model)
             files = [weights, *write_curve(result, folder, self.name)]
             return files + (self.lesson.draw(self.model, folder) if self.lesson.draw else [])
-        except OSError as error:
+        except (OSError, StoreError) as error:
+            reason = error.message if isinstance(error, StoreError) else f"{error.strerror or error}."
             raise StoreError(
-                f"{folder} cannot be written: {error.strerror or error}.",
+                f"{folder} cannot be written: {reason}",
                 hint="Free some disk space and run the same command again; no epoch is trained twice.",
             ) from error
 

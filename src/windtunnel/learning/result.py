@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed
 from windtunnel.learning import pictures
 from windtunnel.learning.goal import Better, Goal
 from windtunnel.learning.text import wrapped
@@ -32,7 +33,7 @@ class EpochRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
+class TrainingResult(Displayed):
     """What a training achieved.
 
     `reached` is None if no target was set. `resumed` is the epoch after which the training continued, 0 if it

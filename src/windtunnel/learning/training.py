@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from windtunnel import networks, records
+from windtunnel import bounds, networks, records
 from windtunnel.errors import BadInput, Interrupted, Unavailable, WindtunnelError
 from windtunnel.job.lesson import Dataset, Lesson
 from windtunnel.job.workload import Workload
@@ -57,6 +57,7 @@ def prepare(
     """The lesson of a built-in network on its own data set or on the user's data, and its identity."""
     network = networks.named(name)
     chosen = records.read(network.settings, settings, f"job {name}")
+    bounds.check_settings(chosen, f"job {name}")
     source = source or str(network.module.DATA)
     dataset = data.load(
         source,
@@ -86,10 +87,12 @@ def train_lesson(
     check_device(options.device)
     if options.folder is not None:
         checkpoint.require()
-    if options.epochs is not None and options.epochs < 1:
-        raise BadInput(f"A training needs at least one epoch, not {options.epochs}.")
+    if options.epochs is not None and not 1 <= options.epochs <= bounds.MOST_EPOCHS:
+        raise BadInput(f"A training takes from 1 to {bounds.MOST_EPOCHS:,} epochs, not {options.epochs}.")
+    if not 0 <= options.seed <= bounds.MOST_SEED:
+        raise BadInput(f"A seed must be from 0 to {bounds.MOST_SEED}, not {options.seed}.")
     goal = parse_goal(options.until) if isinstance(options.until, str) else options.until
-    with _random_state(options.seed):
+    with random_state(options.seed):
         loop = TrainingLoop(lesson, options, goal, identity, progress)
         try:
             return loop.run()
@@ -110,8 +113,8 @@ def check_device(device: str) -> None:
 
 def use_threads(threads: int) -> None:
     """Sets the threads of PyTorch; small networks often train fastest on one."""
-    if threads < 1:
-        raise BadInput(f"A training needs at least one thread, not {threads}.")
+    if not 1 <= threads <= bounds.MOST_THREADS:
+        raise BadInput(f"A training takes from 1 to {bounds.MOST_THREADS} threads, not {threads}.")
     torch.set_num_threads(threads)
 
 
@@ -142,7 +145,7 @@ def _lesson_of(name: str, settings: Any, dataset: Dataset) -> Lesson:
 
 
 @contextlib.contextmanager
-def _random_state(seed: int) -> Iterator[None]:
+def random_state(seed: int) -> Iterator[None]:
     """Random numbers from `seed` inside; afterwards the caller's random state is restored."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

@@ -26,6 +26,7 @@ from windtunnel.machine.topology import (
 )
 from windtunnel.records import Plain
 
+_MOST_DIGITS = 9  # of a count of nodes or devices
 _COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<devices>\d+)x)(?P<name>.+)$")
 # What a node takes from the file of its GPU, if it does not say otherwise.
 _OF_THE_DEVICE = ("year", "host", "link", "peer_link", "launch_costs", "assumed_host", "profile")
@@ -45,6 +46,10 @@ def named(name: str) -> Machine:
     if not match or match["name"] not in known:
         raise UnknownName(
             f"No machine is called {name!r}.", hint=f"{nearest(name, known)} See: windtunnel machine list"
+        )
+    if max(len(match["devices"]), len(match["nodes"] or "")) > _MOST_DIGITS:
+        raise BadRecord(
+            f"{name[:40]!r}: counts have at most {_MOST_DIGITS} digits.", hint="Write for example 4x8xh200."
         )
     one, nodes, count = _from_catalog(match["name"]), match["nodes"], int(match["devices"])
     if 0 in (count, int(nodes or 1)):
@@ -75,6 +80,8 @@ def build(data: Mapping[str, object], where: str) -> Machine:
         host = named(str(plain["host"]))
         plain["host"] = records.plain(host.host)
         sources = {key: text for key, text in host.sources.items() if key.startswith("host")} | sources
+    if plain.get("launch_costs") == "host":  # those of its own host, which belongs to the GPU
+        del plain["launch_costs"]
     if isinstance(plain.get("launch_costs"), str):
         kind = machines.device_kind(str(plain["launch_costs"]))
         reference = machines.reference_host(kind)
@@ -97,7 +104,7 @@ def _from_catalog(name: str) -> Machine:
     """A machine of the catalogue. Its GPU is forecast on the reference host, as every other GPU there.
 
     The host of such a machine is a typical one and does not belong to its GPU. Two GPUs could not be compared
-    if one had the faster host.
+    if one had the faster host. A board whose host does belong to it says so (launch_costs = "host").
     """
     folder = "machines" if name in machines.names() else "nodes"
     data = records.load(CATALOG / folder / f"{name}.toml")

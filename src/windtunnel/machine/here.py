@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 import re
@@ -10,8 +11,10 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from windtunnel import records
+from windtunnel import records, sealed
+from windtunnel.errors import BadRecord
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, Storage
 from windtunnel.records import Plain
@@ -23,6 +26,8 @@ _PRODUCT_SIDE, _PRODUCT_SECONDS = 512, 0.25
 _PRODUCT_EFFICIENCY = 0.89
 _LEAST_OF_COMPUTED = 0.45  # half of the rate: cores that run the widest vectors in two halves
 REFERENCE_HOST = "reference host"
+_HOST_PROBE_FORMAT, _PROFILE_FORMAT = 1, 5  # of these formats on, files have a checksum
+_HOST_FACTORS = (1e-3, 1e3)
 # fp32 flop of one core in one cycle, by its widest vector instructions:
 # lanes x 2 (multiply and add) x vector units.
 _FLOP_PER_CYCLE = (
@@ -61,17 +66,52 @@ def launch_costs_base(machine: Machine) -> tuple[LaunchCosts, str]:
 
 
 def save_host_factor(machine: Machine, factor: float) -> Path:
-    """Save the result of a host probe; `describe` uses it until the next probe."""
-    path = _host_probe_path(machine)
+    """Save the result of a host probe, which `describe` uses until the next one; the last one is kept."""
+    path = host_probe_path(machine)
     probe = {
+        "format": _HOST_PROBE_FORMAT,
         "model": machine.device.model,
         "cpu": machine.host.model,
-        "date": time.strftime("%Y-%m-%d"),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "host_factor": factor,
         "base": launch_costs_base(machine)[1],
     }
-    records.save(path, probe)
+    records.save_sealed(path, probe, previous=path.with_suffix(".previous.json"))
     return path
+
+
+def last_host_factor(machine: Machine) -> tuple[float, str] | None:
+    """The factor that the last host probe of this device found, and its date; None without one."""
+    probe = _load_host_probe(machine)
+    return (probe.host_factor, probe.date) if probe else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _HostProbe:
+    """What a host probe found: a factor of the launch costs that `base` names."""
+
+    model: str
+    cpu: str
+    date: str
+    host_factor: float
+    base: str
+    format: int = 0
+    checksum: str = ""
+
+
+def _load_host_probe(machine: Machine) -> _HostProbe | None:
+    """The last host probe; None without one. Since format 1 it has a checksum."""
+    path, again = host_probe_path(machine), "Probe again: windtunnel machine probe --host"
+    if not path.is_file():
+        return None
+
+    def check(data: Plain) -> None:
+        factor = records.read(_HostProbe, data, str(path)).host_factor
+        if not _HOST_FACTORS[0] <= factor <= _HOST_FACTORS[1]:
+            raise BadRecord(f"{path} is damaged: host_factor {factor:g}.", hint=again)
+
+    data = sealed.load(path, check, version=_HOST_PROBE_FORMAT, again=again)
+    return records.read(_HostProbe, data, str(path))
 
 
 def _device_probe_path(machine: Machine) -> Path:
@@ -81,17 +121,27 @@ def _device_probe_path(machine: Machine) -> Path:
     return old if old.is_file() and not path.is_file() else path
 
 
-def _host_probe_path(machine: Machine) -> Path:
+def host_probe_path(machine: Machine) -> Path:
     return machines.home() / f"host-{machine.device.kind}.json"
 
 
 def _load_device_probe(machine: Machine) -> Plain:
     """What the last probe of this device wrote; empty without a probe, or if it was of another device."""
-    path = _device_probe_path(machine)
+    path, again = _device_probe_path(machine), "Probe again: windtunnel machine probe"
     data = records.load(path) if path.is_file() else {}
     if data.get("model") != machine.device.model or not isinstance(data.get("launch_costs"), dict):
         return {}
-    return data
+
+    def check(data: Plain) -> None:
+        seconds = data.get("interpreter_seconds")
+        good = isinstance(seconds, float) and 0 < seconds < math.inf and isinstance(data.get("device"), dict)
+        version = data.get("format")
+        if isinstance(version, int) and version < _PROFILE_FORMAT - 1:
+            raise BadRecord(f"{path} has format {version}; this version reads {_PROFILE_FORMAT}.", hint=again)
+        if not good or version not in (_PROFILE_FORMAT, _PROFILE_FORMAT - 1):
+            raise BadRecord(f"{path} is no profile of this machine, or is damaged.", hint=again)
+
+    return sealed.load(path, check, version=_PROFILE_FORMAT, again=again)
 
 
 def _with_device_probe(machine: Machine) -> Machine:
@@ -133,13 +183,12 @@ def _with_cores_of(present: Device, probed: Device) -> Device:
 def _with_host_probe(machine: Machine) -> Machine:
     """Prefer the last host probe: Python speed predicts launch cost poorly, worst on hosts that idle
     between launches."""
-    path, (launch_costs, base) = _host_probe_path(machine), launch_costs_base(machine)
-    probe = records.load(path) if path.is_file() else {}
-    expected = {"model": machine.device.model, "cpu": machine.host.model, "base": base}
-    if any(probe.get(key) != value for key, value in expected.items()):
+    probe, (launch_costs, base) = _load_host_probe(machine), launch_costs_base(machine)
+    expected = (machine.device.model, machine.host.model, base)
+    if probe is None or (probe.model, probe.cpu, probe.base) != expected:
         return machine
-    factor = float(probe["host_factor"])
-    source = f"measured here by a host probe on {probe.get('date')}: {factor:.2f} times the {base}'s"
+    factor = probe.host_factor
+    source = f"measured here by a host probe on {probe.date}: {factor:.2f} times the {base}'s"
     return dataclasses.replace(
         machine,
         launch_costs=launch_costs.scaled(factor),
@@ -336,29 +385,35 @@ def _product_rate() -> float:
         a, b, out = (torch.ones(_PRODUCT_SIDE, _PRODUCT_SIDE) for _ in range(3))
         best, begin = float("inf"), time.perf_counter()
         while time.perf_counter() - begin < _PRODUCT_SECONDS:
-            start = time.perf_counter()
+            start = time.thread_time()
             torch.mm(a, b, out=out)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
     finally:
         torch.set_num_threads(before)
     return 2.0 * _PRODUCT_SIDE**3 / best
 
 
 def _copy_rate(cores: int) -> float:
-    """Bytes per second that `cores` cores copy together; the best of ten copies, larger than most caches."""
+    """Bytes per second that `cores` cores copy together; the best of ten copies, larger than most caches.
+
+    Processor time counts, so that other programs do not disturb it: on a 2-core EPYC with 13 programs in the
+    queue, a clock gave 14 to 42 GB/s for both cores, processor time 83 GB/s; quiet, a probe gave 85 GB/s.
+    """
     import numpy
 
     pairs = [
         (numpy.ones(_COPY_BYTES // 8), numpy.empty(_COPY_BYTES // 8))
         for _ in range(min(cores, _MOST_COPIERS))
     ]
-    best = float("inf")
+
+    def copy(pair: tuple[Any, Any]) -> float:
+        start = time.thread_time()
+        numpy.copyto(pair[1], pair[0])
+        return time.thread_time() - start
+
     with ThreadPoolExecutor(len(pairs)) as pool:
-        for _ in range(10):
-            start = time.perf_counter()
-            # NumPy releases the interpreter lock during the copy, so the threads run in parallel.
-            list(pool.map(lambda pair: numpy.copyto(pair[1], pair[0]), pairs))
-            best = min(best, time.perf_counter() - start)
+        # NumPy releases the interpreter lock during the copy, so the threads run in parallel.
+        best = min(max(pool.map(copy, pairs)) for _ in range(10))
     return 2.0 * _COPY_BYTES * len(pairs) / best
 
 

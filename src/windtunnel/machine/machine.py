@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from windtunnel import records, units
+from windtunnel import folders, records, units
 from windtunnel.errors import BadInput, BadRecord, RateMissing, Unavailable, nearest
+from windtunnel.foreign import shown
 from windtunnel.machine.topology import Link as Link
 from windtunnel.machine.topology import ParameterServer, Topology, require_positive
 from windtunnel.machine.topology import Storage as Storage
@@ -26,6 +25,7 @@ from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watt
 CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 DeviceKind = Literal["cpu", "gpu"]
+_MOST_LAUNCH_SECONDS = 3600.0  # a bound on what is meant, not on what is sensible
 OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
 
 
@@ -38,6 +38,7 @@ class Device:
     flop_rates        peak rate of matrix products by precision, in flop/s
     memory_rate       bytes read or written in a second, all cores together
     core_memory_rate  the same, one core alone
+    copy_rate         what large elementwise kernels of a GPU were seen to reach of `memory_rate`
     cache_bytes       the last-level cache, which all cores share
     core_cache_bytes  the largest cache that belongs to one core
     compute_capability  NVIDIA's number of the GPU's generation: 7.5 for Turing
@@ -55,6 +56,7 @@ class Device:
     memory_bytes: Bytes | None = None
     memory_rate: ByteRate | None = None
     core_memory_rate: ByteRate | None = None
+    copy_rate: ByteRate | None = None
     cache_bytes: Bytes | None = None
     core_cache_bytes: Bytes | None = None
     power: Watts | None = None
@@ -74,6 +76,12 @@ class Device:
         for each in dataclasses.fields(self):
             if each.name not in ("kind", "model", "flop_rates", "inline_ecc"):
                 require_positive(self.model, each.name, getattr(self, each.name))
+        if self.copy_rate and self.memory_rate and self.copy_rate > self.memory_rate:
+            raise BadRecord(
+                f"{self.model}: copy_rate is {units.show(self.copy_rate, 'B/s')}, above the memory_rate of "
+                f"{units.show(self.memory_rate, 'B/s')}.",
+                hint="Give the rate that a large copy reaches, reads and writes together.",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +113,11 @@ class LaunchCosts:
         for phase in ("forward", "backward", "update"):
             if "other" not in getattr(self, phase):
                 raise BadRecord(f"launch_costs: {phase} needs a value for 'other'.")
+            for family, seconds in getattr(self, phase).items():
+                _require_cost(f"{phase}.{family}", seconds)
+        for each in dataclasses.fields(self):
+            if each.name.endswith("_seconds"):
+                _require_cost(each.name, getattr(self, each.name))
 
     def scaled(self, factor: float) -> LaunchCosts:
         """The costs of a host that is `factor` times as slow."""
@@ -129,6 +142,7 @@ class Machine:
     assumed_host  the host that has these launch costs, in words; empty: that of the machine
     profile       what a probe measured on the device: a name in the catalogue, or a file
     host_factor   measured slowdown of this host; already applied to `launch_costs`
+    host_spread   the factor either way within which `host_factor` is known; None: as a probe finds it
     sources       where each figure comes from, by its path ("device.memory_rate")
     """
 
@@ -152,10 +166,12 @@ class Machine:
     assumed_host: str = ""
     profile: str = ""
     host_factor: float | None = None
+    host_spread: float | None = None
     note: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", shown(self.name))
         require_positive(self.name, "devices", self.devices)
         require_positive(self.name, "nodes", self.nodes)
         require_positive(self.name, "host_factor", self.host_factor)
@@ -222,9 +238,10 @@ class Machine:
         """Write this machine to a TOML or JSON file that `load` reads."""
         records.save(Path(path), self)
 
-    def with_host_factor(self, factor: float) -> Machine:
+    def with_host_factor(self, factor: float, spread: float | None = None) -> Machine:
         """This machine with a host that launches work `factor` times as slowly.
 
+        `spread`: the factor either way within which that is known. Default: as a probe finds it.
         On a CPU machine the host also computes, so its flop rates fall by this factor; its memory rate stays.
         """
         require_positive(self.name, "host_factor", factor)
@@ -232,6 +249,7 @@ class Machine:
             self,
             launch_costs=self.launch_costs and self.launch_costs.scaled(factor),
             host_factor=factor * (self.host_factor or 1.0),
+            host_spread=spread,
         )
         if self.device != self.host:
             return slower
@@ -256,6 +274,7 @@ class Machine:
             launch_costs=launch_costs_for(other.host, self.device),
             assumed_host=f"{other.host.model}, scaled by its clock rate from the reference host",
             host_factor=None,
+            host_spread=None,
             sources={**sources, "launch_costs": launch_costs_source(self.device)},
         )
 
@@ -304,6 +323,7 @@ class Machine:
             assumed_host="",
             profile="",
             host_factor=None,
+            host_spread=None,
             sources=sources,
         )
 
@@ -334,11 +354,8 @@ def device_kind(name: str) -> DeviceKind:
 
 
 def home() -> Path:
-    """The folder of this user's profiles. The environment variable WINDTUNNEL_PROFILES overrides it."""
-    if "WINDTUNNEL_PROFILES" in os.environ:
-        return Path(os.environ["WINDTUNNEL_PROFILES"])
-    base = Path.home() / ("Library/Application Support" if sys.platform == "darwin" else ".local/share")
-    return Path(os.environ.get("XDG_DATA_HOME") or base) / "windtunnel" / "profiles"
+    """The folder of this user's profiles. WINDTUNNEL_PROFILES or WINDTUNNEL_HOME moves it."""
+    return folders.profiles()
 
 
 def need(machine: Machine, path: str) -> float:
@@ -411,6 +428,13 @@ def names() -> tuple[str, ...]:
 def node_names() -> tuple[str, ...]:
     """The names of the catalogue's nodes: machines with several devices."""
     return tuple(sorted(path.stem for path in (CATALOG / "nodes").glob("*.toml")))
+
+
+def _require_cost(name: str, seconds: float) -> None:
+    if not 0 <= seconds <= _MOST_LAUNCH_SECONDS:
+        raise BadRecord(
+            f"launch_costs: {name} must be from 0 to {_MOST_LAUNCH_SECONDS:g} s, not {seconds:.6g}."
+        )
 
 
 def _scale(data: Any, factor: float) -> Any:

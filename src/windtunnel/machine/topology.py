@@ -149,14 +149,20 @@ class Topology:
             raise BadRecord("topology: peer_links must count the same links from both ends.")
 
 
+# No rate, size, time or count of a machine is outside of these; beyond them arithmetic overflows.
+_LEAST, _MOST = 1e-18, 1e24
+
+
 def require_positive(owner: str, name: str, value: float | None) -> None:
-    if value is not None and value <= 0:
-        raise BadRecord(f"{owner}: {name} must be above 0, not {value}.")
+    if value is not None and not value > 0:
+        raise BadRecord(f"{owner:.60}: {name} must be above 0, not {value:g}.")
+    if value is not None and not _LEAST <= value <= _MOST:
+        raise BadRecord(f"{owner:.60}: {name} must be from {_LEAST:g} to {_MOST:g}, not {value:.6g}.")
 
 
 def require_not_negative(owner: str, name: str, value: float) -> None:
-    if value < 0:
-        raise BadRecord(f"{owner}: {name} must not be below 0, not {value}.")
+    if not 0 <= value <= _MOST:
+        raise BadRecord(f"{owner:.60}: {name} must be from 0 to {_MOST:g}, not {value:.6g}.")
 
 
 def _kind_of(name: str) -> LinkKind:

@@ -1,6 +1,6 @@
 """The measuring child: builds a job or a framework's tasks, times steps, and reports on a pipe of its own.
 
-Run as `python -m windtunnel.measurement.child FD`, or through frameworks/start.py in a framework's own
+Run by `windtunnel.lifeline` with the number of its pipe, or through frameworks/start.py in a framework's own
 interpreter, with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code
 prints goes to standard error and disturbs nothing.
 """
@@ -18,30 +18,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from windtunnel.errors import WindtunnelError
+from windtunnel import lifeline
+from windtunnel.errors import WindtunnelError, is_out_of_memory, text_of
 from windtunnel.measurement import process
 from windtunnel.measurement.frameworks import child as framework_child
 from windtunnel.measurement.frameworks import readback
 from windtunnel.measurement.frameworks.base import Built
 from windtunnel.measurement.order import ChildOrder, JobOrder
-from windtunnel.measurement.process import Emit
+from windtunnel.measurement.process import END, Emit
 from windtunnel.measurement.sampler import Sampler, sample_seconds
 from windtunnel.measurement.steady import Protocol as Steps
 from windtunnel.records import Plain
 
 if TYPE_CHECKING:
     from windtunnel.job.workload import Workload
-
-_MEMORY_WORDS = (
-    "outofmemory",
-    "out of memory",
-    "can't allocate memory",
-    "resource_exhausted",
-    "failed to allocate",
-    "bad_alloc",
-    "unable to allocate",
-    "cudaerrormemoryallocation",
-)
 
 
 class Subject(Protocol):
@@ -57,13 +47,12 @@ class Subject(Protocol):
 
     def inspect(self, sampler: Sampler, emit: Emit) -> None: ...
 
-    def explain(self, error: Exception, state: str) -> tuple[str, str]: ...
+    def explain(self, error: BaseException, state: str) -> tuple[str, str]: ...
 
 
 def main() -> None:
     words = process.words()
     order = ChildOrder.read(json.loads(words.readline()))
-    process.die_with_parent()
     _Child(order, process.emit_on(int(sys.argv[-1])), words).run()
     if order.job is not None:
         os._exit(0)  # all is reported; unloading PyTorch would take as long as a short measurement
@@ -75,7 +64,7 @@ def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
     The work runs on a new thread: the parent's thread pools do not survive the fork, and OpenMP keeps a pool
     for each thread that starts parallel work.
     """
-    process.die_with_parent()
+    lifeline.die_with_parent()
     child = _Child(order, process.emit_on(descriptor), process.words(), workload)
     thread = threading.Thread(target=child.run)
     thread.start()
@@ -119,8 +108,9 @@ class _Child:
                 self._measure()
         except WindtunnelError as error:
             self._fail("refused", error.message, error.hint)
-        except Exception as error:
+        except BaseException as error:  # whatever the user's code raises has a name
             self._fail_with(error)
+        self.emit({"kind": END})  # threads that the job left running may keep this process alive
 
     def _subjects(self) -> Iterator[Subject]:
         """One after another. Libraries are loaded first, so that their memory does not count."""
@@ -215,11 +205,11 @@ class _Child:
             self.emit({"kind": "trace", "losses": losses, "ready": _facts(built)})
         self.emit({"kind": "done", "stopped": "losses", "linear": None})
 
-    def _fail_with(self, error: Exception) -> None:
+    def _fail_with(self, error: BaseException) -> None:
         if isinstance(error, ImportError) and self.order.tasks is not None:
             self._fail("not installed", _words(error), f"{sys.executable} lacks it, or a part is broken.")
             return
-        state = "out of memory" if _is_out_of_memory(error) else "raised"
+        state = "out of memory" if is_out_of_memory(error) else "raised"
         state, hint = self.subject.explain(error, state) if self.subject is not None else (state, "")
         self._fail(state, _words(error), hint)
 
@@ -255,13 +245,8 @@ def _peak(built: Built, resident: int) -> dict[str, float]:
     return {"peak_bytes": max(0, process.peak_resident_bytes() - resident)}
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: " + " ".join(str(error).strip().splitlines()[:2])[:500]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = f"{type(error).__name__} {error}".lower()
-    return isinstance(error, MemoryError) or any(words in text for words in _MEMORY_WORDS)
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: " + " ".join(text_of(error).strip().splitlines()[:2])[:500]
 
 
 if __name__ == "__main__":

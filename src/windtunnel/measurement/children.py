@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from windtunnel import lifeline
 from windtunnel.errors import BadRecord, MeasurementFailed
 from windtunnel.measurement import environment, report
+from windtunnel.measurement.process import END
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.records import Plain
 
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
     from windtunnel.measurement.order import ChildOrder
 
 _LIVING = set[int]()
+_GRACE_SECONDS = 2.0  # from a child's last message to its end: frameworks write their caches when they unload
+_CRASH_SECONDS = 20.0  # from the end of its messages to the end of a child that crashes
+_KEPT_BYTES, _CHUNKS = 1 << 14, 64  # of what a child prints; pieces that are read at once
+_LINE = 300  # characters of a printed line that an error shows
 Message = Plain
 Hear = Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a child: the command, to which the pipe's number is added, its environment, and the number
-    of threads to whose processors it is pinned, None for all."""
+    """How to start a child: the command, to which the numbers of this process and of the pipe are added, its
+    environment, and the number of threads to whose processors it is pinned, None for all."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -47,6 +53,15 @@ class Ending:
     timed_out: bool
     errors: str
     timeout_seconds: float
+
+
+class SentOrder(Protocol):
+    """What a child is handed: as plain data, with the most seconds until a message that is waited for."""
+
+    @property
+    def timeout_seconds(self) -> float: ...
+
+    def plain(self) -> Plain: ...
 
 
 def _ignore(message: Message) -> None:
@@ -92,13 +107,15 @@ def fork(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A child that runs: its end of two pipes (messages from it, words to it), and how to wait for it."""
+    """A child that runs: our ends of three pipes (messages from it, words to it, what it prints), and how to
+    wait for it, so many seconds or for ever; None if it lives on."""
 
     pid: int
     messages: int
     words: int
-    errors: IO[bytes]
-    wait: Callable[[], int]
+    errors: int
+    wait: Callable[[float | None], int | None]
+    mark: str = ""
 
 
 class Conversation:
@@ -111,6 +128,8 @@ class Conversation:
         self.started, self.timeout, self.hear = started, timeout, hear
         self.messages = list[Message]()
         self.rest, self.timed_out, self.words_open = b"", False, True
+        self.printed, self.prints = b"", True
+        os.set_blocking(started.errors, False)
         _LIVING.add(started.pid)
 
     def listen(self, until: str = "") -> bool:
@@ -118,9 +137,15 @@ class Conversation:
         deadline = time.monotonic() + self.timeout
         while True:
             left, pipe = deadline - time.monotonic(), self.started.messages
-            if left <= 0 or not select.select([pipe], [], [], left if left < math.inf else None)[0]:
+            pipes = [pipe, self.started.errors] if self.prints else [pipe]
+            ready = select.select(pipes, [], [], left if left < math.inf else None)[0] if left > 0 else []
+            if not ready:
                 self.timed_out = True
                 return False
+            if self.started.errors in ready:
+                self._keep_printed()
+            if pipe not in ready:
+                continue
             chunk = os.read(pipe, 1 << 16)
             *lines, self.rest = (self.rest + chunk).split(b"\n") if chunk else [self.rest, b""]
             kinds = [self._hear(message) for message in filter(None, map(_decode, lines))]
@@ -136,6 +161,16 @@ class Conversation:
         self.messages.append(message)
         self.hear(message)
         return str(message["kind"])
+
+    def _keep_printed(self) -> None:
+        """Keep the end of what the child prints; the rest would fill the disk."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_CHUNKS):
+                chunk = os.read(self.started.errors, 1 << 16)
+                if not chunk:
+                    self.prints = False
+                    return
+                self.printed = (self.printed + chunk)[-_KEPT_BYTES:]
 
     def tell(self, word: str) -> None:
         """Send a line; a child that has ended does not hear it, and its ending says why."""
@@ -153,58 +188,71 @@ class Conversation:
         """Read the remaining messages, and wait for the child's end."""
         self.say_no_more()
         try:
-            if not self.timed_out:
-                self.listen()
+            ended = not self.timed_out and self.listen(END)
             if self.timed_out:
-                _end_group(self.started.pid)
-            code = self.started.wait()
-            _end_group(self.started.pid)  # what it left running would hold its lock, and disturb the next
+                self._end()
+            code = self._wait(ended)  # what it left running is ended, too: it would disturb the next
         except BaseException:
             self.abandon()
             raise
-        errors = _last_lines(self.started.errors)
+        self._keep_printed()
         self._close()
         return Ending(
             messages=self.messages,
             code=code,
             timed_out=self.timed_out,
-            errors=errors,
+            errors=_last_lines(self.printed),
             timeout_seconds=self.timeout,
         )
+
+    def _wait(self, ended: bool) -> int:
+        """The exit code. A child that has said its last message, or closed its pipe, has a moment to end by
+        itself."""
+        code = self.started.wait(_GRACE_SECONDS if ended else _CRASH_SECONDS)
+        if code is None:
+            self._end()
+        elif code == -signal.SIGKILL:  # perhaps not the worker, but its keeper
+            lifeline.kill_marked(self.started.mark)
+        return 0 if ended or code is None else code
+
+    def _end(self) -> None:
+        wait = self.started.wait
+        lifeline.end(self.started.pid, lambda seconds: wait(seconds) is not None, self.started.mark)
 
     def abandon(self) -> None:
         """End the child now; what it has measured is no longer wanted."""
         if self.started.pid in _LIVING:
-            _end_group(self.started.pid)
-            self.started.wait()
+            self._end()
             self.say_no_more()
             self._close()
 
     def _close(self) -> None:
         _LIVING.discard(self.started.pid)
         os.close(self.started.messages)
-        self.started.errors.close()
+        os.close(self.started.errors)
 
 
-def start(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Conversation:
+def start(launch: Launch, order: SentOrder, hear: Hear = _ignore) -> Conversation:
     """Start a child in a fresh interpreter and hand it the order."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
+    errors, printed = os.pipe()
+    mark = lifeline.new_mark()
     with pinned(launch.threads):
         child = subprocess.Popen(
-            [*launch.command, str(writer)],
+            [*launch.command, str(os.getpid()), str(writer)],
             stdin=reader,
-            stdout=errors,
-            stderr=errors,
+            stdout=printed,
+            stderr=printed,
             pass_fds=(writer,),
-            env=dict(launch.environment),
+            env={**launch.environment, lifeline.MARK: mark},
             start_new_session=True,  # so that what the child starts can be ended with it
         )
-    os.close(writer)
-    os.close(reader)
-    started = _Started(pid=child.pid, messages=messages, words=words, errors=errors, wait=child.wait)
-    conversation = Conversation(started, order.protocol.timeout_seconds, hear)
+    for theirs in (writer, reader, printed):
+        os.close(theirs)
+    wait = functools.partial(_wait_for, child)
+    started = _Started(pid=child.pid, messages=messages, words=words, errors=errors, wait=wait, mark=mark)
+    conversation = Conversation(started, order.timeout_seconds, hear)
     conversation.tell(json.dumps(order.plain()))
     return conversation
 
@@ -215,14 +263,16 @@ def start_fork(
     """Start a copy of this process, which calls `run` with the number of the pipe for its messages."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  the conversation closes it
+    errors, printed = os.pipe()
+    own = os.getpid()
     with pinned(threads):
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)
+            lifeline.keep(own)
             os.dup2(reader, 0)
-            os.dup2(errors.fileno(), 2)
-            for inherited in (messages, words, reader):
+            os.dup2(printed, 2)
+            for inherited in (messages, words, reader, errors, printed):
                 os.close(inherited)
             try:
                 run(writer)
@@ -230,25 +280,35 @@ def start_fork(
                 os._exit(0)
     with contextlib.suppress(OSError):  # the child does the same; whichever comes first
         os.setpgid(pid, pid)
-    os.close(writer)
-    os.close(reader)
-    started = _Started(pid=pid, messages=messages, words=words, errors=errors, wait=lambda: _wait(pid))
+    for theirs in (writer, reader, printed):
+        os.close(theirs)
+    wait = functools.partial(_wait, pid, [])
+    started = _Started(pid=pid, messages=messages, words=words, errors=errors, wait=wait)
     return Conversation(started, timeout, hear)
 
 
-def _wait(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def _wait_for(child: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return child.wait(seconds)
+    return None
+
+
+def _wait(pid: int, known: list[int], seconds: float | None) -> int | None:
+    """Wait for a forked child. Its exit code can be asked for once, so it is kept in `known`."""
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    while not known and time.monotonic() < end:
+        found, status = os.waitpid(pid, 0 if seconds is None else os.WNOHANG)
+        if found:
+            known.append(os.waitstatus_to_exitcode(status))
+        else:
+            time.sleep(0.005)
+    return known[0] if known else None
 
 
 def end_all() -> None:
     """End every child of this process, whichever thread waits for it: their results are no longer wanted."""
-    for leader in tuple(_LIVING):
-        _end_group(leader)
-
-
-def _end_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+    for child in tuple(_LIVING):
+        lifeline.tell_to_end(child)
 
 
 @contextlib.contextmanager
@@ -304,10 +364,10 @@ def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> Proc
             state=failed["state"],
             hint=failed["hint"],
         )
-    raise _silent_failure(ending)
+    raise silent_failure(ending)
 
 
-def _silent_failure(ending: Ending) -> MeasurementFailed:
+def silent_failure(ending: Ending) -> MeasurementFailed:
     """How a child failed that had no time to say so."""
     if ending.timed_out:
         return MeasurementFailed(
@@ -331,7 +391,6 @@ def _silent_failure(ending: Ending) -> MeasurementFailed:
     )
 
 
-def _last_lines(file: IO[bytes]) -> str:
-    file.seek(0)
-    lines = file.read().decode(errors="replace").strip().splitlines()
+def _last_lines(printed: bytes) -> str:
+    lines = [line[:_LINE] for line in printed.decode(errors="replace").strip().splitlines()]
     return "\n    " + "\n    ".join(lines[-5:]) if lines else ""

@@ -21,7 +21,7 @@ from windtunnel.measurement.pairs import PairReport, run_pair
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.sides import ComparisonBase, Side, SideWords
 from windtunnel.measurement.steady import Protocol, interval
-from windtunnel.measurement.store import Settled, Store
+from windtunnel.measurement.store import Settled, Store, now
 from windtunnel.records import Plain
 from windtunnel.results import Printed, Row
 from windtunnel.strategy import Strategy
@@ -273,7 +273,7 @@ class _Contest:
             seconds=time.monotonic() - self.begin,
             stopped_by=self.stopped,
             cautions=tuple(self._cautions()),
-            measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            measured_at=now(),
             environment=dict(self.sides[0].plan.facts),
         )
 

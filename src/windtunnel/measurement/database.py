@@ -4,12 +4,15 @@ nothing."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from windtunnel import sealed
 from windtunnel.errors import StoreError
+from windtunnel.ownership import temporary_folder
 
 _OTHER_STORE = "use another with --store FILE."
 Migration = Callable[[sqlite3.Connection], None]
@@ -20,16 +23,20 @@ class Schema:
     """Tables of a store. SQLite's `application` number marks the file as windtunnel's, `version` counts
     changes.
 
-    `migrations` convert older files in place, by their application number and version.
+    `migrations` convert older files in place, by their application number and version. `prepare` makes the
+    functions that triggers call known to a connection.
     """
 
-    tables: str
+    tables: tuple[str, ...]
+    triggers: tuple[str, ...]
+    prepare: Migration
     application: int
     version: int
     migrations: Mapping[tuple[int, int], Migration]
 
     def create(self, db: sqlite3.Connection) -> None:
-        for statement in self.tables.split(";"):
+        self.prepare(db)
+        for statement in (*self.tables, *self.triggers):
             db.execute(statement)
 
     def stamp(self, db: sqlite3.Connection) -> None:
@@ -45,6 +52,11 @@ def identity(db: sqlite3.Connection) -> tuple[int, int]:
     return application, version
 
 
+def has_checksums(db: sqlite3.Connection) -> bool:
+    """Whether a file has the table of counts, which came with the checksums."""
+    return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = 'tally'").fetchone())
+
+
 class Database:
     """An open file with the tables of a schema. Every write is one transaction; every trouble one clear
     error."""
@@ -53,30 +65,70 @@ class Database:
         self.path, self._schema = path, schema
         with self._clear_errors("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = DELETE")
-            self._db.execute("PRAGMA synchronous = FULL")
+            if not path.exists():
+                self._make()
+            self._db = self._connect(path)
             self._prepare()
             self._db.execute("PRAGMA foreign_keys = ON")
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        db = sqlite3.connect(path, timeout=30, isolation_level=None)
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = FULL")
+        self._schema.prepare(db)
+        return db
+
+    def _make(self) -> None:
+        """A new store appears whole, so that an empty file is always one that lost its data."""
+        with temporary_folder(self.path.parent, "store") as folder:
+            new = folder / self.path.name
+            with contextlib.closing(self._connect(new)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                self._schema.create(db)
+                self._schema.stamp(db)
+                db.execute("COMMIT")
+            try:
+                os.link(new, self.path)
+            except FileExistsError:  # another process was faster
+                pass
+            except OSError:  # a disk without links
+                if not self.path.exists():
+                    os.replace(new, self.path)
 
     def close(self) -> None:
         self._db.close()
 
     def _prepare(self) -> None:
-        """Create the tables of a new file or migrate an old one; refuse a newer or another program's file."""
+        """Convert an old file; refuse a newer, an empty or another program's file."""
         if not self._needs_work():
             return
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            if self._needs_work():  # another process may have been faster
-                migrate = self._schema.migrations.get(identity(self._db), self._schema.create)
-                migrate(self._db)
+            converted = self._needs_work()  # another process may have been faster
+            if converted:
+                self._refuse_downgraded()
+                self._schema.migrations[identity(self._db)](self._db)
                 self._schema.stamp(self._db)
             self._db.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+
+        if converted:
+            sealed.warn(
+                f"The store {self.path} is of an earlier version and had no checksums: no one can tell "
+                "whether it changed. It was converted, and its rows have checksums now."
+            )
+
+    def _refuse_downgraded(self) -> None:
+        """Refuse a store that has checksums, but says that it is of a version without them."""
+        if has_checksums(self._db):
+            raise StoreError(
+                f"The store {self.path} is damaged: it says that it is of version {identity(self._db)[1]}, "
+                f"but it has the tables of version {self._schema.version}.",
+                hint="See all damage: windtunnel store check. Keep what is whole: windtunnel store repair.",
+            )
 
     def _needs_work(self) -> bool:
         application, version = identity(self._db)
@@ -88,7 +140,13 @@ class Database:
             )
         known = {(self._schema.application, self._schema.version), *self._schema.migrations}
         filled = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if filled and (application, version) not in known:
+        if not filled:
+            raise StoreError(
+                f"The store {self.path} is empty: it has {self.path.stat().st_size} bytes and no table. "
+                "What it held is gone.",
+                hint="Restore a copy of it, or remove the file to begin a new store.",
+            )
+        if (application, version) not in known:
             raise StoreError(
                 f"{self.path} is a database of another program, not a store of windtunnel.",
                 hint="Name another file with --store FILE or WINDTUNNEL_STORE.",
@@ -112,15 +170,22 @@ class Database:
         """Raise any trouble with file or database as a StoreError."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            known = isinstance(error, sqlite3.OperationalError)
-            hint = "Free some space or correct its permissions, or " if known else "Please "
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(
-                f"The store {self.path} cannot be {verb}: {error}.",
-                hint=f"What it held before is still there. {hint}{_OTHER_STORE}",
+                f"The store {self.path} cannot be {verb}: {error}.", hint=_hint(error)
             ) from error
         except OSError as error:
             raise StoreError(
                 f"The store {self.path} cannot be {verb}: {error}.",
                 hint=f"Correct its permissions, or {_OTHER_STORE}",
             ) from error
+
+
+def _hint(error: Exception) -> str:
+    """What to do after an error of SQLite: those of damage are DatabaseError itself, or about text."""
+    if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):
+        return (
+            "What it held before is still there. Free some space or correct its permissions, or "
+            f"{_OTHER_STORE}"
+        )
+    return "See what is damaged: windtunnel store check. Keep what is whole: windtunnel store repair."

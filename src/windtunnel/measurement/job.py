@@ -90,7 +90,7 @@ class JobSubject:
         if self.order.timeline:
             emit({"kind": "timeline", **profiler.last_step(watched)})
 
-    def explain(self, error: Exception, state: str) -> tuple[str, str]:
+    def explain(self, error: BaseException, state: str) -> tuple[str, str]:
         """State and hint for what went wrong while the job was built or stepped."""
         if state == "raised" and self.strategy.compiles and compilation.is_refusal(error):
             return compilation.STATE, compilation.HINT

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel import records
-from windtunnel.errors import StoreError, Unavailable
+from windtunnel import lifeline, records
+from windtunnel.errors import BadJob, StoreError, Unavailable
 from windtunnel.job.workload import Workload
 from windtunnel.machine import here
 from windtunnel.machine.machine import Machine
@@ -24,8 +21,9 @@ from windtunnel.measurement.order import ChildOrder, JobOrder
 from windtunnel.measurement.processes import MeasurementPlan, MeasureOptions, Processes
 from windtunnel.measurement.report import DISTURBED, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Protocol
-from windtunnel.measurement.store import Store
+from windtunnel.measurement.store import Store, now
 from windtunnel.measurement.summary import Summary
+from windtunnel.ownership import temporary_folder
 from windtunnel.records import Plain
 from windtunnel.results import INFERENCE_OF_LOSS, Result, Row
 from windtunnel.strategy import Strategy
@@ -69,7 +67,12 @@ def measure(
     store: Store | None = None,
     options: MeasureOptions | None = None,
 ) -> Measurement:
-    """Run the job's steps on this machine. An interrupted measurement of the same is continued."""
+    """Run the job's steps on this machine in fresh processes, and say how long one takes.
+
+    `machine` is this one: `Machine.here()`, or `Machine.find("cpu")`. `protocol` says how long to measure.
+    What is in the `store` already is not measured again; an interrupted measurement is continued.
+    Raises MeasurementFailed if no process gives a result.
+    """
     opened = store or Store()
     try:
         strategy = strategy or Strategy()
@@ -112,8 +115,8 @@ class MeasuredJob:
 
     def measure(self, store: Store, options: MeasureOptions) -> Measurement:
         processes = Processes(self.plan(), store, options)
-        with tempfile.TemporaryDirectory() as folder:
-            self.lock = str(Path(folder) / "lock") if self.starts_together else ""
+        with temporary_folder() as folder:
+            self.lock = str(folder / "lock") if self.starts_together else ""
             whole = processes.run()
         result = self._result(processes.reports, whole, processes.resumed)
         try:
@@ -125,7 +128,7 @@ class MeasuredJob:
     def plan(self) -> MeasurementPlan:
         origin, code = self.workload.origin, ""
         if origin is not None and ".py:" in origin.job:
-            code = hashlib.sha256(Path(origin.job.rpartition(":")[0]).read_bytes()).hexdigest()
+            code = _digest_of_file(Path(origin.job.rpartition(":")[0]))
         name = records.plain(origin) if origin else {"job": f"{self.workload.name} (made in Python)"}
         task = {
             "job": name,
@@ -217,7 +220,7 @@ class MeasuredJob:
             first_seconds=whole.first_seconds or 0.0,
             stopped_by=whole.stopped_by,
             disturbed=whole.disturbed,
-            measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            measured_at=now(),
             environment={**self.facts, **reports[0].ready.plain()},
         )
 
@@ -263,6 +266,8 @@ class MeasuredJob:
                 "measured in forked processes, since a job made in Python cannot be built in a fresh one; "
                 "path/to/file.py:function can"
             )
+        if not all(report.has_finite_losses for report in reports):
+            cautions.append("the loss was no finite number: the steps may have done other work than usual")
         if resumed:
             cautions.append(f"{resumed} of the processes were measured before an interruption")
         if cpu:
@@ -331,7 +336,7 @@ def launch_for(order: ChildOrder, pinned: int | None) -> Launch:
     """How a child that runs a job in a fresh interpreter is started."""
     assert order.job is not None
     return Launch(
-        command=(sys.executable, "-m", "windtunnel.measurement.child"),
+        command=lifeline.command("windtunnel.measurement.child"),
         environment=environment.for_child(
             order.job.threads, expandable=order.job.strategy.get("expandable_segments") is True
         ),
@@ -357,3 +362,14 @@ def forked(order: ChildOrder, workload: Workload) -> Callable[[int], None]:
             hint="Put the job in a file and name it path/to/file.py:function.",
         )
     return functools.partial(run_in_fork, order, workload)
+
+
+def _digest_of_file(path: Path) -> str:
+    """What the user's file holds, by which an interrupted measurement is recognised."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadJob(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Each measured process builds the job from its file: let the file stay until the end.",
+        ) from error

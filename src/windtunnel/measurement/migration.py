@@ -11,10 +11,14 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from windtunnel import ownership
+from windtunnel.errors import StoreError
+from windtunnel.measurement import checksums
 from windtunnel.measurement.database import Schema, identity
 
 MEASUREMENTS, STUDIES = 0x57494E44, 0x57494E53  # SQLite's application numbers: "WIND" and "WINS"
@@ -23,6 +27,8 @@ _STATES = {"complete": "done", "running": "waiting"}
 _KEYS = {"way": "variant", "unit": "device_name"}
 _SUMMARY_KEYS = {"felt": "loop_seconds", "peak": "peak_bytes"}
 _SUMMARY_GONE = ("first",)  # the median of `firsts`
+_TIMES = ("created", "finished")
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def convert_measurements(db: sqlite3.Connection, schema: Schema) -> None:
@@ -41,13 +47,13 @@ def convert_measurements(db: sqlite3.Connection, schema: Schema) -> None:
             id=number,
             kind="single",
             key=key,
-            created=created,
+            created=in_utc(created),
             task=_dump(task),
             level="",
             environment=environment_of(db, facts),
             state=_STATES.get(state, state),
             error=error,
-            finished=created,
+            finished=in_utc(created),
             result=_text(result),
         )
     for number, cell, place, state, report in db.execute("SELECT * FROM old_process").fetchall():
@@ -65,24 +71,61 @@ def convert_studies(db: sqlite3.Connection, schema: Schema) -> None:
     tables = ("meta", "lock", "surroundings", "cell", "place", "process", "sample", "forecast")
     _rename(db, tables)
     schema.create(db)
-    for table in ("meta", "lock"):
-        db.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")
+    db.execute("INSERT INTO meta (name, value) SELECT * FROM old_meta")
+    db.execute("INSERT INTO lock SELECT * FROM old_lock")
     for number, facts in db.execute("SELECT id, facts FROM old_surroundings").fetchall():
         _put(db, "environment", id=number, facts=_text(facts))
     names = ("id", "key", "created", "level", "state", "error", "finished")
     query = f"SELECT surroundings, task, summary, {', '.join(names)} FROM old_cell"
     for facts, task, summary, *row in db.execute(query).fetchall():
         values = dict(zip(names, row, strict=True))
+        values |= {name: in_utc(values[name]) for name in _TIMES}
         texts = {"task": _text(task), "summary": _summary(summary)}
         _put(db, "cell", kind="study", environment=facts, **values, **texts)
-    db.execute("INSERT INTO place SELECT * FROM old_place")
+    db.execute("INSERT INTO place (study, figure, line, cell) SELECT * FROM old_place")
     query = "SELECT id, cell, number, state, error, report FROM old_process"
     for *row, report in db.execute(query).fetchall():
-        db.execute("INSERT INTO process VALUES (?, ?, ?, ?, ?, ?)", (*row, _report(report)))
-    db.execute("INSERT INTO sample SELECT * FROM old_sample")
+        number, cell, place, state, error = row
+        values = {"id": number, "cell": cell, "number": place, "state": state, "error": error}
+        _put(db, "process", **values, report=_report(report))
+    db.execute("INSERT INTO sample (process, phase, steps, seconds) SELECT * FROM old_sample")
     for task, machine, program, data in db.execute("SELECT * FROM old_forecast").fetchall():
         _put(db, "forecast", task=_text(task), machine=machine, program=program, data=_text(data))
     _drop(db, tables)
+
+
+def add_checksums(db: sqlite3.Connection, schema: Schema) -> None:
+    """A store of version 2: the tables of today without checksums, and with local times. No one can tell
+    whether its rows changed before."""
+    for (owner,) in db.execute("SELECT owner FROM lock").fetchall():
+        if ownership.is_alive(owner):
+            raise StoreError(
+                f"An earlier version of windtunnel is writing this store: {ownership.show(owner)}.",
+                hint="Wait until it ends: this version converts the store.",
+            )
+    schema.prepare(db)
+    for table in checksums.TABLES:
+        db.execute(f"ALTER TABLE {table} ADD COLUMN {checksums.COLUMN} TEXT NOT NULL DEFAULT ''")
+    db.execute(next(text for text in schema.tables if "TABLE tally" in text))
+    rows = db.execute("SELECT id, created, finished FROM cell").fetchall()
+    changed = [(in_utc(created), in_utc(finished), number) for number, created, finished in rows]
+    db.executemany("UPDATE cell SET created = ?, finished = ? WHERE id = ?", changed)
+    checksums.seal_all(db)
+    for statement in schema.triggers:
+        db.execute(statement)
+
+
+def in_utc(text: str) -> str:
+    """A time of an earlier version, which was local time with its distance from UTC, in UTC.
+
+    >>> in_utc("2026-11-15T10:22:48+0100")
+    '2026-11-15T09:22:48+0000'
+    """
+    try:
+        moment = datetime.strptime(text, TIME_FORMAT)
+    except ValueError:
+        return text
+    return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
 def is_taken_over(db: sqlite3.Connection, former: Path) -> bool:
@@ -95,7 +138,7 @@ def take_over(db: sqlite3.Connection, former: Path, schema: Schema) -> None:
     if not is_taken_over(db, former) and _read(former, copy):
         convert_studies(copy, schema)
         _insert(db, copy)
-        db.execute("INSERT INTO meta VALUES (?, datetime('now'))", (_taken_over(former),))
+        _put(db, "meta", name=_taken_over(former), value=datetime.now(UTC).strftime(TIME_FORMAT))
     copy.close()
 
 
@@ -115,22 +158,24 @@ def _read(former: Path, copy: sqlite3.Connection) -> bool:
 
 def _insert(db: sqlite3.Connection, copy: sqlite3.Connection) -> None:
     """Everything of another store of today's version, with new numbers; cells that are here already stay."""
-    rows = copy.execute("SELECT * FROM meta")
-    db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
+    rows = copy.execute("SELECT name, value FROM meta")
+    db.executemany("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", rows)
     cells, processes = _insert_cells(db, copy), dict[int, int]()
-    for study, figure, line, cell in copy.execute("SELECT * FROM place"):
+    for study, figure, line, cell in copy.execute("SELECT study, figure, line, cell FROM place"):
         if cell in cells:
             _put(db, "place", study=study, figure=figure, line=line, cell=cells[cell])
-    for number, cell, place, state, error, report in copy.execute("SELECT * FROM process"):
+    query = "SELECT id, cell, number, state, error, report FROM process"
+    for number, cell, place, state, error, report in copy.execute(query):
         if cell in cells:
             processes[number] = _put(
                 db, "process", cell=cells[cell], number=place, state=state, error=error, report=report
             )
-    for process, phase, steps, seconds in copy.execute("SELECT * FROM sample"):
+    for process, phase, steps, seconds in copy.execute("SELECT process, phase, steps, seconds FROM sample"):
         if process in processes:
             _put(db, "sample", process=processes[process], phase=phase, steps=steps, seconds=seconds)
-    rows = copy.execute("SELECT * FROM forecast")
-    db.executemany("INSERT OR IGNORE INTO forecast VALUES (?, ?, ?, ?)", rows)
+    rows = copy.execute("SELECT task, machine, program, data FROM forecast")
+    text = "INSERT OR IGNORE INTO forecast (task, machine, program, data) VALUES (?, ?, ?, ?)"
+    db.executemany(text, rows)
 
 
 def _insert_cells(db: sqlite3.Connection, copy: sqlite3.Connection) -> dict[int, int]:

@@ -60,6 +60,10 @@ class ChildOrder:
     locks_first: bool = False
     takes_turns: bool = False
 
+    @property
+    def timeout_seconds(self) -> float:
+        return self.protocol.timeout_seconds
+
     def plain(self) -> Plain:
         data: Plain = records.plain(self)
         return data

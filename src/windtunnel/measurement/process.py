@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import IO
@@ -14,7 +12,7 @@ from typing import IO
 from windtunnel.records import Plain
 
 Emit = Callable[[Plain], None]
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+END = "end"  # the kind of a child's last message
 
 
 def emit_on(descriptor: int) -> Emit:
@@ -27,14 +25,6 @@ def emit_on(descriptor: int) -> Emit:
 def words() -> IO[str]:
     """What the parent says, line by line: its order, then a line before each turn."""
     return open(0, closefd=False)
-
-
-def die_with_parent() -> None:
-    """End when the parent ends. When memory runs out, be the first process that the system kills."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
 class Lock:

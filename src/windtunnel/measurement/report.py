@@ -77,12 +77,23 @@ class Ready:
 
     @classmethod
     def read(cls, data: Plain) -> Ready:
-        """By hand and not by `records`, since a study has thousands."""
+        """By hand and not by `records`, since a study has thousands. Most are the same and share one."""
+        text = repr(data)
+        if text not in _SHARED:
+            if len(_SHARED) >= _MOST_SHARED:
+                _SHARED.clear()
+            _SHARED[text] = cls._read(data)
+        return _SHARED[text]
+
+    @classmethod
+    def _read(cls, data: Plain) -> Ready:
         own = {key: value for key, value in data.items() if key in _READY}
         others = {key: value for key, value in data.items() if key not in (*_READY, "kind", "pid")}
         return cls(**{**own, "cpus": tuple(own.get("cpus", ())), "facts": others})
 
 
+_SHARED: dict[str, Ready] = {}
+_MOST_SHARED = 1000
 _READY = tuple(each.name for each in dataclasses.fields(Ready) if each.name != "facts")
 
 
@@ -163,6 +174,12 @@ class ProcessReport:
         return first.seconds[0] if first is not None and first.seconds else None
 
     @property
+    def has_finite_losses(self) -> bool:
+        """Whether the losses are numbers, as far as they are known."""
+        losses = self.losses
+        return losses is None or (math.isfinite(losses.first) and math.isfinite(losses.last))
+
+    @property
     def loop_seconds(self) -> float | None:
         return None if self.reference_loop is None else self.reference_loop.seconds
 
@@ -172,15 +189,16 @@ class ProcessReport:
         return data if samples else {key: value for key, value in data.items() if key != "samples"}
 
     @classmethod
-    def read(cls, data: object) -> ProcessReport:
-        """From plain data. BadRecord where that is no report, or its samples are not times."""
+    def read(cls, data: object, samples: Mapping[str, Samples] | None = None) -> ProcessReport:
+        """From plain data, or with samples that were stored separately. BadRecord where that is no report, or
+        its samples are not times."""
         if not isinstance(data, Mapping):
             raise BadRecord(f"A process report must be a table, not {type(data).__name__}.")
         apart = ("samples", "ready", "reference_loop")
-        report = records.read(cls, {key: data[key] for key in data if key not in apart}, "report")
-        return dataclasses.replace(
-            report,
-            samples=_read_samples(data.get("samples", {})),
+        own = {key: data[key] for key in data if key not in apart}
+        return cls(
+            **records.fields_of(cls, own, "report"),
+            samples=_read_samples(data.get("samples", {})) if samples is None else samples,
             ready=Ready.read(data.get("ready") or {}),
             reference_loop=ReferenceLoop.read(data.get("reference_loop")),
         )

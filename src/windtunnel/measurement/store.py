@@ -3,99 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import os
-import platform
 import sqlite3
-import sys
-import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from windtunnel import records
+from windtunnel import folders, ownership, records
 from windtunnel.errors import StoreError
-from windtunnel.measurement import migration
+from windtunnel.garbage import many_objects
+from windtunnel.measurement import checksums, migration
+from windtunnel.measurement.cells import DONE as DONE
+from windtunnel.measurement.cells import WAITING as WAITING
+from windtunnel.measurement.cells import NewCell as NewCell
+from windtunnel.measurement.cells import Settled as Settled
+from windtunnel.measurement.cells import StoredCell as StoredCell
 from windtunnel.measurement.database import Database
 from windtunnel.measurement.report import STEADY, ProcessReport, Samples
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.tables import SCHEMA
 from windtunnel.records import Plain
 
-WAITING, DONE = "waiting", "done"
 _OF_STUDY, _SINGLE = "study", "single"
+_AT_ONCE = 500  # cells whose samples are read by one statement
 _LATEST = 200  # this many cells show how fast this machine's reference loop is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCell:
-    """One cell as stored, its `task` as text and as plain data; `summary` is there once it is done.
-
-    A single measurement also has its whole `result` as plain data.
-    """
-
-    id: int
-    key: str
-    text: str
-    task: Plain
-    level: str
-    state: str
-    error: str = ""
-    finished: str = ""
-    environment: Plain = field(default_factory=dict)
-    summary: Summary | None = None
-    result: Plain | None = None
-
-    @property
-    def loop_kind(self) -> tuple[Any, ...]:
-        """The machine and the Python that ran the reference loop: all its processes share one quiet value,
-        whatever their framework and threads."""
-        python = self.summary.ready.versions.get("python") if self.summary else None
-        return self.environment.get("cpu"), python
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewCell:
-    """A cell to be registered: its key, its place in a study, and the facts it is measured under, as text."""
-
-    key: str
-    figure: str
-    case: str
-    task: str
-    level: str
-    facts: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """How a cell stands from now on."""
-
-    cell: int
-    state: str = DONE
-    error: str = ""
-    summary: Summary | None = None
-    result: Plain | None = None
-
-
 def default_path() -> Path:
-    """The store in the user's own data directory, or where WINDTUNNEL_STORE says."""
-    named = os.environ.get("WINDTUNNEL_STORE")
-    if named:
-        return Path(named)
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", str(Path.home())))
-    else:
-        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return base / "windtunnel" / "store.sqlite"
+    """The store in the user's own folder, or where WINDTUNNEL_STORE says."""
+    return folders.store_file()
 
 
 class Store(Database):
-    """Cells, keyed by task, protocol, code and environment. One process writes a study at a time.
+    """The measurements of a user in one file, so that what was measured once is not measured again.
+
+    Cells are keyed by task, protocol, code and environment. One process writes a study at a time.
 
     Studies had a file of their own once, study.sqlite. The default store takes its data over and leaves the
     file.
@@ -152,6 +97,7 @@ class Store(Database):
     def results(self) -> list[StoredCell]:
         """All single measurements, newest first."""
         with self._clear_errors("read"):
+            self._check_count("cell", int(self._db.execute("SELECT count(*) FROM cell").fetchone()[0]))
             return [cell for *_, cell in self._select("WHERE kind = ? ORDER BY cell.id DESC", _SINGLE)]
 
     def loop_seconds(self, kind: tuple[Any, ...]) -> list[float]:
@@ -186,7 +132,7 @@ class Store(Database):
             yield
         finally:
             with contextlib.suppress(StoreError), self._writing() as db:
-                db.execute("DELETE FROM lock WHERE name = ? AND owner = ?", (study, _own_name()))
+                db.execute("DELETE FROM lock WHERE name = ? AND owner = ?", (study, ownership.own_name()))
 
     def owner(self, study: str) -> str:
         """Who runs a study just now, in words; empty where nobody does."""
@@ -197,7 +143,11 @@ class Store(Database):
         """The seed that shuffles a study's cells, the same from its first run on."""
         name = f"seed of {study}"
         with self._writing() as db:
-            db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (name, str(fresh)))
+            notes = db.execute(f"SELECT name, {checksums.is_whole('meta')} FROM meta").fetchall()
+            self._check_count("meta", len(notes))
+            for note, whole in notes:
+                self._check(whole, "meta", note)
+            db.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (name, str(fresh)))
             return int(db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()[0])
 
     def register(self, study: str, cells: Sequence[NewCell]) -> dict[str, StoredCell]:
@@ -214,7 +164,9 @@ class Store(Database):
                 )
             places = [(study, cell.figure, cell.case, cell.key, _OF_STUDY) for cell in cells]
             db.executemany(
-                "INSERT OR IGNORE INTO place SELECT ?, ?, ?, id FROM cell WHERE key = ? AND kind = ?", places
+                "INSERT OR IGNORE INTO place (study, figure, line, cell) "
+                "SELECT ?, ?, ?, id FROM cell WHERE key = ? AND kind = ?",
+                places,
             )
             wanted = {cell.key for cell in cells}
             return {cell.key: cell for _, _, cell in self._cells(study) if cell.key in wanted}
@@ -240,83 +192,183 @@ class Store(Database):
 
     def counts(self, study: str) -> dict[tuple[str, str, str], int]:
         """Cells by figure, level and state."""
-        query = """
-            SELECT figure, level, state, count(*) FROM place JOIN cell ON cell.id = place.cell
+        whole = f"min({checksums.is_whole('cell')} AND {checksums.is_whole('place')})"
+        query = f"""
+            SELECT figure, level, state, count(*), {whole} FROM place JOIN cell ON cell.id = place.cell
             WHERE study = ? GROUP BY 1, 2, 3
         """
         with self._clear_errors("read"):
             rows = self._db.execute(query, (study,)).fetchall()
-        return {(figure, level, state): count for figure, level, state, count in rows}
+            self._check_count(f"place of {study}", sum(row[3] for row in rows))
+        for figure, *_, all_whole in rows:
+            self._check(all_whole, "cell", f"of {figure}")
+        return {(figure, level, state): count for figure, level, state, count, _ in rows}
+
+    def failures(self, study: str, fine: Collection[str]) -> list[tuple[str, str, StoredCell]]:
+        """Figure, case and cell of all cells that are in none of these states."""
+        marks = ", ".join("?" * len(fine))
+        with self._clear_errors("read"):
+            return self._select(
+                f"WHERE study = ? AND state NOT IN ({marks}) ORDER BY figure, cell.id", study, *fine
+            )
 
     def forecasts(self, program: str) -> dict[tuple[str, str], Plain]:
         """What this version of the program forecast before: by task and machine."""
+        whole = checksums.is_whole("forecast")
         with self._clear_errors("read"):
             rows = self._db.execute(
-                "SELECT task, machine, data FROM forecast WHERE program = ?", (program,)
+                f"SELECT task, machine, data, {whole} FROM forecast WHERE program = ?", (program,)
             ).fetchall()
-        return {(task, machine): json.loads(text) for task, machine, text in rows}
+        for task, machine, _, is_whole in rows:
+            self._check(is_whole, "forecast", f"for {machine}: {task[:60]}")
+        return {(task, machine): json.loads(text) for task, machine, text, _ in rows}
 
     def add_forecasts(self, program: str, forecasts: Mapping[tuple[str, str], Plain]) -> None:
         rows = [(task, machine, program, json.dumps(each)) for (task, machine), each in forecasts.items()]
         with self._writing() as db:
-            db.executemany("INSERT OR REPLACE INTO forecast VALUES (?, ?, ?, ?)", rows)
+            db.executemany(
+                "INSERT INTO forecast (task, machine, program, data) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (task, machine, program) DO UPDATE SET data = excluded.data",
+                rows,
+            )
 
     # Processes of either
 
-    def add(self, cell: int, report: ProcessReport, settled: Settled | None = None) -> None:
-        """One process that is done, with all its samples, in one transaction; the last settles its cell."""
+    def add(
+        self,
+        cell: int,
+        report: ProcessReport,
+        settled: Settled | None = None,
+        known: Collection[int] | None = None,
+    ) -> bool:
+        """One process that is done, with all its samples, in one transaction; the last settles its cell.
+
+        Another study may run the same cell at the same time. If the cell has other processes than those
+        `known`, nothing is stored and the answer is False.
+        """
         with self._writing() as db:
+            if not self._is_known(db, cell, known):
+                return False
             text = json.dumps(report.plain(samples=False))
             process = self._add(db, cell, report.number, DONE, "", text)
             for phase, samples in report.samples.items():
                 db.execute(
-                    "INSERT INTO sample VALUES (?, ?, ?, ?)",
+                    "INSERT INTO sample (process, phase, steps, seconds) VALUES (?, ?, ?, ?)",
                     (process, phase, samples.steps, array("d", samples.seconds).tobytes()),
                 )
             if settled is not None:
                 self._settle(db, settled)
+        return True
 
-    def add_failure(self, number: int, settled: Settled, *, settles: bool = True) -> None:
+    def add_failure(
+        self, number: int, settled: Settled, *, settles: bool = True, known: Collection[int] | None = None
+    ) -> bool:
         """A process that failed; it settles its cell too, unless other processes of it are enough."""
         with self._writing() as db:
+            if not self._is_known(db, settled.cell, known):
+                return False
             self._add(db, settled.cell, number, settled.state, settled.error, "{}")
             if settles:
                 self._settle(db, settled)
+        return True
+
+    def cell(self, number: int) -> StoredCell:
+        """One cell as it stands now."""
+        with self._clear_errors("read"):
+            return self._select("WHERE cell.id = ?", number)[0][2]
 
     def numbers(self, cells: Iterable[int]) -> dict[int, set[int]]:
         """Which processes each cell has."""
         wanted, numbers = set(cells), dict[int, set[int]]()
         with self._clear_errors("read"):
-            for cell, number in self._db.execute("SELECT cell, number FROM process"):
-                if cell in wanted:
-                    numbers.setdefault(cell, set()).add(number)
+            if len(wanted) == 1:
+                query = "SELECT cell, number FROM process WHERE cell = ?"
+                rows = self._db.execute(query, tuple(wanted)).fetchall()
+            else:
+                rows = self._db.execute("SELECT cell, number FROM process").fetchall()
+                self._check_count("process", len(rows))
+        for cell, number in rows:
+            if cell in wanted:
+                numbers.setdefault(cell, set()).add(number)
         return numbers
 
     def reports(self, cell: int) -> list[ProcessReport]:
         """The reports of a cell's processes that are done, samples included."""
-        with self._clear_errors("read"):
-            rows = self._db.execute(
-                "SELECT id, number, report FROM process WHERE cell = ? AND state = ? ORDER BY number",
-                (cell, DONE),
-            ).fetchall()
-            return [self._report(process, number, text) for process, number, text in rows]
+        return next(self.reports_of_all([cell]))
+
+    def reports_of_all(self, cells: Sequence[int]) -> Iterator[list[ProcessReport]]:
+        """The same for each of many cells; so many at once are in memory."""
+        for start in range(0, len(cells), _AT_ONCE):
+            some = cells[start : start + _AT_ONCE]
+            with self._clear_errors("read"):
+                known = self._reports(some)
+            for cell in some:
+                yield known.get(cell, [])
+
+    def _reports(self, cells: Sequence[int]) -> dict[int, list[ProcessReport]]:
+        which = f"FROM process WHERE cell IN ({', '.join('?' * len(cells))}) AND state = ?"
+        samples = defaultdict[int, dict[str, Samples]](dict)
+        query = f"SELECT process, phase, steps, seconds, {checksums.is_whole('sample')} FROM sample "
+        for process, phase, steps, blob, whole in self._db.execute(
+            f"{query} WHERE process IN (SELECT id {which})", (*cells, DONE)
+        ):
+            self._check(whole, "sample", f"{phase} of process {process}")
+            samples[process][phase] = Samples(steps=steps, seconds=tuple(array("d", blob)))
+        reports = defaultdict[int, list[ProcessReport]](list)
+        query = f"SELECT cell, id, number, report, {checksums.is_whole('process')} {which} ORDER BY number"
+        for cell, process, number, text, whole in self._db.execute(query, (*cells, DONE)):
+            self._check(whole, "process", process)
+            data = {**json.loads(text), "number": number}
+            reports[cell].append(ProcessReport.read(data, samples.get(process, {})))
+        return reports
 
     def groups(self, cells: Iterable[int], most: int | None) -> dict[int, list[tuple[float, ...]]]:
         """The steady samples of every process of these cells, at most so many of each, evenly taken."""
         wanted, groups = set(cells), dict[int, list[tuple[float, ...]]]()
-        query = """
-            SELECT cell, seconds FROM process JOIN sample ON process.id = process
+        query = f"""
+            SELECT cell, seconds, number, {checksums.is_whole("process")} AND {checksums.is_whole("sample")}
+            FROM process JOIN sample ON process.id = process
             WHERE phase = ? AND state = ? ORDER BY cell, number
         """
         with self._clear_errors("read"):
-            for cell, blob in self._db.execute(query, (STEADY, DONE)):
+            for cell, blob, number, whole in self._db.execute(query, (STEADY, DONE)):
                 if cell in wanted:
+                    self._check(whole, "process", f"{number} of cell {cell}")
                     seconds = array("d", blob)
                     chosen = seconds[:: -(-len(seconds) // most)] if most else seconds
                     groups.setdefault(cell, []).append(tuple(chosen))
         return groups
 
+    # Damage
+
+    def refuse_incomplete(self, cell: StoredCell, found: int, expected: int) -> None:
+        """Raise an error if a cell has not as many processes as its summary counts."""
+        if found != expected:
+            raise self._damage(f"cell {cell.id} (key {cell.key}) has {found} of its {expected} processes")
+
+    def _check(self, is_whole: object, table: str, key: object) -> None:
+        if not is_whole:
+            raise self._damage(f"{checksums.TABLES[table].title} {key} is not as it was written")
+
+    def _check_count(self, name: str, found: int) -> None:
+        expected = checksums.count(self._db, name)
+        if found != expected:
+            table, _, study = name.partition(" of ")
+            where = f" of the study {study}" if study else ""
+            raise self._damage(f"{found:,} of {expected:,} rows of the table {table}{where} are there")
+
+    def _damage(self, what: str) -> StoreError:
+        return StoreError(
+            f"The store {self.path} is damaged: {what}.",
+            hint="See all damage: windtunnel store check. Keep what is whole: windtunnel store repair.",
+        )
+
     # Inside a transaction
+
+    def _is_known(self, db: sqlite3.Connection, cell: int, known: Collection[int] | None) -> bool:
+        if known is None:
+            return True
+        return {n for (n,) in db.execute("SELECT number FROM process WHERE cell = ?", (cell,))} == set(known)
 
     def _add(
         self, db: sqlite3.Connection, cell: int, number: int, state: str, error: str, report: str
@@ -336,30 +388,34 @@ class Store(Database):
         )
 
     def _lock(self, db: sqlite3.Connection, name: str) -> None:
-        db.execute("INSERT OR REPLACE INTO lock VALUES (?, ?, ?)", (name, _own_name(), now()))
+        db.execute("INSERT OR REPLACE INTO lock VALUES (?, ?, ?)", (name, ownership.own_name(), now()))
 
     def _holder(self, name: str) -> str:
         """Which other living process holds a lock, in words; empty where none does."""
         row = self._db.execute("SELECT owner, since FROM lock WHERE name = ?", (name,)).fetchone()
-        if not row or not _is_alive(row[0]):
+        if not row or not ownership.is_alive(str(row[0])):
             return ""
-        host, pid, _ = row[0].split("|")
-        return f"process {pid} on {host} since {row[1]}"
+        return f"{ownership.show(row[0])} since {row[1]}"
 
     def _cells(self, study: str) -> list[tuple[str, str, StoredCell]]:
-        return self._select("WHERE study = ? ORDER BY figure, cell.id", study)
+        with many_objects():
+            cells = self._select("WHERE study = ? ORDER BY figure, cell.id", study)
+        self._check_count(f"place of {study}", len(cells))
+        return cells
 
     def _select(self, where: str, *values: Any) -> list[tuple[str, str, StoredCell]]:
         """Figure, case and cell of what matches; a single measurement has neither figure nor case."""
-        facts = {n: json.loads(text) for n, text in self._db.execute("SELECT id, facts FROM environment")}
+        facts = self._environments()
+        whole = f"{checksums.is_whole('cell')} AND (study IS NULL OR {checksums.is_whole('place')})"
         query = f"""
             SELECT figure, line, cell.id, key, task, level, state, error, finished, environment,
-                summary, result
+                summary, result, {whole}
             FROM cell LEFT JOIN place ON cell.id = place.cell {where}
         """
         cells = []
         for figure, line, *row in self._db.execute(query, values):
-            number, key, task, level, state, error, finished, environment, summary, result = row
+            number, key, task, level, state, error, finished, environment, summary, result, is_whole = row
+            self._check(is_whole and environment in facts, "cell", f"{number} (key {key})")
             cell = StoredCell(
                 id=number,
                 key=key,
@@ -376,11 +432,13 @@ class Store(Database):
             cells.append((figure or "", line or "", cell))
         return cells
 
-    def _report(self, process: int, number: int, text: str) -> ProcessReport:
-        rows = self._db.execute("SELECT phase, steps, seconds FROM sample WHERE process = ?", (process,))
-        samples = {p: Samples(steps=steps, seconds=tuple(array("d", blob))) for p, steps, blob in rows}
-        report = ProcessReport.read({**json.loads(text), "number": number})
-        return dataclasses.replace(report, samples=samples)
+    def _environments(self) -> dict[int, Plain]:
+        query = f"SELECT id, facts, {checksums.is_whole('environment')} FROM environment"
+        facts = {}
+        for number, text, whole in self._db.execute(query):
+            self._check(whole, "environment", number)
+            facts[number] = json.loads(text)
+        return facts
 
 
 def dump(record: Any) -> str:
@@ -389,32 +447,9 @@ def dump(record: Any) -> str:
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    """This moment in UTC: texts of it sort by time, whatever the time zone."""
+    return datetime.now(UTC).strftime(migration.TIME_FORMAT)
 
 
 def _lock_name(cell: int) -> str:
     return f"measurement {cell}"
-
-
-def _own_name() -> str:
-    return f"{platform.node()}|{os.getpid()}|{_started(os.getpid())}"
-
-
-def _started(pid: int) -> str:
-    """When a process began, which distinguishes it from a later one of the same number; empty where it is
-    gone."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
-    except psutil.Error:
-        return ""
-
-
-def _is_alive(owner: str) -> bool:
-    """Whether another process that owns a lock lives; on another host, where it cannot be seen, yes."""
-    host, pid, started = owner.split("|")
-    return owner != _own_name() and (
-        host != platform.node() or (started != "" and _started(int(pid)) == started)
-    )

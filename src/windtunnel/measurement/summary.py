@@ -28,9 +28,10 @@ ENOUGH_QUIET, MOST_FURTHER = 2, 2
 class Summary:
     """A measurement in few numbers. `medians`, `firsts` and `loop_seconds` have one entry for each process.
 
-    `loop_seconds` is empty where a process ran no reference loop. `choose_quiet` fills the last three fields:
-    the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether no
-    process was quiet (`disturbed`).
+    `loop_seconds` is empty where a process ran no reference loop. `diverged` is whether a loss was no finite
+    number: the steps may have done other work than those of a training. `choose_quiet` fills the last three
+    fields: the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether
+    no process was quiet (`disturbed`).
     """
 
     medians: tuple[float, ...]
@@ -43,9 +44,15 @@ class Summary:
     peak_bytes: float | None = None
     stopped_by: str = ""
     ready: Ready = field(default_factory=Ready)
+    diverged: bool = False
     chosen: tuple[int, ...] | None = None
     quiet_seconds: float | None = None
     disturbed: bool = False
+
+    @property
+    def processes(self) -> int:
+        """How many processes were measured, chosen or not."""
+        return len(self.medians if self.chosen is None else self.loop_seconds)
 
     @property
     def first_seconds(self) -> float | None:
@@ -87,6 +94,7 @@ def summarise(reports: Sequence[ProcessReport], over: Interval, stopped_by: str)
         peak_bytes=max(peaks) if peaks else None,
         stopped_by=stopped_by,
         ready=reports[0].ready,
+        diverged=not all(report.has_finite_losses for report in reports),
     )
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from windtunnel.measurement import migration
+from windtunnel.measurement import checksums, migration
 from windtunnel.measurement.database import Schema
 
-VERSION = 2
+VERSION = 3
 _TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE tally (name TEXT PRIMARY KEY, rows INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
 CREATE TABLE lock (name TEXT PRIMARY KEY, owner TEXT NOT NULL, since TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE environment (id INTEGER PRIMARY KEY, facts TEXT NOT NULL UNIQUE);
+CREATE TABLE environment (
+    id INTEGER PRIMARY KEY,
+    facts TEXT NOT NULL UNIQUE,
+    checksum TEXT NOT NULL DEFAULT ''
+);
 CREATE TABLE cell (
     id INTEGER PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -22,7 +31,8 @@ CREATE TABLE cell (
     error TEXT NOT NULL DEFAULT '',
     finished TEXT NOT NULL DEFAULT '',
     summary TEXT,
-    result TEXT
+    result TEXT,
+    checksum TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX cell_key ON cell (key);
 CREATE UNIQUE INDEX cell_of_study ON cell (key) WHERE kind = 'study';
@@ -31,6 +41,7 @@ CREATE TABLE place (
     figure TEXT NOT NULL,
     line TEXT NOT NULL,
     cell INTEGER NOT NULL REFERENCES cell (id),
+    checksum TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (study, figure, line, cell)
 ) WITHOUT ROWID;
 CREATE TABLE process (
@@ -40,6 +51,7 @@ CREATE TABLE process (
     state TEXT NOT NULL,
     error TEXT NOT NULL DEFAULT '',
     report TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
     UNIQUE (cell, number)
 );
 CREATE TABLE sample (
@@ -47,6 +59,7 @@ CREATE TABLE sample (
     phase TEXT NOT NULL,
     steps INTEGER NOT NULL,
     seconds BLOB NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (process, phase)
 ) WITHOUT ROWID;
 CREATE TABLE forecast (
@@ -54,15 +67,19 @@ CREATE TABLE forecast (
     machine TEXT NOT NULL,
     program TEXT NOT NULL,
     data TEXT NOT NULL,
+    checksum TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (task, machine, program)
 ) WITHOUT ROWID
 """
 SCHEMA: Schema = Schema(
-    tables=_TABLES,
+    tables=tuple(_TABLES.split(";")),
+    triggers=tuple(checksums.triggers()),
+    prepare=checksums.install,
     application=migration.MEASUREMENTS,
     version=VERSION,
     migrations={
         (migration.MEASUREMENTS, 1): lambda db: migration.convert_measurements(db, SCHEMA),
         (migration.STUDIES, 1): lambda db: migration.convert_studies(db, SCHEMA),
+        (migration.MEASUREMENTS, 2): lambda db: migration.add_checksums(db, SCHEMA),
     },
 )

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from windtunnel import records
+from windtunnel import bounds, records
 from windtunnel.errors import UnknownName, nearest
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Origin, Workload
@@ -227,6 +227,8 @@ def named(name: str) -> NetworkEntry:
 def workload(name: str, settings: Mapping[str, object]) -> Workload:
     """Build the named network with these settings as a job. Its origin lets any process build it again."""
     entry = named(name)
-    job: Workload = entry.module.build(records.read(entry.settings, settings, f"job {name}"))
+    chosen = records.read(entry.settings, settings, f"job {name}")
+    bounds.check_settings(chosen, f"job {name}")
+    job: Workload = entry.module.build(chosen)
     stored = PHOTOGRAPHS if entry.module.DATA == "images" else None
     return dataclasses.replace(job, data=stored, origin=Origin(job=name, settings=dict(settings)))

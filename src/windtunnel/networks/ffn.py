@@ -1,8 +1,9 @@
-"""Feed-forward network: inputs, one layer of hidden nodes and outputs, all connected to the next layer."""
+"""Feed-forward network: inputs, hidden nodes in one layer or several, outputs; each feeds the next layer."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import torch
@@ -63,13 +64,11 @@ def caution(settings: Settings) -> tuple[str, ...]:
 
 
 def _model(settings: Settings) -> nn.Module:
-    layers = nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(settings.inputs, settings.nodes),
-        nn.ReLU(),
-        nn.Linear(settings.nodes, settings.classes),
-    )
-    return weights.initialise(layers, settings.init, "ffn")
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise((settings.inputs, *[settings.nodes] * settings.layers)):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    layers.append(nn.Linear(settings.nodes, settings.classes))
+    return weights.initialise(nn.Sequential(*layers), settings.init, "ffn")
 
 
 def _loss(model: Any, pair: tuple[Tensor, Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ as many calls as the highest tree has levels.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -32,12 +33,14 @@ MOST_DEPTH = 20  # a complete tree of this depth has about a million leaves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`width`: numbers in the state of a tree node; `hidden`: nodes of the hidden layer; `leaves`,
+    """`width`: numbers in the state of a tree node; `hidden`: nodes of the hidden layer; `layers`:
+    hidden layers between children and node; `leaves`,
     `operators`: number of different ones; `depth`: of the complete trees in forecasts (training uses the
     trees of the data set)."""
 
     width: int = 32
     hidden: int = 256
+    layers: int = 1
     leaves: int = 5
     operators: int = 3
     classes: int = 5
@@ -47,7 +50,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _images.require_positive(
-            self, ("width", "hidden", "leaves", "operators", "classes", "depth", "rate"), "recursive"
+            self,
+            ("width", "hidden", "layers", "leaves", "operators", "classes", "depth", "rate"),
+            "recursive",
         )
         if self.depth > MOST_DEPTH:
             raise BadRecord(
@@ -80,11 +85,11 @@ class RecursiveNetwork(nn.Module):
         super().__init__()
         self.leaves = nn.Embedding(settings.leaves, settings.width)
         self.operators = nn.Embedding(settings.operators, settings.width)
-        self.join = nn.Sequential(
-            nn.Linear(3 * settings.width, settings.hidden),
-            nn.ReLU(),
-            nn.Linear(settings.hidden, settings.width),
-        )
+        widths = (3 * settings.width, *[settings.hidden] * settings.layers)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.join = nn.Sequential(*layers, nn.Linear(settings.hidden, settings.width))
         # Normalisation keeps the states of deep trees from growing or vanishing.
         self.norm = nn.LayerNorm(settings.width)
         self.head = nn.Linear(settings.width, settings.classes)

@@ -31,6 +31,19 @@ from windtunnel.networks.definitions.rnn import Settings as Settings
 DATA = "decision"
 
 
+class _RecurrentLayer(nn.Module):
+    """A further recurrent layer, before its activation."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.w_in = nn.Parameter(_scaled(width, width))
+        self.w_rec = nn.Parameter(_scaled(width, width))
+        self.b_rec = nn.Parameter(torch.zeros(width))
+
+    def forward(self, below: Tensor, state: Tensor) -> Tensor:
+        return below @ self.w_in + state @ self.w_rec + self.b_rec
+
+
 class LoopRNN(nn.Module):
     """One Python loop over time, as the equations read."""
 
@@ -39,16 +52,21 @@ class LoopRNN(nn.Module):
         self.w_in = nn.Parameter(_scaled(settings.n_in, settings.n_rec))
         self.w_rec = nn.Parameter(_scaled(settings.n_rec, settings.n_rec))
         self.b_rec = nn.Parameter(torch.zeros(settings.n_rec))
+        self.above = nn.ModuleList(_RecurrentLayer(settings.n_rec) for _ in range(settings.layers - 1))
         self.w_out = nn.Parameter(_scaled(settings.n_rec, settings.n_out))
         self.b_out = nn.Parameter(torch.zeros(settings.n_out))
         self.activation = torch.relu if settings.activation == "relu" else torch.sigmoid
 
     def forward(self, inputs: Tensor) -> Tensor:
         state = inputs.new_zeros(inputs.shape[1], self.w_rec.shape[0])
+        higher = [state] * len(self.above)
         outputs = []
         for step_input in inputs:
             state = self.activation(step_input @ self.w_in + state @ self.w_rec + self.b_rec)
-            outputs.append(state @ self.w_out + self.b_out)
+            top = state
+            for number, layer in enumerate(self.above):
+                top = higher[number] = self.activation(layer(top, higher[number]))
+            outputs.append(top @ self.w_out + self.b_out)
         return torch.stack(outputs)
 
 
@@ -57,7 +75,7 @@ class ModuleRNN(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.recurrent = nn.RNN(settings.n_in, settings.n_rec, nonlinearity="relu")
+        self.recurrent = nn.RNN(settings.n_in, settings.n_rec, settings.layers, nonlinearity="relu")
         self.readout = nn.Linear(settings.n_rec, settings.n_out)
 
     def forward(self, inputs: Tensor) -> Tensor:

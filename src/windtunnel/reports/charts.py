@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from windtunnel import units
+from windtunnel import records, units
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.foreign import shown, shown_lines
 from windtunnel.reports.lines import AxisValues, FigureLine, Sheet
 from windtunnel.reports.palette import COLOURS, DASHES, INK, SHAPES, colour_of, glyph_of
 
@@ -25,6 +26,7 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # the name of the l
 _MOST_VALUES = 60  # in a heat map with more cells the values would not be readable
 _MOST_SAMPLES = 80  # of each process
 _WIDTH, _HEIGHT = 300, 220
+_TAG = re.compile(r'<[^<>"]*(?:"[^"]*"[^<>"]*)*>')  # of a drawing; a value may hold ">"
 _TEXT: VegaLite = {
     "labelColor": INK,
     "titleColor": INK,
@@ -64,13 +66,22 @@ class Chart:
         return altair.Chart.from_dict(self.spec)
 
     def svg(self) -> str:
-        return str(_converter().vegalite_to_svg(self.spec, vl_version=_version()))
+        return str(_converter().vegalite_to_svg(_harmless(self.spec), vl_version=_version()))
 
     def save(self, path: Path | str) -> Path:
         return save(self, Path(path))
 
     def _repr_svg_(self) -> str:
         return Chart(spec={**self.spec, "background": "white"}).svg()
+
+
+def _harmless(spec: Any) -> Any:
+    """The chart with names and labels that can only be read."""
+    if isinstance(spec, Mapping):
+        return {key: _harmless(value) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [_harmless(value) for value in spec]
+    return shown_lines(spec) if isinstance(spec, str) else spec
 
 
 def save(chart: Chart, path: Path) -> Path:
@@ -80,15 +91,14 @@ def save(chart: Chart, path: Path) -> Path:
             f"A chart cannot be written as {path.name!r}.",
             hint=f"End its name with one of: {', '.join(SUFFIXES)}.",
         )
-    solid = {**chart.spec, "background": "white"}
+    solid = _harmless({**chart.spec, "background": "white"})
     if path.suffix == ".png":
-        path.write_bytes(_converter().vegalite_to_png(solid, vl_version=_version(), scale=2))
+        body = _converter().vegalite_to_png(solid, vl_version=_version(), scale=2)
     elif path.suffix == ".svg":
-        path.write_text(Chart(spec=solid).svg(), encoding="utf-8")
+        body = Chart(spec=solid).svg()
     else:
-        page = _converter().vegalite_to_html(solid, vl_version=_version(), bundle=True)
-        path.write_text(page, encoding="utf-8")
-    return path
+        body = _converter().vegalite_to_html(solid, vl_version=_version(), bundle=True)
+    return records.write_whole(path, body)
 
 
 def require_converter() -> None:
@@ -96,18 +106,20 @@ def require_converter() -> None:
     _converter()
 
 
-def against(sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed, title: str = "") -> Chart:
+def against(
+    sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed, title: str | list[str] = ""
+) -> Chart:
     """Time against one axis: published lines dashed, forecasts dotted, failures as glyphs along the top."""
     marks, shared = _marks(sheet, axis, lines, fixed), _marks(sheet, axis, sheet.shown, fixed)
     least = 1.0 if sheet.logarithmic else 15.0
-    x = _quantity("x", axis, _scale(shared.xs, least), _ticks(shared.xs))
+    x = quantity("x", axis, _scale(shared.xs, least), _ticks(shared.xs))
     scale = _scale(shared.ys, least)  # all panels of a figure share their axes
-    y = _quantity("y", sheet.counted, scale, _log_ticks(scale))
+    y = quantity("y", sheet.counted, scale, _log_ticks(scale))
     names = [line.title for line in lines]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    colour = _category("line", names, [colour_of(line.label) for line in lines], legend)
-    shape = _category("line", names, [SHAPES[n % len(SHAPES)] for n in range(len(names))], legend)
-    dash = _category("origin", list(DASHES), list(DASHES.values()), None)
+    colour = category("line", names, [colour_of(line.label) for line in lines], legend)
+    shape = category("line", names, [SHAPES[n % len(SHAPES)] for n in range(len(names))], legend)
+    dash = category("origin", list(DASHES), list(DASHES.values()), None)
     bars = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     times: VegaLite = {
         "data": {"values": marks.points},
@@ -126,11 +138,11 @@ def against(sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed, 
     }
     title = title or f"Time against {axis}{_fixed_words(fixed)}"
     if not marks.failures:
-        return _chart([times], title, _HEIGHT)
+        return layered([times], title, _HEIGHT)
     top = {"field": "top", "type": "quantitative", "scale": None, "axis": None}
     glyphs = _glyph_layer(marks.failures, {"x": x, "y": top, "color": {**colour, "legend": None}})
     apart = dict.fromkeys(("y", "shape", "color"), "independent")
-    return _chart([times, glyphs], title, _HEIGHT, {"scale": apart})
+    return layered([times, glyphs], title, _HEIGHT, {"scale": apart})
 
 
 def heat(
@@ -159,7 +171,7 @@ def heat(
         size = 60 if len(line.rows) <= 400 else 12
         layers.append(_glyph_layer(failed, {**places, "color": {"value": INK}}, size))
     height = min(_HEIGHT, 40 * max(2, len(sheet.values(down))))
-    return _chart(layers, f"{line.title}{_fixed_words(fixed)}", height)
+    return layered(layers, f"{line.title}{_fixed_words(fixed)}", height)
 
 
 def samples(sheet: Sheet, line: FigureLine, cell: AxisValues) -> Chart:
@@ -179,7 +191,7 @@ def samples(sheet: Sheet, line: FigureLine, cell: AxisValues) -> Chart:
         for n, group in enumerate(groups, 1)
     ]
     ticks: VegaLite = {"values": list(range(1, len(groups) + 1)), "format": "d", "grid": False}
-    x = _quantity("x", "process", {"domain": [0.5, len(groups) + 0.5], "nice": False}, ticks)
+    x = quantity("x", "process", {"domain": [0.5, len(groups) + 0.5], "nice": False}, ticks)
     y = {"field": "y", "type": "quantitative", "title": f"{unit} per step", "scale": {"zero": False}}
     point = {"type": "point", "filled": True, "size": 14, "opacity": 0.45, "color": COLOURS[0]}
     bar = {"type": "rule", "strokeWidth": 2.5, "color": COLOURS[1]}
@@ -189,7 +201,7 @@ def samples(sheet: Sheet, line: FigureLine, cell: AxisValues) -> Chart:
         {"data": {"values": bars}, "mark": bar, "encoding": {"x": x, "x2": {"field": "x2"}, "y": y}},
         {"data": {"values": [{"y": result * scale}]}, "mark": dashed, "encoding": {"y": y}},
     ]
-    return _chart(layers, [line.title, sheet.words(cell)], 170)
+    return layered(layers, [line.title, sheet.words(cell)], 170)
 
 
 def inline(svg: str, name: str, title: str, description: str) -> str:
@@ -198,17 +210,23 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
     width, height = size.groups() if size else ("360", "300")
     body = svg[svg.index(">") + 1 :]
     # One description for the whole chart replaces those of its parts.
-    body = re.sub(r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"', "", body)
-    body = re.sub(r'<path(?: d="[^"]*")?(?: d="")? display="none"/>', "", body)
-    body = re.sub(r"(\.\d\d)\d+", r"\1", body)
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
-    body = body.replace(f'"{INK}"', '"currentColor"')
+    body = _TAG.sub(lambda tag: _plain_tag(tag[0], name), body)
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{html.escape(title)}</title>'
-        f'<desc id="{name}-d">{html.escape(description)}</desc>{body}'
+        f' aria-labelledby="{name}-t {name}-d"><title id="{name}-t">{html.escape(shown(title))}</title>'
+        f'<desc id="{name}-d">{html.escape(shown_lines(description))}</desc>{body}'
     )
+
+
+def _plain_tag(tag: str, name: str) -> str:
+    """A tag of a drawing for a page. Only tags change: a label may look like an attribute."""
+    tag = re.sub(r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"', "", tag)
+    if re.fullmatch(r'<path(?: d="[^"]*")?(?: d="")? display="none"/>', tag):
+        return ""
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)
+    tag = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', tag)
+    tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", tag)
+    return tag.replace(f'"{INK}"', '"currentColor"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,18 +296,20 @@ def _glyph_layer(values: list[VegaLite], places: Mapping[str, object], size: int
         "symbolFillColor": "transparent",
         "labelLimit": 150,
     }
-    shape = _category("state", states, [glyph_of(state) for state in states], legend)
+    shape = category("state", states, [glyph_of(state) for state in states], legend)
     mark = {"type": "point", "filled": False, "size": size, "strokeWidth": 1.6, "opacity": 1}
     return {"data": {"values": values}, "mark": mark, "encoding": {**places, "shape": shape}}
 
 
-def _quantity(field: str, title: str, scale: VegaLite, axis: VegaLite) -> VegaLite:
+def quantity(field: str, title: str, scale: VegaLite, axis: VegaLite) -> VegaLite:
+    """An axis of numbers."""
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
-def _category(
+def category(
     field: str, domain: Sequence[str], values: Sequence[object], legend: Mapping[str, object] | None
 ) -> VegaLite:
+    """A colour, shape or dash for each word."""
     scale = {"domain": list(domain), "range": list(values)}
     return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
 
@@ -370,12 +390,20 @@ def _fixed_words(fixed: Fixed) -> str:
     return "".join(f", {axis} {value}" for axis, value in fixed.items())
 
 
-def _chart(
+def layered(
     layers: Sequence[VegaLite], title: str | list[str], height: int, resolve: VegaLite | None = None
 ) -> Chart:
+    """Layers in one frame, in the style of all charts."""
     size = {"width": _WIDTH, "height": height, "background": "transparent"}
     spec: VegaLite = {"$schema": _SCHEMA, "title": title, **size, "layer": list(layers), "config": _CONFIG}
     return Chart(spec={**spec, "resolve": resolve} if resolve else spec)
+
+
+def beside(panels: Sequence[VegaLite], title: str) -> Chart:
+    """Panels side by side, in the style of all charts."""
+    shared = {"scale": {"color": "shared", "shape": "shared", "y": "independent"}}
+    spec: VegaLite = {"$schema": _SCHEMA, "title": title, "hconcat": list(panels), "resolve": shared}
+    return Chart(spec={**spec, "background": "transparent", "config": _CONFIG})
 
 
 def _converter() -> ModuleType:

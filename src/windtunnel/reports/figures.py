@@ -6,7 +6,7 @@ import functools
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from windtunnel import units
 from windtunnel.errors import Unavailable
@@ -19,7 +19,10 @@ from windtunnel.study.rows import StudyRow
 
 _MOST_MAPS, _MOST_STRIPS, _MOST_CHARTS = 6, 3, 140
 _PLACE = "<!--chart {}-->"
-_LONG = 60  # a table with more cells is folded
+_PAGE = 100  # cells in one table; more are folded page by page, so that opening one stays quick
+
+
+PlannedChart = tuple[Callable[[], charts.Chart], str, str]
 
 
 class Album:
@@ -61,10 +64,10 @@ def figure(sheet: Sheet, album: Album) -> Piece:
         parts.append(_quoted(sheet))
     if sheet.lines:
         parts += [
-            summary(sheet),
             _plots(sheet, album),
-            _all_cells(sheet),
+            summary(sheet),
             _maps(sheet, album),
+            _all_cells(sheet),
             _samples(sheet, album),
             failures(sheet),
         ]
@@ -162,7 +165,16 @@ def summary(sheet: Sheet) -> Markup:
 
 def _plots(sheet: Sheet, album: Album) -> Markup:
     """Time against each numeric axis, the other axes at one value each."""
-    drawn = []
+    drawn = [album.add(*each) for each in plots_of(sheet)]
+    words = (
+        "Published lines are dashed, forecasts dotted; bars are intervals."
+        " A cell that failed has its glyph at the top."
+    )
+    return _chart_grid("Plots", words, drawn)
+
+
+def plots_of(sheet: Sheet, heading: Sequence[str] = ()) -> Iterator[PlannedChart]:
+    """What draws each plot, its title and its description. `heading` replaces the title above it."""
     for axis in sheet.axes:
         values = sheet.values(axis)
         if len(values) < 2 or not all(isinstance(value, (int, float)) for value in values):
@@ -171,13 +183,8 @@ def _plots(sheet: Sheet, album: Album) -> Markup:
         words = ", ".join([f"Time against {axis}", *(f"{key} {value}" for key, value in fixed.items())])
         for name, group in _chunks(sheet):
             title = f"{words} ({name})" if name else words
-            make = functools.partial(charts.against, sheet, axis, group, fixed, title)
-            drawn.append(album.add(make, f"{sheet.heading}: {title}", _description(sheet, group)))
-    words = (
-        "Published lines are dashed, forecasts dotted; bars are intervals."
-        " A cell that failed has its glyph at the top."
-    )
-    return _chart_grid("Plots", words, drawn)
+            make = functools.partial(charts.against, sheet, axis, group, fixed, list(heading) or title)
+            yield make, f"{sheet.heading}: {title}", _description(sheet, group)
 
 
 def _chunks(sheet: Sheet) -> list[tuple[str, list[FigureLine]]]:
@@ -218,13 +225,22 @@ def _all_cells(sheet: Sheet) -> Markup:
     if sheet.in_own_unit:
         unit = f"Large: {sheet.counted}, the paper's unit; small: per example"
     caption = f"All cells. {unit}; {TIMES} is the time here over the published one."
-    whole = table(caption, columns, rows, tall=len(rows) > 14)
-    both = sheet.published and sheet.current
-    heading = element("h3", "Published and measured here" if both else "All cells")
-    if len(rows) <= _LONG:
-        return joined([heading, whole])
-    folded = element("details", element("summary", f"The table of all {len(rows):,} cells"), whole)
-    return joined([heading, folded])
+    both = "published and measured here" if sheet.published and sheet.current else "with its time"
+    if len(rows) <= _PAGE:
+        return fold(f"All {len(rows):,} cells, {both}", table(caption, columns, rows, tall=len(rows) > 14))
+    pages = [
+        fold(
+            f"Cells {start + 1:,} to {start + len(some):,}: from {some[0][0]} to {some[-1][0]}",
+            table(caption, columns, some, tall=True),
+        )
+        for start in range(0, len(rows), _PAGE)
+        if (some := rows[start : start + _PAGE])
+    ]
+    return fold(f"All {len(rows):,} cells, {both}, in {len(pages)} tables", *pages)
+
+
+def fold(title: str, *pieces: Piece) -> Markup:
+    return element("details", element("summary", title), *pieces, class_="fold")
 
 
 def _time(sheet: Sheet, line: FigureLine, place: AxisValues) -> Markup:
@@ -296,7 +312,11 @@ def _samples(sheet: Sheet, album: Album) -> Markup:
         " process, the dashed line the result. "
     )
     words += "Shown: the first cell, the last cell and the cell with the widest interval."
-    return _chart_grid("Samples", words, drawn)
+    shown = [each for each in drawn if each]
+    if not shown:
+        return Markup("")
+    charts_of = element("div", *shown, class_="charts")
+    return fold(f"Samples of {len(shown)} cells", element("p", words, class_="soft"), charts_of)
 
 
 def chosen_cells(sheet: Sheet) -> list[tuple[FigureLine, AxisValues]]:
@@ -352,7 +372,8 @@ def failures(sheet: Sheet) -> Markup:
         for (name, state), some in groups.items()
     ]
     whole = table("Cells without a time, by line and state.", columns, rows, tall=len(rows) > 14)
-    return joined([element("h3", "What failed or could not be measured"), whole])
+    count = sum(map(len, groups.values()))
+    return fold(f"{count:,} cells failed or could not be measured", whole)
 
 
 def _shortened(words: str, most: int = 400) -> str:

@@ -114,6 +114,8 @@ class Sheet:
         Those of the same case, else of the same kind of device, else the only ones. None if several remain.
         """
         others = [other for other in self.published if other.seconds(cell) is not None]
+        if not others:
+            return None
         device = line.rows[cell].device
         for candidates in (
             [other for other in others if other.case == line.case],
@@ -207,10 +209,11 @@ def _has(row: StudyRow, fixed: Mapping[str, object]) -> bool:
 
 def lines_of(rows: Sequence[StudyRow], axes: Sequence[str]) -> list[FigureLine]:
     """Rows that share everything but the axes make a line; published lines come first, forecasts last."""
-    ignored = (*axes, *_following(rows, axes))
+    cells = [_cell_of(row, axes) for row in rows]
+    ignored = (*axes, *_following(rows, cells, axes))
     groups: dict[tuple[object, ...], dict[AxisValues, StudyRow]] = {}
-    for row in rows:
-        groups.setdefault(_identity(row, ignored), {})[_cell_of(row, axes)] = row
+    for row, cell in zip(rows, cells, strict=True):
+        groups.setdefault(_identity(row, ignored), {})[cell] = row
     firsts = [next(iter(group.values())) for group in groups.values()]
     lines = [
         FigureLine(
@@ -322,19 +325,18 @@ def _identity(row: StudyRow, axes: Sequence[str]) -> tuple[object, ...]:
     return (row.origin, row.case, row.label, *fields, settings)
 
 
-def _following(rows: Sequence[StudyRow], axes: Sequence[str]) -> tuple[str, ...]:
+def _following(rows: Sequence[StudyRow], cells: Sequence[AxisValues], axes: Sequence[str]) -> tuple[str, ...]:
     """Settings that only follow the axes (n_out where n_in = n_out is swept) do not distinguish lines."""
-    seen: dict[str, dict[AxisValues, set[object]]] = {}
-    for row in rows:
-        cell = _cell_of(row, axes)
+    first: dict[str, dict[AxisValues, object]] = {}
+    differing = set(axes)
+    for row, cell in zip(rows, cells, strict=True):
         for key, value in row.settings.items():
-            seen.setdefault(key, {}).setdefault(cell, set()).add(_scalar(value))
+            if key not in differing:
+                scalar = _scalar(value)
+                if first.setdefault(key, {}).setdefault(cell, scalar) != scalar:
+                    differing.add(key)
     return tuple(
-        key
-        for key, by_cell in seen.items()
-        if key not in axes
-        and all(len(values) == 1 for values in by_cell.values())
-        and len(set().union(*by_cell.values())) > 1
+        key for key, values in first.items() if key not in differing and len(set(values.values())) > 1
     )
 
 

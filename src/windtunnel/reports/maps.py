@@ -15,6 +15,7 @@ from windtunnel.reports.page import Markup, element, joined
 from windtunnel.reports.palette import glyph_of
 
 MOST_SIDE = 12
+STEPS = 24  # colours of the scale; `heat.css` has a class for each, because a page allows no inline style
 # Cividis, which looks the same with any colour vision, at even steps (Nuñez, Anderton and Renslow 2018).
 _CIVIDIS = (
     (0, 34, 78),
@@ -60,7 +61,7 @@ def grid(
         table,
         class_="box plain",
         tabindex="0",
-        role="region",
+        role="group",
         aria_label=f"Heat map: {sheet.heading}, {name}",
     )
 
@@ -75,9 +76,11 @@ def _values(sheet: Sheet, line: FigureLine, axis: str) -> list[object]:
 def legend(domain: tuple[float, float], counted: str) -> Markup:
     """The colour scale that all maps of a figure share."""
     low, high = domain
-    stops = ",".join(_hex(colour) for colour in _CIVIDIS)
-    bar = Markup(
-        f'<span class="bar" aria-hidden="true" style="background:linear-gradient(90deg,{stops})"></span>'
+    bar = element(
+        "span",
+        *(element("i", class_=f"h{step}") for step in range(STEPS)),
+        class_="scale",
+        aria_hidden="true",
     )
     return element(
         "p",
@@ -96,15 +99,34 @@ def glyph(state: str) -> Markup:
 
 def colour(value: float, domain: tuple[float, float]) -> tuple[str, str]:
     """The background colour of a value, and a text colour that is readable on it."""
-    low, high = domain
-    place = math.log(value / low) / math.log(high / low) if high > low else 0.0
-    place = min(1.0, max(0.0, place)) * (len(_CIVIDIS) - 1)
+    place = _place(value, domain) * (len(_CIVIDIS) - 1)
     before = min(int(place), len(_CIVIDIS) - 2)
     rest = place - before
     mixed = tuple(
         round(a + (b - a) * rest) for a, b in zip(_CIVIDIS[before], _CIVIDIS[before + 1], strict=True)
     )
     return _hex(mixed), "#fff" if contrast(mixed, (255, 255, 255)) > contrast(mixed, (0, 0, 0)) else "#000"
+
+
+def step_of(value: float, domain: tuple[float, float]) -> int:
+    """The step of the scale whose colour is nearest to that of a value."""
+    return round(_place(value, domain) * (STEPS - 1))
+
+
+def heat_css() -> str:
+    """What `design/heat.css` holds: a background and a readable ink for each step."""
+    lines = ["/* Steps of the cividis scale, as `windtunnel.reports.maps` computes them. */"]
+    for step in range(STEPS):
+        back, ink = colour(10.0 ** (step / (STEPS - 1)), (1.0, 10.0))
+        lines.append(f".h{step} {{ background: {back}; color: {ink}; }}")
+    return "\n".join(lines) + "\n"
+
+
+def _place(value: float, domain: tuple[float, float]) -> float:
+    """Where a value lies on the scale, from 0 to 1."""
+    low, high = domain
+    place = math.log(value / low) / math.log(high / low) if high > low else 0.0
+    return min(1.0, max(0.0, place))
 
 
 def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
@@ -135,8 +157,7 @@ def _cell(sheet: Sheet, line: FigureLine, place: Mapping[str, object], domain: t
             title=row.error or None,
         )
     value = sheet.in_unit(seconds)
-    back, ink = colour(value, domain)
-    return element("td", units.digits(value), style=f"background:{back};color:{ink}")
+    return element("td", units.digits(value), class_=f"h{step_of(value, domain)}")
 
 
 def _hex(colour: tuple[int, ...]) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from windtunnel.reports.style import STYLE
+from windtunnel.foreign import shown, shown_lines
+from windtunnel.reports import design
 
-# The page may load nothing: only its own style applies.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+GENERATOR = '<meta name="generator" content="windtunnel">'
 
 
 class Markup(str):
@@ -18,12 +18,16 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Template engines ask for this, and do not escape the text again."""
+        return str(self)
+
 
 Piece = str | Markup
 
 
 def safe(piece: Piece) -> Markup:
-    return piece if isinstance(piece, Markup) else Markup(html.escape(str(piece)))
+    return piece if isinstance(piece, Markup) else Markup(html.escape(shown_lines(str(piece))))
 
 
 def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
@@ -33,7 +37,7 @@ def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
 def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
     """An HTML element. `class_` and `aria_label` become class and aria-label; None omits an attribute."""
     words = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(shown(value))}"'
         for name, value in attributes.items()
         if value is not None
     )
@@ -68,7 +72,7 @@ def table(
         element("tbody", body),
     )
     return element(
-        "div", whole, class_="box tall" if tall else "box", tabindex="0", role="region", aria_label=caption
+        "div", whole, class_="box tall" if tall else "box", tabindex="0", role="group", aria_label=caption
     )
 
 
@@ -98,21 +102,27 @@ def document(title: str, lead: Piece, sections: Sequence[tuple[str, Piece]], foo
     parts = joined(
         (element("section", element("h2", name, id=mark), body) for mark, name, body in marks), "\n"
     )
-    head = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
-    )
+    theme = element("button", "Dark", type="button", class_="theme", data_theme_button="", hidden="")
     body = joined(
         [
             element("a", "Skip to the results", class_="skip", href="#main"),
-            element("header", element("h1", title), lead),
+            element("header", element("h1", title), theme, lead),
             element("nav", element("ul", links), aria_label="Parts of this report"),
             element("main", parts, id="main"),
             element("footer", foot),
         ],
         "\n",
     )
-    return f"{head}\n<body>\n{body}\n</body></html>\n"
+    return f"{_head(title)}\n<body>\n{body}\n<script>{design.script()}</script>\n</body></html>\n"
+
+
+def _head(title: str) -> str:
+    """The page may load nothing: only its own style and script apply."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"{GENERATOR}"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{design.policy()}">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{html.escape(shown(title))}</title><style>{design.css()}</style></head>"
+    )

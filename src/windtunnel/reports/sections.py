@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from windtunnel import units
@@ -25,6 +26,8 @@ _RULINGS = {
     "holds nowhere": ("does", "✗"),
     "can't tell": ("open", "?"),
     "not asked here": ("open", "·"),
+    "holds": ("holds", "✓"),
+    "does not hold": ("does", "✗"),
 }
 # What the facts of an environment are called on the page, where their keys do not say it.
 _FACT_NAMES = {
@@ -35,33 +38,75 @@ _FACT_NAMES = {
 
 
 def claims(verdicts: Sequence[ClaimVerdict]) -> Piece:
-    """Each claim with its verdict."""
+    """Each claim in one line with its verdict; effect, reason and source are folded below it."""
     if not verdicts:
         return element("p", "This study has no claims, or none was judged.")
-    columns = [Column(head=head) for head in ("Result here", "Claim", "Effect", "Published", "Reason")]
-    rows = [[ruling(verdict.marked_ruling), *_claim_cells(verdict)] for verdict in verdicts]
-    return table("Each finding of the paper as a check with numbers.", columns, rows, heads=0)
+    counts = Counter(verdict.marked_ruling for verdict in verdicts)
+    order = sorted(counts, key=lambda word: (_grade_place(word), word))
+    long = " long" if any(word.endswith(BY_FORECAST) for word in order) else ""
+    chips = (element("li", ruling(word, f"{counts[word]} ")) for word in order)
+    return joined(
+        [
+            element(
+                "p", "Each finding of the paper as a check with numbers. Open a line for them.", class_="soft"
+            ),
+            element("ul", *chips, class_="counts", aria_label="How many claims have which verdict"),
+            element(
+                "ul", *(element("li", _claim(verdict)) for verdict in verdicts), class_=f"verdicts{long}"
+            ),
+        ]
+    )
 
 
-def ruling(word: str) -> Markup:
+def _grade_place(word: str) -> int:
+    names = list(_RULINGS)
+    name = word.removesuffix(BY_FORECAST).strip()
+    return names.index(name) if name in names else len(names)
+
+
+def _claim(verdict: ClaimVerdict) -> Markup:
+    head = element("summary", ruling(verdict.marked_ruling), element("span", verdict.text or verdict.claim))
+    source = f"{verdict.source}; from {verdict.rows} cells" if verdict.rows else verdict.source
+    facts = {
+        "Effect": effect_words(verdict),
+        "Published": verdict.published or "not stated",
+        "Reason": verdict.reason or "no reason given",
+        "Source": source,
+    }
+    items = (joined([element("dt", name), element("dd", words)]) for name, words in facts.items())
+    body = element("div", element("dl", *items, class_="facts"), _parts_table(verdict), class_="said")
+    return element("details", head, body)
+
+
+def _parts_table(verdict: ClaimVerdict) -> Markup:
+    """The verdict for each framework and device, where there are several."""
+    if len(verdict.parts) < 2:
+        return Markup("")
+    columns = [Column(head=head) for head in ("Where", "Result", "Effect", "Reason")]
+    rows = [
+        [
+            part.where or part.claim,
+            ruling(part.marked_ruling),
+            effect_words(part),
+            cell(part.reason, kind="wide"),
+        ]
+        for part in verdict.parts
+    ]
+    return table("By framework and device.", columns, rows, tall=len(rows) > 14)
+
+
+def ruling(word: str, before: str = "") -> Markup:
+    """A verdict as a chip: a sign and words, not a colour alone."""
     kind, sign = _RULINGS.get(word.removesuffix(BY_FORECAST).strip(), ("open", "?"))
-    return element("span", f"{sign} {word}", class_=f"ruling {kind}")
+    return element("span", f"{sign} {before}{word}", class_=f"ruling {kind}")
 
 
 def explained(gains: Sequence[ExplainedGain]) -> Markup:
     """What would explain each stated gain."""
     columns = [Column(head=head, kind="n" if place > 1 else "") for place, head in enumerate(EXPLAINED_HEADS)]
-    return table(EXPLAINED_CAPTION, columns, [explained_words(gain) for gain in gains], heads=0)
-
-
-def _claim_cells(verdict: ClaimVerdict) -> list[Piece]:
-    source = f"{verdict.source}; from {verdict.rows} cells" if verdict.rows else verdict.source
-    return [
-        cell(verdict.text or verdict.claim, " ", element("small", source), kind="wide"),
-        cell(effect_words(verdict), kind="mid"),
-        cell(verdict.published or "not stated", kind="mid"),
-        cell(verdict.reason or "no reason given", kind="wide"),
-    ]
+    whole = table(EXPLAINED_CAPTION, columns, [explained_words(gain) for gain in gains], heads=0)
+    summary = element("summary", f"{len(gains)} stated gains, and what would explain each")
+    return element("details", summary, whole, class_="fold")
 
 
 def key(rows: Sequence[StudyRow]) -> Markup:
@@ -132,21 +177,30 @@ def environment(rows: Sequence[StudyRow]) -> Piece:
     items = (joined([element("dt", name), element("dd", value)]) for name, value in common.items())
     rest = [line for name, values in facts.items() if name not in common for line in _differing(name, values)]
     if not rest:
-        return element("dl", *items)
+        return element("dl", *items, class_="facts")
     columns = [Column(head=head) for head in ("Fact", "Value", "Frameworks")]
     columns.append(Column(head="Cells", kind="n"))
     caption = "Facts that differ between cells. Threads are those that the framework reports."
-    return joined([element("dl", *items), table(caption, columns, rest, tall=len(rest) > 14)])
+    return joined([element("dl", *items, class_="facts"), table(caption, columns, rest, tall=len(rest) > 14)])
 
 
 def _facts(rows: Sequence[StudyRow]) -> dict[str, dict[str, list[StudyRow]]]:
     """Each fact of the environments with its values, and the rows that have each value."""
     facts: dict[str, dict[str, list[StudyRow]]] = {}
+    parts: dict[tuple[str, int], dict[str, str]] = {}  # of nested facts, which many rows share
     for row in rows:
-        for name, value in dotted(row.environment).items():
-            shown = _FACT_NAMES.get(name, name.replace("ready.", "reported: "))
-            facts.setdefault(shown, {}).setdefault(value, []).append(row)
-    return facts
+        flat: dict[str, str] = {}
+        for name, value in row.environment.items():
+            if not isinstance(value, Mapping):
+                flat |= dotted({name: value})
+                continue
+            key = (name, id(value))
+            if key not in parts:
+                parts[key] = dotted({name: value})
+            flat |= parts[key]
+        for name, text in flat.items():
+            facts.setdefault(name, {}).setdefault(text, []).append(row)
+    return {_FACT_NAMES.get(name, name.replace("ready.", "reported: ")): facts[name] for name in facts}
 
 
 def _measured_dates(rows: Sequence[StudyRow]) -> dict[str, str]:

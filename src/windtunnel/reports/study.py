@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import windtunnel
 from windtunnel import records
 from windtunnel.errors import BadInput
-from windtunnel.reports import figures, page, sections, text
+from windtunnel.reports import clusters, figures, glance, learned, page, sections, text
 from windtunnel.reports.lines import Sheet, plotted, sheet
 from windtunnel.reports.page import element, joined
 from windtunnel.study import export
 from windtunnel.study.rows import (
-    BY_FORECAST,
     NOT_RUNNABLE,
     ClaimVerdict,
     ExplainedGain,
-    Grade,
     StudyRow,
 )
 
@@ -48,17 +45,34 @@ class StudyReport:
 
     def sheets(self) -> list[Sheet]:
         """The figures, ready to be drawn with `windtunnel.reports.charts`."""
-        by_figure = text.rows_by_figure(self.rows)
-        return [sheet(each, by_figure.get(each.name, ())) for each in _figures(self.study, self.rows)]
+        return _sheets(self.study, self.rows)
 
     def figure_text(self, name: str) -> str:
         """One figure as text."""
+        figure = self.study.figure(name)
+        if figure.is_clustered:
+            return "\n".join(clusters.figure_lines(figure, self.rows))
+        if figure.trains:
+            return "\n".join(learned.figure_lines(figure, self.rows))
         return "\n".join(text.figure_lines(self._sheet(name)))
 
     def chart(self, name: str, axis: str, title: str = "", **fixed: object) -> Chart:
-        """The times of one figure against one axis; `fixed` holds the other settings at a value."""
+        """The times of one figure against one axis; `fixed` holds the other settings at a value.
+
+        Of networks that were trained: the skill of all cases against the figure's only axis.
+        """
         from windtunnel.reports import charts
 
+        figure = self.study.figure(name)
+        if figure.trains:
+            drawn_skill = (
+                clusters.target_chart([row for row in self.rows if row.figure == name], figure.title)
+                if figure.is_clustered
+                else learned.chart(figure, learned.lines_of(figure, self.rows))
+            )
+            if drawn_skill is None:
+                raise BadInput(f"{name} has no axis of numbers to draw.", hint="Its table has every score.")
+            return drawn_skill
         drawn = self._sheet(name)
         return charts.against(drawn, axis, drawn.lines, fixed, title)
 
@@ -92,14 +106,7 @@ def write(
     explained: Iterable[ExplainedGain] = (),
 ) -> Path:
     """Write the report as one HTML file. A failure leaves the old file whole."""
-    html = build(study, tuple(rows), tuple(verdicts), tuple(explained))
-    try:
-        return records.write_whole(path, html)
-    except OSError as error:
-        raise BadInput(
-            f"The report cannot be written to {path}: {error.strerror or error}.",
-            hint="Name a file in a folder you may write to.",
-        ) from error
+    return records.write_whole(path, build(study, tuple(rows), tuple(verdicts), tuple(explained)))
 
 
 def build(
@@ -110,7 +117,10 @@ def build(
 ) -> str:
     """The page as text."""
     album = figures.Album()
+    trained = [figure for figure in study.figures if figure.trains]
+    first_look = glance.glance(_sheets(study, rows), trained, rows, album)
     parts: list[tuple[str, page.Piece]] = [
+        *([("At a glance", first_look)] if first_look else []),
         ("Claims", sections.claims(verdicts)),
         *(
             [("What would explain the gains, by forecast", sections.explained(explained))]
@@ -122,7 +132,7 @@ def build(
         ("Where it was measured", sections.environment(rows)),
         ("How to repeat it", _commands(study, rows)),
     ]
-    lead = joined([_lead(study, rows), _tiles(rows, verdicts), _notes(album), sections.key(rows)])
+    lead = joined([_lead(study, rows), _tiles(rows), _notes(album), sections.key(rows)])
     foot = f"Written by windtunnel {windtunnel.__version__}. This file is complete and loads nothing."
     return album.fill(page.document(study.title, lead, parts, foot))
 
@@ -133,6 +143,12 @@ def _figure_parts(
     known = {figure.name: figure for figure in _figures(study, rows)}
     by_figure = text.rows_by_figure(rows)
     for name, figure in known.items():
+        if figure.is_clustered:
+            yield figure.title, clusters.section(figure, by_figure.get(name, ()), album)
+            continue
+        if figure.trains:
+            yield figure.title, learned.section(figure, by_figure.get(name, ()), album)
+            continue
         drawn = sheet(figure, by_figure.get(name, ()))
         if drawn.lines or not figure.plots:
             body = [figures.figure(drawn, album)]
@@ -140,6 +156,11 @@ def _figure_parts(
             body = [element("p", words, class_="soft") for words in (drawn.source, drawn.note) if words]
         body += [figures.plot(plotted(figure, plot, rows, known), album) for plot in figure.plots]
         yield drawn.heading, joined(body)
+
+
+def _sheets(study: Study, rows: Sequence[StudyRow]) -> list[Sheet]:
+    by_figure = text.rows_by_figure(rows)
+    return [sheet(each, by_figure.get(each.name, ())) for each in _figures(study, rows) if not each.trains]
 
 
 def _figures(study: Study, rows: Sequence[StudyRow]) -> list[Figure]:
@@ -154,18 +175,17 @@ def _figures(study: Study, rows: Sequence[StudyRow]) -> list[Figure]:
 
 
 def _lead(study: Study, rows: Sequence[StudyRow]) -> page.Markup:
-    words = (
-        "Published times beside the times measured here and, for devices that are not here, forecasts. "
-        f"{text.counted(rows)}"
-    )
-    parts = [element("p", words)]
+    about = "Published times beside the times measured here and, for devices that are not here, forecasts."
+    if any(figure.trains for figure in study.figures):
+        about = "What networks learned that were trained here, each from several seeds."
+    parts = [element("p", f"{about} {text.counted(rows)}")]
     parts.append(element("p", f"The paper: {study.authors}, {study.year}. {study.source}", class_="soft"))
     if study.note:
         parts.append(element("p", study.note.strip(), class_="soft"))
     return joined(parts)
 
 
-def _tiles(rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> page.Markup:
+def _tiles(rows: Sequence[StudyRow]) -> page.Markup:
     """The large numbers at the top of the page."""
     measured = [row for row in rows if row.origin == "measured"]
     numbers = {
@@ -176,12 +196,8 @@ def _tiles(rows: Sequence[StudyRow], verdicts: Sequence[ClaimVerdict]) -> page.M
         "forecast": sum(row.origin == "forecast" and row.state == "done" for row in rows),
         "published": sum(row.origin == "published" for row in rows),
     }
-    if verdicts:
-        counts = Counter(verdict.marked_ruling for verdict in verdicts)
-        numbers |= {f"claims: {grade}": counts[grade] for grade in get_args(Grade)}
-        numbers |= {f"claims: {word}": count for word, count in counts.items() if word.endswith(BY_FORECAST)}
-    tiles = (element("li", element("b", f"{number:,}"), name) for name, number in numbers.items())
-    return element("ul", *tiles, class_="tiles")
+    tiles = (element("li", element("b", f"{number:,}"), name) for name, number in numbers.items() if number)
+    return element("ul", *tiles, class_="tiles small", aria_label="Cells of this study")
 
 
 def _notes(album: figures.Album) -> page.Markup:

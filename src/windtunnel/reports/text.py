@@ -27,10 +27,16 @@ def report(
     explained: Sequence[ExplainedGain] = (),
 ) -> str:
     """The whole report as text."""
+    from windtunnel.reports import clusters, learned
+
     by_figure = rows_by_figure(rows)
     lines = [study.title, *textwrap.wrap(counted(rows), _WIDTH), "", *claim_lines(verdicts)]
     for figure in sorted(study.figures, key=lambda each: by_number(each.name)):
-        if figure.name in by_figure:
+        if figure.is_clustered and figure.name in by_figure:
+            lines += clusters.figure_lines(figure, by_figure[figure.name])
+        elif figure.trains and figure.name in by_figure:
+            lines += learned.figure_lines(figure, by_figure[figure.name])
+        elif figure.name in by_figure:
             lines += figure_lines(sheet(figure, by_figure[figure.name]))
         lines += explained_lines([each for each in explained if each.figure == figure.name])
     return "\n".join(lines).rstrip() + "\n"
@@ -184,9 +190,26 @@ def counted(rows: Sequence[StudyRow]) -> str:
         "forecast": sum(row.origin == "forecast" for row in rows),
         "published": sum(row.origin == "published" for row in rows),
     }
-    first = f"{done:,} of {len(measured):,} cells measured" if measured else "Nothing measured"
+    verb = (
+        "trained"
+        if measured and all(row.training or not row.step_seconds for row in measured)
+        else "measured"
+    )
+    first = f"{done:,} of {len(measured):,} cells {verb}" if measured else "Nothing measured"
     words = ", ".join([first, *(f"{count:,} {name}" for name, count in counts.items() if count)]) + "."
-    disturbed = sum(row.disturbed for row in measured)
+    diverged = sum(row.diverged for row in measured)
+    if diverged:
+        words += (
+            f" In {diverged:,} of them the loss was no finite number: their steps may have done other work"
+            " than those of a training."
+        )
+    beside = sum(row.disturbed for row in measured if row.training)
+    if beside:
+        words += (
+            f" Other programs ran beside {beside:,} of them ({MARK}): their seconds may be too long;"
+            " scores and steps do not depend on it."
+        )
+    disturbed = sum(row.disturbed for row in measured if not row.training)
     if not disturbed:
         return words
     return (

@@ -35,9 +35,13 @@ Kind = Literal[
     "threads",
     "oversubscribed",
     "doubling",
+    "beyond",
 ]
+# What an effect is about. All but the seconds of a step are of networks that were trained.
+Measure = Literal["step_seconds", "skill", "lost", "steps", "seconds"]
+_OF_TRAINING = ("ratio", "difference", "beyond")
 _TWO_SIDED = ("ratio", "difference", "crossover", "slowest", "fastest")
-_SWEPT = ("slope", "linear", "crossover", "doubling")
+_SWEPT = ("slope", "linear", "crossover", "doubling", "beyond")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,11 @@ class Claim:
     threads             the smallest gain from one thread count to the next, up to the physical cores.
     oversubscribed      seconds with more threads than cores over seconds with as many threads as cores.
     doubling            the share by which seconds shrink when `over` doubles.
+    beyond              the value at the largest `over` less (or over) that at the best one; where both sides
+                        are given, that of first less that of second.
+
+    `of` says what is compared. Of trained networks, over their seeds: the skill at the end, the skill lost
+    since the best round, the steps or the seconds to the target.
 
     `select` filters rows by fields and settings; `pairs` are labels of first and second. Cells match on
     everything that neither `first` and `second` filter nor `free` names. Where several rows match one cell,
@@ -94,6 +103,7 @@ class Claim:
     successors: tuple[str, ...] = ()
     own_figures: str = ""
     by: Literal["measured", "forecast"] = "measured"
+    of: Measure = "step_seconds"
 
     def __post_init__(self) -> None:
         if self.least is None and self.most is None:
@@ -105,6 +115,13 @@ class Claim:
         if self.kind in _SWEPT and not self.over:
             raise BadRecord(
                 f"claim {self.name}: {self.kind} needs over.", hint='For example over = "n_steps".'
+            )
+        if (self.of != "step_seconds" and self.kind not in _OF_TRAINING) or (
+            self.of == "step_seconds" and self.kind == "beyond"
+        ):
+            raise BadRecord(
+                f"claim {self.name}: {self.kind} cannot be of {self.of}.",
+                hint=f"Of trained networks there are {', '.join(_OF_TRAINING)}.",
             )
         if any(len(pair) != 2 for pair in self.pairs):
             raise BadRecord(f"claim {self.name}: each of pairs must be two labels.")
@@ -142,9 +159,7 @@ def judge_one(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) 
     from windtunnel.study.statistics import effects
 
     chosen = [row for row in rows if selection.fits(row, claim.select)]
-    done = [
-        row for row in chosen if row.state == "done" and row.step_seconds is not None and not row.disturbed
-    ]
+    done = [row for row in chosen if row.state == "done" and _has_value(claim, row)]
     answer = effects.find(claim, done, cores)
     if not answer.parts:
         reason = _why_missing(chosen, done, answer.missing)
@@ -163,6 +178,12 @@ def judge_one(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) 
         rows=answer.rows,
         parts=parts,
     )
+
+
+def _has_value(claim: Claim, row: StudyRow) -> bool:
+    if claim.of == "step_seconds":
+        return row.step_seconds is not None and not row.disturbed
+    return row.training is not None
 
 
 def by_forecast(verdict: ClaimVerdict) -> ClaimVerdict:

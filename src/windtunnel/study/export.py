@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput, BadRecord, StoreError, Unavailable, nearest
-from windtunnel.study.rows import StudyRow
+from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest
+from windtunnel.foreign import shown_in_table
+from windtunnel.study.rows import StudyRow, TrainedSeeds
 
 FORMATS = ("csv", "json", "parquet")
 FlatRow = dict[str, object]
-_NESTED = ("settings", "strategy", "environment", "groups")
+_NESTED = ("settings", "strategy", "environment", "groups", "training")
 
 
 def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
@@ -28,6 +30,8 @@ def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
     settings = sorted({name for row in rows for name in row.settings})
     ways = sorted({name for row in rows for name in row.strategy})
     facts = sorted({name for row in rows for name in row.environment})
+    is_trained = any(row.training is not None for row in rows)
+    learned = [f.name for f in fields(TrainedSeeds)] if is_trained else []
     flat_rows = []
     for row in rows:
         record: FlatRow = {name: getattr(row, name) for name in own}
@@ -37,6 +41,7 @@ def flat(rows: Sequence[StudyRow]) -> list[FlatRow]:
             name if name not in record else f"setting_{name}": _scalar(row.settings.get(name))
             for name in settings
         }
+        record |= {f"training_{name}": _scalar(getattr(row.training, name, None)) for name in learned}
         record |= {f"strategy_{name}": _scalar(row.strategy.get(name)) for name in ways}
         record |= {f"environment_{name}": _scalar(row.environment.get(name)) for name in facts}
         flat_rows.append(record)
@@ -64,14 +69,9 @@ def write(rows: Sequence[StudyRow], path: str | Path) -> Path:
             f"{path} does not end in {', '.join('.' + f for f in FORMATS)}.",
             hint=nearest(suffix, FORMATS) if suffix else "For example results.csv",
         )
-    body = {"csv": _csv, "json": _json, "parquet": _parquet}[suffix](rows)
-    try:
-        return records.write_whole(path, body)
-    except OSError as error:
-        raise StoreError(
-            f"{path} could not be written: {error.strerror or error}.",
-            hint="The old file is unchanged.",
-        ) from error
+    formats: dict[str, Callable[[Sequence[StudyRow]], bytes | Iterable[str]]]
+    formats = {"csv": _csv, "json": _json, "parquet": _parquet}
+    return records.write_whole(path, formats[suffix](rows))
 
 
 def read(path: str | Path) -> list[StudyRow]:
@@ -83,7 +83,7 @@ def read(path: str | Path) -> list[StudyRow]:
             f"{path} cannot be read: {error.strerror or error}.",
             hint="Name a file that study export wrote as JSON.",
         ) from error
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise BadRecord(
@@ -91,7 +91,37 @@ def read(path: str | Path) -> list[StudyRow]:
             hint="Write them with: windtunnel study export STUDY --out FILE.json",
         )
     _refuse_scaled(path, data)
-    return [records.read(StudyRow, row, f"{path}: row {number}") for number, row in enumerate(data, 1)]
+    rows = []
+    for number, plain in enumerate(data, 1):
+        row = records.read(StudyRow, plain, f"{path}: row {number}")
+        problem = _problem(row)
+        if problem:
+            raise BadRecord(
+                f"{path}: row {number} ({row.figure}, {row.case}): {problem}.",
+                hint="Write the file again with: windtunnel study export STUDY --out FILE.json",
+            )
+        rows.append(row)
+    return rows
+
+
+def _problem(row: StudyRow) -> str:
+    """Why a row cannot be one that was measured, forecast or published; empty if it can."""
+    for name in ("batch", "devices", "threads"):
+        count = getattr(row, name)
+        if count is not None and count < 1:
+            return f"{name} must be at least 1, not {count}"
+    times = ("step_seconds", "low_seconds", "high_seconds", "first_seconds", "peak_bytes")
+    for name in times:
+        value = getattr(row, name)
+        if value is not None and not 0 < value < math.inf:
+            return f"{name} must be above 0 and finite, not {value}"
+    if row.low_seconds and row.high_seconds and row.low_seconds > row.high_seconds:
+        return f"low_seconds {row.low_seconds:g} is above high_seconds {row.high_seconds:g}"
+    if row.state == "done" and row.step_seconds is None and not row.training:
+        return "it is done, but has no step_seconds"
+    if not all(0 < seconds < math.inf for group in row.groups for seconds in group):
+        return "a sample is no time of a step"
+    return ""
 
 
 def _refuse_scaled(path: str | Path, data: Sequence[Any]) -> None:
@@ -105,19 +135,36 @@ def _refuse_scaled(path: str | Path, data: Sequence[Any]) -> None:
         )
 
 
-def _csv(rows: Sequence[StudyRow]) -> bytes:
+def _csv(rows: Sequence[StudyRow]) -> Iterable[str]:
     flat_rows = flat(rows)
     names = list(flat_rows[0]) if flat_rows else [f.name for f in fields(StudyRow)]
+    return csv_lines(names, flat_rows)
+
+
+def csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    """The lines of a CSV file, one after another."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=names)
     writer.writeheader()
-    writer.writerows(flat_rows)
-    return text.getvalue().encode()
+    for row in rows:
+        writer.writerow(_in_table(row))
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
 
 
-def _json(rows: Sequence[StudyRow]) -> bytes:
+def _in_table(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for a CSV file, in which no text can be taken for a formula."""
+    return {name: shown_in_table(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _json(rows: Sequence[StudyRow]) -> Iterator[str]:
     """Whole rows with their samples, one to a line."""
-    return ("[\n" + ",\n".join(json.dumps(records.plain(row)) for row in rows) + "\n]\n").encode()
+    for number, row in enumerate(rows):
+        yield ",\n" if number else "[\n"
+        yield json.dumps(records.plain(row))
+    yield "\n]\n" if rows else "[\n\n]\n"
 
 
 def _parquet(rows: Sequence[StudyRow]) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import windtunnel
+from windtunnel.garbage import many_objects
 from windtunnel.measurement import summary
 from windtunnel.measurement.store import DONE, Store, StoredCell
 from windtunnel.records import Plain
@@ -17,6 +18,7 @@ from windtunnel.study.run.cells import points
 from windtunnel.study.run.forecasts import ABSENT_GPU
 from windtunnel.study.run.surroundings import NO_GPU
 from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, Study
+from windtunnel.study.trained import trained
 
 _LEVELS = ("quick", "default", "rigorous")
 _SAMPLES = 200
@@ -31,7 +33,7 @@ def results(
     level: str | None = None,
     samples: int | None = _SAMPLES,
 ) -> list[StudyRow]:
-    """Measured rows, forecasts in place of a GPU that is not here, and published rows.
+    """Measured and trained rows, forecasts in place of a GPU that is not here, and published rows.
 
     A cell measured at several levels or under several versions gives its most rigorous, latest row. Cells of
     another machine are rows of their own. Each process gives at most `samples` samples, evenly taken; None
@@ -39,12 +41,14 @@ def results(
     """
     opened = store if isinstance(store, Store) else Store(store)
     try:
-        cells = chosen_cells(study, opened, level)
-        return [
-            *_measured(study, opened, cells, samples),
-            *_forecast(study, opened, cells),
-            *published(study),
-        ]
+        with many_objects():
+            cells = chosen_cells(study, opened, level)
+            return [
+                *_measured(study, opened, cells, samples),
+                *trained(study, opened),
+                *_forecast(study, opened, cells),
+                *published(study),
+            ]
     finally:
         if opened is not store:
             opened.close()
@@ -103,10 +107,19 @@ def _measured(study: Study, store: Store, cells: list[_Placed], samples: int | N
     done = {cell.id for _, _, cell in cells if cell.state == DONE}
     groups = {} if samples == 0 else store.groups(done, samples)
     spreads = _spreads(cell for _, _, cell in cells)
-    return [
-        _row(place_of(study, figure, case, cell.task), cell, groups.get(cell.id, []), spreads)
-        for figure, case, cell in cells
-    ]
+    if samples != 0:
+        for _, _, cell in cells:
+            if cell.state == DONE and cell.summary:
+                store.refuse_incomplete(cell, len(groups.get(cell.id, ())), cell.summary.processes)
+    reported: dict[int, Plain] = {}  # as plain data, once for all that share it
+    rows = []
+    for figure, case, cell in cells:
+        if cell.summary and id(cell.summary.ready) not in reported:
+            reported[id(cell.summary.ready)] = cell.summary.ready.plain()
+        ready = reported[id(cell.summary.ready)] if cell.summary else {}
+        place = place_of(study, figure, case, cell.task)
+        rows.append(_row(place, cell, groups.get(cell.id, []), spreads, ready))
+    return rows
 
 
 def _quiet(cells: list[_Placed]) -> list[_Placed]:
@@ -142,6 +155,7 @@ def _row(
     cell: StoredCell,
     groups: Sequence[tuple[float, ...]],
     spreads: Mapping[tuple[str, str], float],
+    ready: Plain,
 ) -> StudyRow:
     fields: Plain = {"state": cell.state, "error": cell.error, "measured_at": cell.finished}
     environment = {**cell.environment, "level": cell.level}
@@ -162,7 +176,8 @@ def _row(
             "groups": tuple(groups),
         }
         device_name = device_name or whole.ready.device_name
-        environment |= {"ready": whole.ready.plain(), "stopped_by": whole.stopped_by}
+        environment |= {"ready": ready, "stopped_by": whole.stopped_by}
+        environment |= {"diverged": True} if whole.diverged else {}
     return StudyRow(**place, device_name=device_name, environment=environment, **fields)
 
 

@@ -21,13 +21,56 @@ NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedSeeds:
+    """What trainings of one network with the same settings reached, one entry for each of the `seeds`.
+
+    `scores` are the metric on held-out data at the end, `best_scores` the best after any round, `losses` the
+    training loss of the last round (-1 where it was never finite). `target_steps`, `target_examples` and
+    `target_seconds` are what the `target` took; -1 where it was not reached within `budget_steps`.
+    `baseline` is the score of the simplest answer. `quiet` says whether the machine was quiet.
+    """
+
+    metric: str
+    better: Literal["higher", "lower"]
+    baseline: float
+    baseline_is: str
+    target: float
+    budget_steps: int
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    best_scores: tuple[float, ...]
+    losses: tuple[float, ...]
+    target_steps: tuple[int, ...]
+    target_examples: tuple[int, ...]
+    target_seconds: tuple[float, ...]
+    seconds: tuple[float, ...]
+    diverged: tuple[bool, ...]
+    quiet: tuple[bool, ...]
+
+    @property
+    def reached(self) -> int:
+        """How many seeds reached the target."""
+        return sum(steps >= 0 for steps in self.target_steps)
+
+    def skill(self, score: float) -> float:
+        """The share of the baseline's error that is gone: 0 at the baseline, 1 for a perfect score."""
+        perfect = 1.0 if self.better == "higher" else 0.0
+        return (score - self.baseline) / (perfect - self.baseline)
+
+    @property
+    def skills(self) -> tuple[float, ...]:
+        return tuple(self.skill(score) for score in self.scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow:
     """One cell of a study.
 
     `label` is framework:variant. `case` names the line of the figure. `settings` are those of the job.
     `machine`, `devices` (of all nodes) and `strategy` are stated where several devices take part. `state` is
     "done", "waiting" or the name of the failure; a failed row has no seconds, never a zero. Seconds are of
-    one step. `groups` holds the steady samples of each process that counts.
+    one step. `groups` holds the steady samples of each process that counts. A row of a network that was
+    trained has `training` instead of seconds; its `data` is the data set.
     """
 
     study: str
@@ -54,6 +97,7 @@ class StudyRow:
     first_seconds: float | None = None
     peak_bytes: float | None = None
     groups: tuple[tuple[float, ...], ...] = ()
+    training: TrainedSeeds | None = None
     source: str = ""
     measured_at: str = ""
     environment: Plain = field(default_factory=dict)
@@ -70,6 +114,11 @@ class StudyRow:
     def disturbed(self) -> bool:
         """Whether other programs slowed every process: the time may be too long."""
         return bool(self.environment.get("disturbed"))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss was no finite number: the steps may have done other work than a training's."""
+        return bool(self.environment.get("diverged"))
 
     @property
     def reference_seconds(self) -> float | None:

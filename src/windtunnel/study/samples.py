@@ -6,18 +6,18 @@ Nothing is left out or scaled: processes and windows that other programs disturb
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from windtunnel import records
-from windtunnel.errors import BadInput, StoreError
+from windtunnel.errors import BadInput
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.store import DONE, Store, StoredCell
 from windtunnel.records import Plain
+from windtunnel.study.export import csv_lines
 from windtunnel.study.results import chosen_cells, place_of
 from windtunnel.study.study import Study
 
@@ -33,17 +33,19 @@ class RawProcess:
     report: ProcessReport
 
 
-def raw_processes(study: Study, store: Store, level: str | None = None) -> list[RawProcess]:
-    """All processes of all cells that were measured, in the order of the figures."""
-    return [
-        RawProcess(place=_place(study, figure, case, cell), counted=_counts(cell, number), report=report)
-        for figure, case, cell in chosen_cells(study, store, level)
-        if cell.state == DONE
-        for number, report in enumerate(store.reports(cell.id))
-    ]
+def raw_processes(study: Study, store: Store, level: str | None = None) -> Iterator[RawProcess]:
+    """All processes of all cells that were measured, in the order of the figures, one after another."""
+    cells = [each for each in chosen_cells(study, store, level) if each[2].state == DONE]
+    found = store.reports_of_all([cell.id for _, _, cell in cells])
+    for (figure, case, cell), reports in zip(cells, found, strict=True):
+        place = _place(study, figure, case, cell)
+        if cell.summary:
+            store.refuse_incomplete(cell, len(reports), cell.summary.processes)
+        for number, report in enumerate(reports):
+            yield RawProcess(place=place, counted=_counts(cell, number), report=report)
 
 
-def write(processes: Sequence[RawProcess], path: str | Path) -> Path:
+def write(processes: Iterable[RawProcess], path: str | Path) -> Path:
     """CSV has one line for each sample, JSON lines one for each process."""
     path = Path(path)
     suffix = path.suffix.lstrip(".").lower()
@@ -52,13 +54,8 @@ def write(processes: Sequence[RawProcess], path: str | Path) -> Path:
             f"{path} does not end in .csv or .jsonl, and --samples writes one of these.",
             hint="For example samples.csv (a line for each sample) or samples.jsonl (one for each process).",
         )
-    formats: dict[str, Callable[[Sequence[RawProcess]], str]] = {"csv": _csv, "jsonl": _jsonl}
-    try:
-        return records.write_whole(path, formats[suffix](processes).encode())
-    except OSError as error:
-        raise StoreError(
-            f"{path} could not be written: {error.strerror or error}.", hint="The old file is unchanged."
-        ) from error
+    formats: dict[str, Callable[[Iterable[RawProcess]], Iterable[str]]] = {"csv": _csv, "jsonl": _jsonl}
+    return records.write_whole(path, formats[suffix](processes))
 
 
 def _place(study: Study, figure: str, case: str, cell: StoredCell) -> Plain:
@@ -72,30 +69,26 @@ def _counts(cell: StoredCell, place: int) -> bool:
     return chosen is None or place in chosen
 
 
-def _jsonl(processes: Sequence[RawProcess]) -> str:
-    return "".join(
-        json.dumps(
-            {
-                **records.plain(process.place),
-                "process": process.report.number,
-                "counted": process.counted,
-                "samples": records.plain(process.report.samples),
-                "reference_loop": records.plain(process.report.reference_loop),
-            }
-        )
-        + "\n"
-        for process in processes
-    )
+def _jsonl(processes: Iterable[RawProcess]) -> Iterator[str]:
+    for process in processes:
+        data = {
+            **process.place,
+            "process": process.report.number,
+            "counted": process.counted,
+            "samples": {
+                phase: {"steps": samples.steps, "seconds": samples.seconds}
+                for phase, samples in process.report.samples.items()
+            },
+            "reference_loop": records.plain(process.report.reference_loop),
+        }
+        yield json.dumps(data) + "\n"
 
 
-def _csv(processes: Sequence[RawProcess]) -> str:
-    lines = [line for process in processes for line in _lines(process)]
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=names or ["study"])
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+def _csv(processes: Iterable[RawProcess]) -> Iterable[str]:
+    """All processes are read first: their settings are the columns."""
+    known = list(processes)
+    names = dict.fromkeys(name for process in known for line in islice(_lines(process), 1) for name in line)
+    return csv_lines(list(names) or ["study"], (line for process in known for line in _lines(process)))
 
 
 def _lines(process: RawProcess) -> Iterator[Plain]:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from windtunnel import records
 from windtunnel.errors import BadRecord, UnknownName, nearest
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.study import forecast_cases
+from windtunnel.study import forecast_cases, train_cases
 from windtunnel.study.forecast_cases import Explanation, ForecastCase
+from windtunnel.study.train_cases import TrainCase
 
 if TYPE_CHECKING:
     from windtunnel.study.claims import Claim
@@ -111,7 +112,8 @@ class Figure:
 
     `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis
     for a quick run, where its first and last take too long. `longer` multiplies the measuring time of each
-    process. A figure has cases to measure, or forecasts of several devices and explanations of their gains.
+    process. A figure has cases to measure, or forecasts of several devices and explanations of their gains,
+    or networks to train.
     """
 
     name: str
@@ -132,10 +134,17 @@ class Figure:
     plots: tuple[Plot, ...] = ()
     forecasts: tuple[ForecastCase, ...] = ()
     explanations: tuple[Explanation, ...] = ()
+    trains: tuple[TrainCase, ...] = ()
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether its networks are trained by several workers under a simulated clock."""
+        return any(case.cluster for case in self.trains)
 
     def __post_init__(self) -> None:
         _check_grid(self)
         _check_forecasts(self)
+        _check_trains(self)
         _check_cases(self)
         for printed in self.published:
             _check_table(self, printed)
@@ -143,7 +152,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A paper's experiments, figure by figure."""
+    """A paper's experiments, figure by figure, with what its authors printed.
+
+    `Study.named("brandfonbrener-2017")` is one of the catalogue; `published()` are the rows in print.
+    """
 
     name: str
     title: str
@@ -251,7 +263,13 @@ def _load_figure(path: Path) -> Figure:
     data = records.load(path)
     if "name" in data:
         raise BadRecord(f"{path}: 'name' does not belong here.", hint="A figure's name is its file's.")
-    plural = {"case": "cases", "plot": "plots", "forecast": "forecasts", "explanation": "explanations"}
+    plural = {
+        "case": "cases",
+        "plot": "plots",
+        "forecast": "forecasts",
+        "explanation": "explanations",
+        "train": "trains",
+    }
     renamed = {plural.get(key, key): value for key, value in data.items()}
     try:
         return records.read(Figure, {**renamed, "name": path.stem}, str(path))
@@ -307,6 +325,15 @@ def _check_forecasts(figure: Figure) -> None:
             )
 
 
+def _check_trains(figure: Figure) -> None:
+    if figure.trains and (figure.cases or figure.forecasts):
+        raise BadRecord(
+            f"{figure.name} has networks to train beside other cells.",
+            hint="Put the networks to train into a file of their own.",
+        )
+    train_cases.check(figure.trains, figure.grid)
+
+
 def _check_value(axis: str, value: Any) -> None:
     if axis == "threads":
         count_threads(value, 1)
@@ -318,7 +345,7 @@ def _check_value(axis: str, value: Any) -> None:
 
 def _check_cases(figure: Figure) -> None:
     names = [case.name for case in figure.cases]
-    names += [case.name for case in figure.forecasts]
+    names += [case.name for case in figure.forecasts] + [case.name for case in figure.trains]
     names += [f"{printed.case} as published" for printed in figure.published]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

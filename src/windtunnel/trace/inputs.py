@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.parameter import is_lazy
 
-from windtunnel.errors import BadJob
+from windtunnel.errors import BadJob, text_of
 from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
@@ -29,7 +29,7 @@ _MOST_WORDS = 300  # characters of an error that the user's code raised
 
 def first_line(error: BaseException) -> str:
     """The first line of an error, if it is not too long."""
-    line = (str(error).strip().splitlines() or [""])[0]
+    line = (text_of(error).strip().splitlines() or [""])[0]
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rpartition(' ')[0]} ..."
 
 

@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils import _pytree as pytree
 
 from windtunnel import units
-from windtunnel.errors import BadJob, WindtunnelError
+from windtunnel.bounds import MOST_PARAMETERS
+from windtunnel.errors import BadJob, WindtunnelError, text_of
 from windtunnel.families import registry
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer, arrange, describe_inputs
@@ -80,13 +81,13 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
 
 def _refusal(workload: Workload, batch: int, target: str, error: Exception) -> BadJob:
     """What the user's code raised, in words that say what to do."""
-    if target == "cpu" and any(words in str(error) for words in _WITHOUT_CUDA):
+    if target == "cpu" and any(words in text_of(error) for words in _WITHOUT_CUDA):
         return BadJob(
             f"{workload.name} asks for CUDA, which a CPU lacks.",
             hint=f"Predict it on a GPU machine, or use the device of the model. {place_of(error)}",
         )
     for words, (what, instead) in _NOT_TRACED.items():
-        if words in str(error):
+        if words in text_of(error):
             return BadJob(
                 f"{workload.name} uses {what}, which a forecast cannot follow.",
                 hint=f"{instead}, or use measure. {place_of(error)}",
@@ -170,7 +171,7 @@ def _record_once(
     world = (strategy.data_parallel or 1) * strategy.model_parallel
     with replaced(target, notes, world), answered(fake):
         model = fake_model(workload, strategy, fake)
-        parameters = sum(p.numel() for p in model.parameters())
+        parameters = _count(model, workload)
         removed = shorten(model) if folds else 0
         with fake, lower.as_on(target), lower.decide_as_real(), packed.unpacked(fake):
             if strategy.expert_parallel > 1:
@@ -205,6 +206,17 @@ def _record_once(
         return found
     found = marks.added_to(dataclasses.replace(found, parameters=parameters))
     return unfold(found, folded_of(model, removed)) if removed else found
+
+
+def _count(model: torch.nn.Module, workload: Workload) -> int:
+    """The parameters of the network, unless they are absurdly many."""
+    count = sum(p.numel() for p in model.parameters())
+    if count > MOST_PARAMETERS:
+        raise BadJob(
+            f"{workload.name} has {float(count):.1e} parameters; at most {MOST_PARAMETERS:.0e} are traced.",
+            hint="Choose smaller widths.",
+        )
+    return count
 
 
 def _note_idle(trainer: Trainer, found: Trace, notes: Notes) -> None:

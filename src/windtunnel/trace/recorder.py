@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel import families
+from windtunnel.bounds import MOST_OPS
+from windtunnel.errors import BadJob
 from windtunnel.families.base import OpCall
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job import kernels
@@ -253,6 +255,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = (self.name_of(tensor) for tensor in (*inputs, *outputs))
             self._pending |= {name: op.mark for name in names if name is not None}
         self._entries.append(_Entry(op, allocated=allocated))
+        if len(self._entries) > MOST_OPS:
+            raise BadJob(
+                f"The step has more than {MOST_OPS:,} ops.",
+                hint="Let it repeat less: fewer timesteps, layers or micro-batches.",
+            )
         if _reads_value(name, args) and any(map(self._is_waiting, call.inputs)):
             self._wait()
 

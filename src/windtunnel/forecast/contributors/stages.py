@@ -100,8 +100,8 @@ class _Filling:
 
     def _run(self, stage: int, segment: Segment, after: Sequence[int], label: str) -> int:
         lane, last = Lane("device", stage), -1
-        for part, seconds in segment.parts.items() or (("compute", 0.0),):
-            last = self._step.add(LaneTask(lane, seconds, part, label), after=after)
+        for task in [*segment.tasks(lane, label)] or [LaneTask(lane, 0.0, "compute", label)]:
+            last = self._step.add(task, after=after)
             after = ()
         return last
 

@@ -159,14 +159,20 @@ def _has_overlap(ops: Sequence[Op]) -> bool:
 
 
 class Segment(NamedTuple):
-    """Ops that are repeated, as one: the seconds of a repetition by part, and those of the host."""
+    """Ops that are repeated, as one: the seconds of a repetition by part and kind of lane, and those of the
+    host."""
 
-    parts: Mapping[str, float]
+    path: Mapping[tuple[str, str], float]
     host_seconds: float
 
     @property
     def seconds(self) -> float:
-        return sum(self.parts.values())
+        return sum(self.path.values())
+
+    def tasks(self, lane: Lane, label: str, times: int = 1) -> Iterator[LaneTask]:
+        """The repetitions as tasks of one lane, which know whose speed decides."""
+        for (part, kind), seconds in self.path.items():
+            yield LaneTask(lane, seconds * times, part, label, limited_by=kind)
 
 
 def segment_of(ops: WorkerOps) -> Segment:
@@ -176,7 +182,7 @@ def segment_of(ops: WorkerOps) -> Segment:
     step = StepBuilder()
     ops.add_to(step)
     timeline: Timeline = lay_out(step.build())
-    return Segment(timeline.parts(), timeline.busy_seconds("host", worker=ops.worker))
+    return Segment(timeline.critical_path(), timeline.busy_seconds("host", worker=ops.worker))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +197,7 @@ class RepeatedOps:
         host, device = Lane("host", self.worker), Lane("device", self.worker)
         step.add(LaneTask(host, self.segment.host_seconds * self.times, "launch", "micro-batches"))
         last = None
-        for part, seconds in self.segment.parts.items():
-            last = step.add(LaneTask(device, seconds * self.times, part, "micro-batches"))
+        for task in self.segment.tasks(device, "micro-batches", self.times):
+            last = step.add(task)
         if last is not None:
             step.name(last, "kernels", self.worker)

@@ -9,6 +9,7 @@ each worker keeps its share. With several micro-batches this happens for each of
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -39,9 +40,10 @@ class _Memory:
 
     def __init__(self, allocations: dict[int, Allocation]) -> None:
         self.allocations = allocations
+        self._numbers = itertools.count(max(allocations, default=-1) + 1)
 
     def take(self, size: float, part: Part) -> int:
-        name = max(self.allocations, default=-1) + 1
+        name = next(self._numbers)
         self.allocations[name] = Allocation(bytes=size, part=part)
         return name
 

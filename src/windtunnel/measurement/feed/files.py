@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from windtunnel import units
 from windtunnel.errors import BadInput, Unavailable
+from windtunnel.ownership import temporary_folder
 
 Kind = Literal["raw", "npy", "jpeg"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,8 +27,7 @@ _SUFFIXES: dict[str, Kind] = {
     ".npy": "npy",
     **dict.fromkeys((".jpg", ".jpeg", ".png", ".bmp", ".webp"), "jpeg"),
 }
-_SPEC = re.compile(r"^(?P<kind>[a-z]+):(?P<count>\d+)x(?P<bytes>[^@]+)(?:@(?P<folder>.+))?$")
-_PREFIX = "windtunnel-data-"
+_SPEC = re.compile(r"^(?P<kind>[a-z]+):(?P<count>\d{1,9})x(?P<bytes>[^@]+)(?:@(?P<folder>.+))?$")
 _MOST_COUNT = 1_000_000
 _LEAST_BYTES = {"raw": 1, "npy": 132, "jpeg": 1000}  # a header of .npy has 128 bytes
 _LOOKED_AT = 200  # files whose pages are looked up in the page cache
@@ -92,7 +92,6 @@ def data_files(text: str) -> Iterator[DataFiles]:
         yield find_files(Path(text))
         return
     parent = Path(spec.folder or tempfile.gettempdir())
-    _remove_abandoned(parent)
     try:
         room = shutil.disk_usage(parent).free
     except OSError as error:
@@ -105,9 +104,9 @@ def data_files(text: str) -> Iterator[DataFiles]:
             f"{parent} has {units.show(room, 'B')} left.",
             hint="Write fewer or smaller files, or add @FOLDER.",
         )
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent) as folder:
-        write_files(spec, Path(folder))
-        files = find_files(Path(folder))
+    with temporary_folder(parent, "data") as folder:
+        write_files(spec, folder)
+        files = find_files(folder)
         yield DataFiles(
             name=text, folder=files.folder, files=files.files, kind=files.kind, total_bytes=files.total_bytes
         )
@@ -261,21 +260,3 @@ def cached_share(files: Sequence[Path]) -> float | None:
             pages += count
             held += sum(page & 1 for page in vector)
     return held / pages if pages else None
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Folders of processes that were killed before they could remove them."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from windtunnel.measurement import process
+from windtunnel import lifeline
 from windtunnel.measurement.feed.decoding import Decoder
 from windtunnel.strategy import Strategy
 
@@ -81,7 +81,7 @@ def load_batches(examples: FileExamples, batch: int, strategy: Strategy, seed: i
 
 def _begin_loader(number: int) -> None:
     """A loader ends with the process that trains, also if that is killed."""
-    process.die_with_parent()
+    lifeline.die_with_parent()
 
 
 def probe_files(files: Sequence[Path], count: int) -> list[Path]:

@@ -35,7 +35,7 @@ class TaskSubject:
     def inspect(self, sampler: Sampler, emit: Emit) -> None:
         """Nothing: there is no profiler that all frameworks share."""
 
-    def explain(self, error: Exception, state: str) -> tuple[str, str]:
+    def explain(self, error: BaseException, state: str) -> tuple[str, str]:
         """State and hint for what went wrong: where in the framework's file it happened."""
         if state == "out of memory":
             return state, "Try a smaller batch or job."

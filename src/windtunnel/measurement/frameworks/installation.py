@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from windtunnel import ownership
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.measurement.frameworks import catalogue
 from windtunnel.measurement.frameworks.catalogue import STAMP, Framework
@@ -68,7 +69,7 @@ def _build(framework: Framework, tell: Tell) -> Path:
     final = catalogue.environment_of(framework)
     final.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(final)
-    beside = final.with_name(f".{final.name}.{os.getpid()}")
+    beside = final.with_name(f".{final.name}.{ownership.own_mark()}")
     try:
         tell(f"building {final}")
         _call([sys.executable, "-m", "venv", str(beside)], framework, "its environment could not be made")
@@ -139,7 +140,7 @@ def _try(framework: Framework, environment: Path) -> None:
 
 def _put_in_place(beside: Path, final: Path) -> None:
     if final.exists():
-        old = final.with_name(f".{final.name}.{os.getpid()}.old")
+        old = final.with_name(f".{final.name}.{ownership.own_mark()}.old")
         os.rename(final, old)
         os.rename(beside, final)
         shutil.rmtree(old, ignore_errors=True)
@@ -150,19 +151,9 @@ def _put_in_place(beside: Path, final: Path) -> None:
 def _remove_leftovers(final: Path) -> None:
     """Remove the rest of an installation that was killed."""
     for left in final.parent.glob(f".{final.name}.*"):
-        owner = left.name.removeprefix(f".{final.name}.").partition(".")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
+        mark = left.name.removeprefix(f".{final.name}.").removesuffix(".old")
+        if ownership.is_abandoned(mark):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _call(command: list[str], framework: Framework, what: str, around: dict[str, str] | None = None) -> None:

@@ -1,8 +1,8 @@
 """The first lines of a child in a framework's own interpreter, any Python of 3.11 or later: load this package
 alone.
 
-Run as `python -P start.py FD`. A search path would also bring in whatever lies next to the package, such as a
-newer NumPy than the framework can work with.
+Run as `python -P start.py PARENT FD`. A search path would also bring in whatever lies next to the package,
+such as a newer NumPy than the framework can work with.
 """
 
 import importlib.util
@@ -22,6 +22,9 @@ def _load_package(package: Path) -> None:
 
 if __name__ == "__main__":
     _load_package(Path(__file__).resolve().parents[2])
+    from windtunnel import lifeline
+
+    lifeline.keep(int(sys.argv[1]))
     from windtunnel.measurement import child
 
     child.main()

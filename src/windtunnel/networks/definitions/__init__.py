@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy
 
-from windtunnel import records
+from windtunnel import bounds, records
 from windtunnel.errors import BadRecord, UnknownName, nearest
 from windtunnel.records import Plain
 
@@ -91,7 +91,9 @@ class Definition:
                     f"job {self.job}: a step in a framework has no setting {name!r}.",
                     hint=nearest(name, self.step_settings),
                 )
-        return records.read(self.settings, {**self.held_settings, **settings}, f"job {self.job}")
+        chosen = records.read(self.settings, {**self.held_settings, **settings}, f"job {self.job}")
+        bounds.check_settings(chosen, f"job {self.job}")
+        return chosen
 
 
 def held(default: Any, *, at: Any = None) -> Any:

@@ -31,9 +31,22 @@ def require_positive(settings: object, names: tuple[str, ...], job: str) -> None
             raise BadRecord(f"job {job}: {name} must be above 0, not {getattr(settings, name)}.")
 
 
+def factor_of(init: str) -> float | None:
+    """By how much `NUMBERx` scales the default initial weights; None for any other word.
+
+    >>> factor_of("0.1x"), factor_of("0.1"), factor_of("modern")
+    (0.1, None, None)
+    """
+    try:
+        factor = float(init[:-1]) if init.endswith("x") else 0.0
+    except ValueError:
+        return None
+    return factor if 0 < factor < float("inf") else None
+
+
 def bound_of(init: str, job: str) -> float | None:
-    """The bound of the uniform distribution of initial weights; None for `modern`."""
-    if init == "modern":
+    """The bound of the uniform distribution of initial weights; None for `modern` and for `NUMBERx`."""
+    if init == "modern" or factor_of(init) is not None:
         return None
     try:
         bound = GUIDE_BOUND if init == "guide" else float(init)
@@ -42,7 +55,7 @@ def bound_of(init: str, job: str) -> float | None:
     if not 0 < bound < float("inf"):
         raise BadRecord(
             f"job {job}: init cannot be {init!r}.",
-            hint="Use modern, guide (uniform within ±0.1) or a number above 0.",
+            hint="Use modern, guide (uniform within ±0.1), a number above 0, or a factor such as 0.5x.",
         )
     return bound
 

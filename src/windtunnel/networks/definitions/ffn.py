@@ -1,4 +1,4 @@
-"""Feed-forward network: inputs, one layer of hidden nodes and outputs."""
+"""Feed-forward network: inputs, one layer of hidden nodes (or several) and outputs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ TRIALS = (Trial(settings={"inputs": 12, "classes": 5}, batch=16, optimizer="adam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`hidden`: nodes of the hidden layer. Default: twice the inputs; the guide asks for at least as many."""
+    """`hidden`: nodes of the hidden layer. Default: twice the inputs; the guide asks for at least as many.
+
+    `layers`: hidden layers of so many nodes. The guide's shallow network has one.
+    """
 
     inputs: int = 64
     hidden: int | None = None
+    layers: int = held(1)
     classes: int = 10
     rate: float = 0.003
     batch: int = held(32)
@@ -27,7 +31,7 @@ class Settings:
     init: str = held("modern")
 
     def __post_init__(self) -> None:
-        require_positive(self, ("inputs", "classes", "rate", "batch", "epochs", "examples"), "ffn")
+        require_positive(self, ("inputs", "layers", "classes", "rate", "batch", "epochs", "examples"), "ffn")
         if self.hidden is not None:
             require_positive(self, ("hidden",), "ffn")
         bound_of(self.init, "ffn")

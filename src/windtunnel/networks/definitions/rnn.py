@@ -27,11 +27,14 @@ TRIALS = (
 class Settings:
     """`variant`: a loop over time as in the paper, PyTorch's own recurrent module, or the fused engine.
 
+    `layers`: recurrent layers, of which the next reads the states of the one before; the paper has one.
+
     `examples`: examples in an epoch. A lesson has its own rate (of Adam), batch and number of epochs.
     """
 
     n_in: int = 2
     n_rec: int = 50
+    layers: int = held(1)
     n_out: int = 2
     n_steps: int = 20
     activation: Literal["relu", "sigmoid"] = "relu"
@@ -45,9 +48,14 @@ class Settings:
     init: str = held("modern")
 
     def __post_init__(self) -> None:
-        counts = ("n_in", "n_rec", "n_out", "n_steps", "examples", "lesson_batch", "epochs")
+        counts = ("n_in", "n_rec", "layers", "n_out", "n_steps", "examples", "lesson_batch", "epochs")
         require_positive(self, (*counts, "rate", "clip_norm", "lesson_rate"), "rnn")
         bound_of(self.init, "rnn")
+        if self.variant == "fused" and self.layers > 1:
+            raise BadRecord(
+                f"job rnn: variant=fused has one recurrent layer, not {self.layers}.",
+                hint="Use variant=loop or variant=module with several layers.",
+            )
         if self.variant == "module" and self.activation == "sigmoid":
             raise BadRecord(
                 "job rnn: variant=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.",

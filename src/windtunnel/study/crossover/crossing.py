@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed, display, facts, table
 from windtunnel.records import Plain
 
 Origin = Literal["measured", "forecast"]
@@ -59,8 +60,12 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossover:
-    """The crossings in a range. `forecast_at` is the crossing by forecast alone, None where there is none."""
+class Crossover(Displayed):
+    """Where one of two sides overtakes the other, over a range of one setting.
+
+    `points` have the times of both sides, `crossings` where they cross with intervals. `forecast_at` is
+    the crossing by forecast alone, None where there is none.
+    """
 
     job: str
     over: str
@@ -131,7 +136,19 @@ class Crossover:
         lines += [self._line(p) for p in sorted(self.points, key=lambda p: (p.value, p.origin))]
         return lines + [f"  caution  {caution}" for caution in self.cautions]
 
+    def _repr_html_(self) -> str:
+        one, other = self.between
+        points = sorted(self.points, key=lambda p: (p.value, p.origin))
+        head = (self.over, one, other, f"{one} / {other}")
+        sides = [*self.origins.items(), *(("caution", caution) for caution in self.cautions)]
+        return display(self.sentence(), table(head, [self._cells(point) for point in points]), facts(sides))
+
     def _line(self, point: Point) -> str:
+        value, one, other, last = self._cells(point)
+        return f"  {value:>8}  {one:>20}  {other:>20}  {last}"
+
+    def _cells(self, point: Point) -> tuple[str, str, str, str]:
+        """The value, both sides' times and their ratio."""
         cells = []
         for side in self.between:
             timing = point.timings.get(side)
@@ -142,7 +159,7 @@ class Crossover:
             last = f"{middle} ({low} to {high})"
         else:
             last = "; ".join(point.errors.values()).splitlines()[0]
-        return f"  {point.value:>8,}  {cells[0]:>20}  {cells[1]:>20}  {last}"
+        return f"{point.value:,}", cells[0], cells[1], last
 
 
 def _whole(value: float) -> str:

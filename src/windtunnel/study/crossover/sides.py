@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windtunnel.errors import BadInput, Unavailable, UnknownName, nearest
+from windtunnel.isolation.jobs import rest
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import DeviceKind, Machine, device_kind
 from windtunnel.machine.machine import names as machine_names
@@ -85,8 +86,10 @@ class Sides:
         if machine.name != "here":
             reason = "there is no CUDA GPU here" if side in ("cuda", "gpu") else f"{side} is not this machine"
             raise Unavailable(f"{reason}; forecast on {machine.name}")
+        workload = self._workload(value)
+        rest(workload)
         measurement = measure(
-            self._workload(value),
+            workload,
             machine,
             self.strategy,
             protocol=self.protocol,

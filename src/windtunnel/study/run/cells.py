@@ -68,6 +68,7 @@ def framework_of(label: str) -> str:
 
 def _refuse_unknown_frameworks(study: Study, frameworks: tuple[str, ...]) -> None:
     labels = {label for figure in study.figures for case in figure.cases for label in case.labels}
+    labels |= {"torch:train"} if any(figure.trains for figure in study.figures) else set()
     known = labels | {framework_of(label) for label in labels}
     for name in frameworks:
         if name not in known:

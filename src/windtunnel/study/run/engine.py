@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 from typing import Protocol
 
@@ -14,6 +12,7 @@ from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import Protocol as Steps
+from windtunnel.ownership import temporary_folder
 
 _POLL_SECONDS = 0.1
 
@@ -59,10 +58,10 @@ class Local:
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
         with (
-            tempfile.TemporaryDirectory(prefix="windtunnel-") as folder,
+            temporary_folder() as folder,
             ThreadPoolExecutor(self.ahead) as pool,
         ):
-            lock, running, stop = str(Path(folder) / "lock"), set[Future[list[Outcome]]](), Event()
+            lock, running, stop = str(folder / "lock"), set[Future[list[Outcome]]](), Event()
             try:
                 for group in _grouped(work, self.share):
                     alone = self.ahead == 1 or group[0].task.device == "cpu"

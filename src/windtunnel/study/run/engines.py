@@ -13,7 +13,7 @@ import importlib
 import itertools
 import json
 import math
-import platform
+import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,15 @@ from types import ModuleType
 from typing import Any
 
 from windtunnel import records
-from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest
-from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.report import ProcessReport
-from windtunnel.measurement.steady import Protocol
-from windtunnel.measurement.store import DONE
+from windtunnel.errors import BadInput, Unavailable, nearest, need_package
 from windtunnel.records import Plain
-from windtunnel.study.run.engine import Local, Outcome, StudyEngine, Work, carry_out
+from windtunnel.study.run.chunks import CHUNK, CHUNK_FILE, EarlierChunks, gather_chunk
+from windtunnel.study.run.engine import Local, Outcome, StudyEngine, Work
+from windtunnel.study.run.plain_work import carry_out_plain, lost, outcome_of, to_plain
 
-NODE_DIED, NO_RESULT = "node died", "no result"
 _DOUBT_SECONDS = 30.0
 _MOST_AT_ONCE = 64
+_PRIVATE = 0o700
 _NAMES = ("local", "ray", "slurm")
 
 
@@ -68,68 +66,6 @@ def _local_settings(text: str) -> dict[str, int]:
     return settings
 
 
-def to_plain(work: Work) -> Plain:
-    """A piece of work as plain data, for another machine."""
-    return {
-        "key": work.key,
-        "number": work.number,
-        "task": records.plain(work.task),
-        "protocol": records.plain(work.protocol),
-    }
-
-
-def from_plain(data: Plain) -> Work:
-    """The piece of work from its plain data."""
-    return Work(
-        key=data["key"],
-        number=data["number"],
-        task=records.read(Task, data["task"], "task"),
-        protocol=records.read(Protocol, data["protocol"], "protocol"),
-    )
-
-
-def carry_out_plain(data: Plain) -> Plain:
-    """What runs on the other machine. Whatever goes wrong there comes back by name."""
-    try:
-        outcome = carry_out(from_plain(data))
-        report = {} if outcome.report is None else {**outcome.report.plain(), "node": platform.node()}
-        return {"report": report, "state": outcome.state, "error": outcome.error}
-    except Exception as error:
-        return {
-            "report": {},
-            "state": "failed",
-            "error": f"{type(error).__name__}: {error} (on {platform.node()})",
-        }
-
-
-def _outcome(work: Work, data: Plain) -> Outcome:
-    if data["state"] != DONE:
-        return Outcome(work=work, state=data["state"], error=data["error"])
-    try:
-        return Outcome(work=work, report=ProcessReport.read(data["report"]))
-    except BadRecord as error:
-        return Outcome(work=work, state=NO_RESULT, error=f"Its report cannot be read: {error.message}")
-
-
-def _died(work: Work, error: object) -> Outcome:
-    lines = str(error).strip().splitlines()
-    return Outcome(
-        work=work,
-        state=NODE_DIED,
-        error=f"The machine that measured it was lost: {lines[0] if lines else type(error).__name__}",
-    )
-
-
-def _need(package: str, what: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise Unavailable(
-            f"{what} needs the package {package}, which is not installed.",
-            hint='Install it: pip install "windtunnel[cluster]"',
-        ) from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayCluster:
     """The nodes of a Ray cluster, each with one piece at a time. Nodes with windtunnel may join while it
@@ -142,7 +78,7 @@ class RayCluster:
     wait_seconds: float = 60.0
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
-        ray = _need("ray", "The engine ray")
+        ray = need_package("ray", "The engine ray")
         own = not ray.is_initialized()
         if own:
             self._connect(ray)
@@ -188,7 +124,7 @@ class _Pieces:
                 held = next(pieces, None)
             if held is not None and self._is_alone():
                 for piece in (held, *pieces):
-                    yield _died(piece, f"no node of the cluster has been alive for {self.wait_seconds:.0f} s")
+                    yield lost(piece, f"no node of the cluster has been alive for {self.wait_seconds:.0f} s")
                 held = None
 
     def cancel(self) -> None:
@@ -225,10 +161,10 @@ class _Pieces:
             try:
                 if reference not in done:
                     raise ValueError(f"node {node[:8]} left the cluster")
-                yield _outcome(piece, json.loads(self.ray.get(reference)))
+                yield outcome_of(piece, json.loads(self.ray.get(reference)))
             except (self.ray.exceptions.RayError, ValueError) as error:
                 self.doubted[node] = time.monotonic()
-                yield _died(piece, error)
+                yield lost(piece, error)
 
 
 def _nodes(ray: ModuleType) -> list[Plain]:
@@ -269,42 +205,65 @@ class Slurm:
     parameters: Mapping[str, object] | None = None
 
     def measure(self, work: Iterable[Work]) -> Iterator[Outcome]:
-        submitit = _need("submitit", "The engine slurm")
-        pieces = iter(work)
+        submitit = need_package("submitit", "The engine slurm")
+        self._make_private()
+        earlier = EarlierChunks(self.folder, submitit, self.cluster)
+        pieces = earlier.leave_out(work)
         running: list[tuple[Any, list[Work], Path]] = []
         try:
             while True:
+                yield from earlier.collect()
                 while len(running) < self.jobs and (chunk := list(itertools.islice(pieces, self.chunk))):
                     running.append(self._submit(submitit, chunk))
-                if not running:
+                yield from earlier.collect()
+                if not running and not earlier.waiting:
+                    earlier.remove()
                     return
                 for entry in [entry for entry in running if entry[0].done()]:
                     running.remove(entry)
-                    yield from _gather(*entry, settle_seconds=2 * self.poll_seconds)
-                if running:
+                    yield from gather_chunk(*entry, settle_seconds=2 * self.poll_seconds)
+                    shutil.rmtree(entry[2], ignore_errors=True)  # all of it is stored
+                if running or earlier.waiting:
                     time.sleep(self.poll_seconds)
         finally:
-            for job, _, _ in running:
-                with contextlib.suppress(Exception):
-                    job.cancel()
+            self._cancel(running)
+
+    def _cancel(self, running: Sequence[tuple[Any, list[Work], Path]]) -> None:
+        for job, _, folder in running:
+            with contextlib.suppress(Exception):
+                job.cancel()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _submit(self, submitit: ModuleType, chunk: list[Work]) -> tuple[Any, list[Work], Path]:
-        results = self.folder.absolute() / f"chunk-{uuid.uuid4().hex[:12]}"
-        results.mkdir(parents=True)
+        results = self.folder.absolute() / f"{CHUNK}{uuid.uuid4().hex[:12]}"
+        results.mkdir(parents=True, mode=_PRIVATE)
+        texts = [json.dumps(to_plain(piece)) for piece in chunk]
+        # A coordinator that is killed leaves this, and the next one collects what the job writes.
+        records.save(results / CHUNK_FILE, {"job": "", "pieces": texts})
         minutes = sum(piece.protocol.timeout_seconds for piece in chunk) / 60 + 5
         try:
             executor = submitit.AutoExecutor(folder=str(self.folder.absolute() / "log"), cluster=self.cluster)
             slurm = {"slurm_exclusive": True, **(self.parameters or {})} if self.cluster == "slurm" else {}
             executor.update_parameters(timeout_min=int(minutes) + 1, name="windtunnel", **slurm)
-            job = executor.submit(
-                carry_out_chunk, [json.dumps(to_plain(piece)) for piece in chunk], str(results)
-            )
+            job = executor.submit(carry_out_chunk, texts, str(results))
+            records.save(results / CHUNK_FILE, {"job": str(job.job_id), "pieces": texts})
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             raise Unavailable(
                 f"Slurm does not take the job: {error}",
                 hint="Is sbatch on this machine's path, and is the partition right?",
             ) from error
         return job, chunk, results
+
+    def _make_private(self) -> None:
+        """The folder holds the user's settings and error messages: nobody else may read it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+            self.folder.chmod(_PRIVATE)
+        except OSError as error:
+            raise Unavailable(
+                f"The folder {self.folder} cannot be used: {error.strerror or error}.",
+                hint="Name another one on a disk that all nodes share: slurm:folder=FOLDER",
+            ) from error
 
 
 def carry_out_chunk(texts: Sequence[str], folder: str) -> int:
@@ -313,20 +272,6 @@ def carry_out_chunk(texts: Sequence[str], folder: str) -> int:
     for place, text in enumerate(texts):
         records.write_whole(Path(folder) / f"{place}.json", json.dumps(carry_out_plain(json.loads(text))))
     return len(texts)
-
-
-def _gather(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: float) -> Iterator[Outcome]:
-    """What the job wrote; a shared disk may show it a little late."""
-    paths = [folder / f"{place}.json" for place in range(len(chunk))]
-    end = time.monotonic() + settle_seconds
-    while not all(path.is_file() for path in paths) and time.monotonic() < end:
-        time.sleep(settle_seconds / 10)
-    for path, piece in zip(paths, chunk, strict=True):
-        yield (
-            _outcome(piece, records.load(path))
-            if path.is_file()
-            else _died(piece, f"job {job.job_id} ended as {job.state} before it had a result")
-        )
 
 
 def _slurm_settings(text: str) -> Plain:

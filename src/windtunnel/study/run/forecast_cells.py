@@ -30,7 +30,7 @@ from windtunnel.study.rows import ExplainedGain, Factor, StudyForecasts, StudyRo
 from windtunnel.study.run.cells import points
 
 if TYPE_CHECKING:
-    from windtunnel.forecast.forecast import ForecastStep
+    from windtunnel.forecast.forecast import Forecast, ForecastStep
     from windtunnel.forecast.timeline import Timeline
     from windtunnel.machine.machine import Machine
     from windtunnel.measurement.store import Store
@@ -122,23 +122,19 @@ class ForecastCells:
 
         The seconds of the path by lane, each with its spread, tell which errors two rows share.
         """
-        from windtunnel.forecast.uncertainty import interval_of, spreads_of
-        from windtunnel.machine.profiles import profile_for
-
-        timeline, peak_bytes = self._timeline(point)
+        timeline, forecast = self._timeline(point)
         utilisation = timeline.busy_seconds("device") / timeline.step_seconds
         times: Plain = {"step_seconds": timeline.step_seconds, "environment": {"utilisation": utilisation}}
-        if point.case.step is not None:  # its figures are stated, so nothing is uncertain
+        if forecast is None:  # its figures are stated, so nothing is uncertain
             return times
-        spreads = spreads_of(point.machine, profile_for(point.machine))
-        low, high = interval_of(timeline, point.machine, spreads)
         lanes: dict[str, float] = {}
         for (_, lane), seconds in timeline.critical_path().items():
             lanes[lane] = lanes.get(lane, 0.0) + seconds
-        times["environment"] |= {"path": lanes, "spread": {lane: spreads.of(lane) for lane in lanes}}
-        return times | {"low_seconds": low, "high_seconds": high, "peak_bytes": peak_bytes}
+        times["environment"] |= {"path": lanes, "spread": {lane: timeline.spreads[lane] for lane in lanes}}
+        ends = {"low_seconds": forecast.low_seconds, "high_seconds": forecast.high_seconds}
+        return times | ends | {"peak_bytes": forecast.memory.peak_bytes}
 
-    def _timeline(self, point: _Point) -> tuple[Timeline, float | None]:
+    def _timeline(self, point: _Point) -> tuple[Timeline, Forecast | None]:
         stated = point.case.step
         if stated is not None:
             from windtunnel.feed.worked_example import schedule
@@ -147,10 +143,9 @@ class ForecastCells:
             alone = dataclasses.replace(point.strategy, batch=None, data_parallel=None)
             return schedule(point.machine, alone, kernel, size), None
         step = self._forecast(point)
-        memory = step.forecast.memory
-        if memory.fits is False:
+        if step.forecast.memory.fits is False:
             raise DoesNotFit(f"It does not fit into the memory of {point.machine.device.model}.")
-        return step.timeline, memory.peak_bytes
+        return step.timeline, step.forecast
 
     def _forecast(self, point: _Point) -> ForecastStep:
         from windtunnel.forecast.forecast import forecast_step

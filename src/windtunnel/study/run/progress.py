@@ -17,12 +17,13 @@ _LEAST_STEPS = 8  # first, warm-up and steady steps a child takes however long t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Processes run and wanted, cells that failed, and the expected seconds that are left."""
+    """Processes (or trainings) run and wanted, cells that failed, and the expected seconds that are left."""
 
     done: int
     wanted: int
     failed: int
     left_seconds: float
+    counted: str = "processes"
 
 
 class Pace:

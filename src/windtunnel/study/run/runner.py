@@ -67,6 +67,10 @@ class Tally:
     def failed(self) -> int:
         return sum(count for state, count in self.states.items() if is_failure(state))
 
+    def __add__(self, other: Tally) -> Tally:
+        states = Counter(self.states) + Counter(other.states)
+        return Tally(states=dict(states), failures=(*self.failures, *other.failures))
+
 
 def is_failure(state: str) -> bool:
     return state not in (DONE, WAITING, *APART)
@@ -298,7 +302,7 @@ class _Run:
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
-            coming = engine.measure(_noting(left, handed))
+            coming = engine.measure(self._hand_out(left, handed, back))
             try:
                 for outcome in coming:
                     back.add(outcome.work.key)
@@ -317,44 +321,74 @@ class _Run:
                 if isinstance(coming, Generator):
                     coming.close()
 
+    def _hand_out(self, left: Sequence[Work], handed: list[Work], back: set[str]) -> Iterator[Work]:
+        """The work that is still to be done: another study may have measured the same cell meanwhile."""
+        for work in left:
+            handed.append(work)
+            cell, before = self.by_key[work.key], self.by_key[work.key].wanted
+            if work.number in self.store.numbers([cell.id]).get(cell.id, ()):
+                back.add(work.key)
+                self._follow(cell)
+                self.pace.add(cell.task, (cell.wanted if cell.state == WAITING else 0) - before)
+            else:
+                yield work
+
+    def _follow(self, cell: _Open) -> None:
+        """Take over how a cell stands in the store: another study measures it, too."""
+        stored = self.store.cell(cell.id)
+        cell.numbers = self.store.numbers([cell.id]).get(cell.id, set())
+        cell.state, cell.error, cell.whole = stored.state, stored.error, stored.summary
+
     def _add(self, outcome: Outcome) -> None:
         """Store an outcome at once; name one that is no result."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
-        if number in cell.numbers:  # an engine that tries again may bring the same twice
-            return
-        outcome = _checked(outcome)
-        before, whole = cell.wanted, None
+        outcome, before = _checked(outcome), cell.wanted
+        while number not in cell.numbers:  # an engine that tries again may bring the same twice
+            if self._store(cell, outcome):
+                cell.numbers.add(number)
+                self.failed += is_failure(cell.state)
+                self._count(cell, outcome, (cell.wanted if cell.state == WAITING else 0) - before)
+            else:
+                self._follow(cell)
+
+    def _store(self, cell: _Open, outcome: Outcome) -> bool:
+        """Whether an outcome was stored; not if another study stored a process of this cell meanwhile."""
+        number, whole = outcome.work.number, None
         if outcome.report is None:
-            self.store.add_failure(number, Settled(cell=cell.id, state=outcome.state, error=outcome.error))
-            cell.state = outcome.state
+            failed = Settled(cell=cell.id, state=outcome.state, error=outcome.error)
+            stored, state = self.store.add_failure(number, failed, known=cell.numbers), outcome.state
         else:
             if len(cell.numbers) + 1 >= cell.least:
                 whole = _summary(cell, [*self.store.reports(cell.id), outcome.report])
             settled = None if whole is None else Settled(cell=cell.id, summary=whole)
-            self.store.add(cell.id, outcome.report, settled)
-            cell.state = WAITING if whole is None else DONE
-        cell.whole, cell.error = whole, outcome.error
-        cell.numbers.add(number)
-        self.failed += is_failure(cell.state)
-        self._count(cell, outcome, (cell.wanted if cell.state == WAITING else 0) - before)
+            stored = self.store.add(cell.id, outcome.report, settled, known=cell.numbers)
+            state = WAITING if whole is None else DONE
+        if stored:
+            cell.state, cell.whole, cell.error = state, whole, outcome.error
+        return stored
 
     def _add_further(self, outcome: Outcome) -> None:
         """Store one process more of a cell that is done. If it fails, the cell stands by the others."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
-        if number in cell.numbers:
-            return
         outcome = _checked(outcome)
+        while number not in cell.numbers:
+            if self._store_further(cell, outcome):
+                cell.numbers.add(number)
+                self._count(cell, outcome, -1)
+            else:
+                self._follow(cell)
+
+    def _store_further(self, cell: _Open, outcome: Outcome) -> bool:
         if outcome.report is not None and outcome.report.loop_seconds:
             whole = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
             assert whole is not None
-            self.store.add(cell.id, outcome.report, Settled(cell=cell.id, summary=whole))
-            cell.whole = whole
-        else:
-            state = _NO_RESULT if outcome.state == DONE else outcome.state
-            failed = Settled(cell=cell.id, state=state, error=outcome.error)
-            self.store.add_failure(number, failed, settles=False)
-        cell.numbers.add(number)
-        self._count(cell, outcome, -1)
+            settled = Settled(cell=cell.id, summary=whole)
+            stored = self.store.add(cell.id, outcome.report, settled, known=cell.numbers)
+            cell.whole = whole if stored else cell.whole
+            return stored
+        state = _NO_RESULT if outcome.state == DONE else outcome.state
+        failed = Settled(cell=cell.id, state=state, error=outcome.error)
+        return self.store.add_failure(outcome.work.number, failed, settles=False, known=cell.numbers)
 
     def _count(self, cell: _Open, outcome: Outcome, pieces: int) -> None:
         self.ran += 1
@@ -372,12 +406,6 @@ def _checked(outcome: Outcome) -> Outcome:
         return dataclasses.replace(outcome, state=_NO_RESULT, error=error, report=None)
     report = dataclasses.replace(keep_quiet(outcome.report), number=outcome.work.number)
     return dataclasses.replace(outcome, report=report)
-
-
-def _noting(left: Sequence[Work], handed: list[Work]) -> Iterator[Work]:
-    for work in left:
-        handed.append(work)
-        yield work
 
 
 def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:

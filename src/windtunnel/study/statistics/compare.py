@@ -13,6 +13,7 @@ from typing import Literal
 import numpy
 
 from windtunnel import records, units
+from windtunnel.displays import Displayed
 from windtunnel.measurement.equivalence import WITHIN, judge, percent
 from windtunnel.measurement.looks import student
 from windtunnel.study import selection
@@ -53,7 +54,7 @@ class CellComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunComparison:
+class RunComparison(Displayed):
     """All cells that both runs have. `alone` counts the cells that only the first and only the second has."""
 
     cells: tuple[CellComparison, ...]

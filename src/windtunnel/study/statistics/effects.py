@@ -55,6 +55,10 @@ class Effects:
 
 def find(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> Effects:
     """The claim's effect in each of its parts, or what is missing for it."""
+    if claim.of != "step_seconds":
+        from windtunnel.study.statistics import learned
+
+        return learned.find(claim, rows)
     if claim.kind in ("threads", "oversubscribed"):
         return _effects(
             cells_of(claim, rows, ("threads",), over="threads"),

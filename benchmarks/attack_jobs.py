@@ -1,0 +1,234 @@
+"""Jobs that misbehave in every way we know, given to the command line: tries and failures per attack.
+
+    python benchmarks/attack_jobs.py [--commands predict,feed,measure,compare] [--only NAME]
+        [--places top,build] [--limit 60]
+
+An attack fails if the command hangs, prints a traceback, ends by a signal, ends with 0 although the job did
+not work (or with another code than 0 although it did), says nothing, prints something on standard output
+that is no JSON, or leaves a process behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_JOB = """
+import torch
+from torch import nn
+import windtunnel as wt
+{top}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        {init}
+    def forward(self, x):
+        {forward}
+        return self.layer(x)
+
+def batch(n):
+    {batch}
+    return torch.randn(n, 8)
+
+def build():
+    {build}
+    return wt.Workload(
+        name={name!r},
+        model=Net,
+        batch=batch,
+        loss=lambda model, x: model(x).square().mean(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+"""
+_PLACES = ("top", "build", "init", "forward", "batch")
+TRACE_SECONDS = 6.0  # of a job that never ends; others may take long on a loaded machine
+_MARK = "WINDTUNNEL_ATTACK"  # is in the environment of all that a try starts
+_DAEMON = (
+    "import os, time; os.fork() or (os.setsid(), os.fork() and os._exit(0), "
+    "os.closerange(0, 100), time.sleep(1000))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """A line of code, where it stands in a job, and whether the job works nevertheless."""
+
+    name: str
+    code: str
+    place: str
+    works: bool = False
+    job: str = "attack"
+
+    def source(self) -> str:
+        parts = {place: self.code if place == self.place else "pass" for place in _PLACES}
+        return _JOB.format(**parts, name=self.job)
+
+
+_ENDS = {
+    "exit(0)": "exit(0)",
+    "sys.exit": "import sys; sys.exit('enough')",
+    "os._exit(0)": "import os; os._exit(0)",
+    "os._exit(3)": "import os; os._exit(3)",
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+    "abort": "import os; os.abort()",
+    "SIGTERM": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "SIGSTOP": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    "raise": "raise ValueError('no')",
+    "BaseException": "raise type('Odd', (BaseException,), {})('odd')",
+    "KeyboardInterrupt": "raise KeyboardInterrupt",
+    "str() raises": "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()",
+    "message of a megabyte": "raise ValueError('x' * 1000000)",
+    "hang": "while True: pass",
+    "sleep": "import time; time.sleep(10000)",
+    "recursion": "f = lambda: f(); f()",
+    "memory": "a = []\n{indent}while True: a.append(bytearray(1 << 26))",
+    "one large tensor": "torch.ones(1 << 44)",
+    "closes all descriptors": "import os; os.closerange(0, 1000)",
+    "raises hostile text": "raise ValueError('\\x1b[2J\\u202e[/bold]\\n\\n=1+1')",
+}
+_WORKS = {
+    "prints": "print('hello')",
+    "prints megabytes": "print('x' * 5000000)",
+    "writes to descriptor 1": "import os; os.write(1, b'raw')",
+    "closes descriptor 1": "import os; os.close(1)",
+    "closes standard output": "import sys; sys.stdout.close()",
+    "changes the folder": "import os; os.chdir('/')",
+    "installs handlers": "import signal; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]",
+    "leaves a thread": "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start()",
+    "leaves a process": "import subprocess; subprocess.Popen(['sleep', '1000'])",
+    "leaves a daemon": "import subprocess; subprocess.Popen(['sleep', '61'], start_new_session=True)",
+    "makes itself a daemon": _DAEMON,
+    "forks": "import os; os.fork()",
+    "deletes its file": "import os; os.path.exists(__file__) and os.remove(__file__)",
+    "registers atexit": "import atexit, os; atexit.register(os._exit, 7)",
+}
+
+
+def attacks() -> list[Attack]:
+    """Each way to end at each place of a job, and each nuisance at two places."""
+    found = []
+    for name, code in _ENDS.items():
+        # A step of any size is traced without its bytes, so a large tensor harms only where it is real.
+        for place in _PLACES if name != "one large tensor" else ("top", "build"):
+            indent = "" if place == "top" else " " * (8 if place in ("init", "forward") else 4)
+            found.append(Attack(name=name, code=code.replace("{indent}", indent), place=place))
+    for name, code in _WORKS.items():
+        found += [Attack(name=name, code=code, place=place, works=True) for place in ("top", "build")]
+    for job in ("[/bold]", "a\x1b[2Jb", "a\u202eb", "a\nb", "=1+1", '" class="', "\ud800"):
+        found.append(Attack(name="hostile name", code="pass", place="top", works=True, job=job))
+    return found
+
+
+def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
+    """What is wrong with how the command ended, nothing if it ended well; and its seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "job.py")
+        path.write_bytes(attack.source().encode("utf-8", "surrogatepass"))
+        words, mark = _words(command, f"{path}:build"), f"{os.getpid()}-{time.monotonic_ns()}"
+        ends = attack.name in ("hang", "sleep", "SIGSTOP")
+        variables = {**os.environ, **_variables(folder, TRACE_SECONDS if ends else limit), _MARK: mark}
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "windtunnel", *words],
+                capture_output=True,
+                timeout=limit,
+                env=variables,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no end within {limit:.0f} s", time.monotonic() - start
+    seconds = time.monotonic() - start
+    works = attack.works or (command == "compare" and attack.place not in ("top", "build"))
+    works = works and not (attack.name == "deletes its file" and command in ("measure", "compare"))
+    out, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    fault = _fault(done.returncode, out, errors, works)
+    left = _left(mark)
+    return fault or (f"left {left} processes" if left else ""), seconds
+
+
+def _left(mark: str) -> int:
+    """How many processes of a try live on."""
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        count += is_ours
+    return count
+
+
+def _variables(folder: str, seconds: float) -> dict[str, str]:
+    return {
+        "WINDTUNNEL_TRACE_SECONDS": f"{seconds}",
+        "WINDTUNNEL_TRACE_MEMORY": "2GiB",
+        "WINDTUNNEL_CACHE": "off",
+        "WINDTUNNEL_STORE": str(Path(folder, "store.sqlite")),
+    }
+
+
+def _words(command: str, job: str) -> list[str]:
+    if command == "measure":
+        return [command, job, "--json", "--quick", "--processes", "1", "--seconds", "0.1", "--timeout", "20"]
+    if command == "compare":
+        return [command, job, "threads=1", "batch=2", "--json", "--seconds", "3", "--timeout", "20"]
+    return [command, job, "--on", "h200", "--json"]
+
+
+def _fault(code: int, out: str, errors: str, works: bool) -> str:
+    if code < 0:
+        return f"ended by signal {-code}"
+    if "Traceback (most recent call last)" in errors or "Traceback (most recent call last)" in out:
+        return "traceback"
+    if any(ord(c) < 32 and c not in "\n\t" for c in errors + out) or "\u202e" in errors + out:
+        return "prints control characters"
+    if works and code == 0:
+        try:
+            json.loads(out)
+        except ValueError:
+            return "standard output is no JSON"
+        return ""
+    if code != (0 if works else 2):
+        return f"ended with {code}: {errors.strip()[:200]}"
+    if not errors.strip():
+        return "says nothing"
+    return f"prints {len(errors):,} characters" if len(errors) > 200_000 else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--commands", default="predict")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--places", default=",".join(_PLACES), help="of the attacks that end a job")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of one try")
+    options = parser.parse_args()
+    tries, failures, longest = dict[str, int](), dict[str, list[str]](), dict[str, float]()
+    for command in options.commands.split(","):
+        for attack in attacks():
+            if options.only not in ("", attack.name) or attack.place not in options.places.split(","):
+                continue
+            fault, seconds = try_attack(attack, command, options.limit)
+            tries[attack.name] = tries.get(attack.name, 0) + 1
+            longest[attack.name] = max(seconds, longest.get(attack.name, 0.0))
+            if fault:
+                failures.setdefault(attack.name, []).append(f"{command}, {attack.place}: {fault}")
+    print(f"{'attack':<26}{'tries':>6}{'failures':>10}{'longest s':>11}")
+    for name, count in tries.items():
+        print(f"{name:<26}{count:>6}{len(failures.get(name, [])):>10}{longest[name]:>11.1f}")
+        for line in failures.get(name, []):
+            print(f"    {line}")
+    print(f"{'all':<26}{sum(tries.values()):>6}{sum(map(len, failures.values())):>10}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Real workers of this machine beside simulated ones: step times and learning curves of every form.
+
+    python benchmarks/exchange_real.py [--rounds 3] [--jobs dcn,lstm,ffn] [--to FILE.json]
+
+In each round a worker alone is timed first, then every form, so that both stand in the same minute. The
+worker alone gives the processor time of a step and how its steps vary. While a form runs, the programs of
+others that want a core are counted (by their weight), since they come and go within seconds. From these and
+gloo's constants the steps of all forms are simulated; no time of a form enters its own forecast. The learning
+curve of a form is simulated from the same seed and from four others: the spread of these five is the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import statistics
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from windtunnel import records
+from windtunnel.exchange import forms
+from windtunnel.exchange.host import shared_host_costs
+from windtunnel.exchange.real.gathering import RealOutcome
+from windtunnel.exchange.real.launch import run_workers
+from windtunnel.exchange.real.spec import RealTraining
+from windtunnel.exchange.run import ExchangeRun, ExchangeSettings
+from windtunnel.exchange.training import ClusterOptions, opened
+from windtunnel.exchange.variation import Variation
+from windtunnel.learning.training import random_state, use_threads
+from windtunnel.machine.machine import Machine
+
+SEEDS = 5
+EVERY = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    network: str
+    settings: dict[str, object]
+    epochs: int
+
+
+JOBS = {
+    "dcn": Job(network="dcn", settings={}, epochs=12),
+    "lstm": Job(network="lstm", settings={"width": 64}, epochs=1),
+    "ffn": Job(network="ffn", settings={"hidden": 512}, epochs=8),
+}
+# Form, workers, groups.
+CELLS = (
+    ("sync", 2, 1),
+    ("sync", 4, 1),
+    ("server", 2, 1),
+    ("async", 2, 1),
+    ("mixed", 4, 2),
+    ("local", 2, 1),
+    ("diloco", 3, 1),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", default="dcn,lstm,ffn")
+    parser.add_argument("--to", type=Path)
+    wish = parser.parse_args()
+    use_threads(1)
+    machine, rows = Machine.find("cpu"), []
+    for number in range(wish.rounds):
+        for name in wish.jobs.split(","):
+            rows += one_round(JOBS[name], number, machine)
+            if wish.to:
+                records.save(wish.to, summary(rows, machine))
+    print(table(summary(rows, machine)))
+    print(text(summary(rows, machine)))
+
+
+def one_round(job: Job, number: int, machine: Machine) -> list[dict[str, Any]]:
+    alone, _ = real(job, "sync", 1, 1)
+    rows = []
+    for exchange, workers, groups in CELLS:
+        outcome, load = real(job, exchange, workers, groups)
+        simulated = [
+            simulate(job, exchange, workers, groups, alone, load, machine, seed) for seed in range(SEEDS)
+        ]
+        finals = [each["final"] for each in simulated]
+        row = {
+            "job": job.network,
+            "round": number,
+            "exchange": exchange,
+            "workers": workers,
+            "alone_seconds": statistics.fmean(alone.samples[0]),
+            "alone_cpu_seconds": alone.cpu_seconds,
+            "load": load,
+            "measured_seconds": step_of(outcome),
+            "predicted_seconds": statistics.median(each["step_seconds"] for each in simulated),
+            "metric": outcome.metric,
+            "measured_final": outcome.last,
+            "predicted_final": finals[0],
+            "seed_finals": finals,
+            "measured_staleness": outcome.staleness,
+            "predicted_staleness": simulated[0]["staleness"],
+            "curve": [[r["changes"], r["figures"][outcome.metric]] for r in outcome.rows],
+            "predicted_curve": simulated[0]["curve"],
+        }
+        rows.append(row)
+        print(line(row), flush=True)
+    return rows
+
+
+def real(job: Job, exchange: str, workers: int, groups: int) -> tuple[RealOutcome, float]:
+    """The training, and how many programs of others competed with it."""
+    spec = RealTraining(
+        network=job.network,
+        settings=job.settings,
+        workers=workers,
+        exchange=exchange,
+        groups=groups,
+        every=EVERY,
+        epochs=job.epochs,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        with Others() as others:
+            outcome = run_workers(spec, Path(folder))
+        return outcome, others.during(outcome.seconds)
+
+
+class Others:
+    """Counts the programs of others that want a core, ten times a second, in units of one of ours."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float]] = []
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Others:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(0.1):
+            self.seen.append((time.monotonic(), self._count()))
+
+    def _count(self) -> float:
+        """Runnable threads of others by their weight: a step of niceness is worth a factor of 1.25."""
+        own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+        nice, weights = os.nice(0), []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] == "R" and int(path.parent.name) not in own:
+                weights.append(1.25 ** (nice - int(fields[16])))
+        return sum(weights)
+
+    def during(self, seconds: float) -> float:
+        """The mean over the training, which ended shortly before the last look."""
+        end = self.seen[-1][0] if self.seen else 0.0
+        counts = [count for at, count in self.seen if at >= end - seconds - 0.5]
+        return statistics.fmean(counts) if counts else 0.0
+
+
+def step_of(outcome: RealOutcome) -> float:
+    """The mean step of the workers: each makes steps at its own rate, and rates add up."""
+    rates = [1 / statistics.fmean(own) for own in outcome.samples.values() if own]
+    return len(rates) / sum(rates)
+
+
+def simulate(
+    job: Job,
+    exchange: str,
+    workers: int,
+    groups: int,
+    alone: RealOutcome,
+    load: float,
+    machine: Machine,
+    seed: int,
+) -> dict[str, Any]:
+    """What the simulation says of the same training, with the steps of the worker alone as samples."""
+    settings = ExchangeSettings(groups=groups, every=EVERY)
+    options = ClusterOptions(
+        exchange=exchange, workers=workers, settings=settings, epochs=job.epochs, seed=seed
+    )
+    with random_state(seed):
+        loop = opened(job.network, Machine.find("guide-figure-6"), options, dict(job.settings))
+        costs = shared_host_costs(
+            alone.cpu_seconds, loop.forecasts.gradient_bytes, workers, workers // groups, machine, load
+        )
+        steps = loop.cluster_run.steps // workers
+        variation = Variation(samples=alone.samples[0])
+        compute = variation.draw(costs.compute_seconds, workers, steps, seed)
+        loop.replay(forms.named(exchange).simulate(compute, costs, settings))
+        run: ExchangeRun = loop.cluster_run
+        outcome = loop.run(lambda done, total, text: None)
+    return {
+        "step_seconds": run.step_seconds,
+        "final": outcome.rows[-1].figures[outcome.metric],
+        "staleness": float(np.mean(run.staleness)),
+        "curve": [[row.changes, row.figures[outcome.metric]] for row in outcome.rows[1:]],
+    }
+
+
+# What was found
+
+
+def summary(rows: list[dict[str, Any]], machine: Machine) -> dict[str, Any]:
+    return {
+        "machine": f"{machine.device.model}, {machine.device.cores} cores",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "torch": torch.__version__,
+        "processors": os.cpu_count(),
+        "rows": rows,
+    }
+
+
+def error_of(row: dict[str, Any]) -> float:
+    return float(row["predicted_seconds"] / row["measured_seconds"] - 1)
+
+
+def within(row: dict[str, Any]) -> bool:
+    """Whether the real end differs from the simulated one of its seed by at most the spread of five seeds."""
+    finals = row["seed_finals"]
+    return bool(abs(row["measured_final"] - row["predicted_final"]) <= max(finals) - min(finals))
+
+
+def line(row: dict[str, Any]) -> str:
+    spread = max(row["seed_finals"]) - min(row["seed_finals"])
+    return (
+        f"{row['job']:5}{row['exchange']:8}{row['workers']:2}  load {row['load']:4.1f}  "
+        f"step {1e3 * row['measured_seconds']:7.2f} ms, forecast {1e3 * row['predicted_seconds']:7.2f} "
+        f"({error_of(row):+.0%})  {row['metric']} {row['measured_final']:.4f}, forecast "
+        f"{row['predicted_final']:.4f}, spread {spread:.4f} {'within' if within(row) else 'OUTSIDE'}"
+    )
+
+
+def table(found: dict[str, Any]) -> str:
+    """The rows as a table of docs/exchange.md; of several rounds the median."""
+    cells: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        cells.setdefault((row["job"], row["exchange"], row["workers"]), []).append(row)
+    lines = [
+        "| job | exchange | workers | step, ms | forecast, ms | error | end | forecast | within |",
+        "|---" * 9 + "|",
+    ]
+    for (job, exchange, workers), own in cells.items():
+        step, ahead = (
+            1e3 * statistics.median(row[name] for row in own)
+            for name in ("measured_seconds", "predicted_seconds")
+        )
+        error = statistics.median(error_of(row) for row in own)
+        end, wanted = (
+            statistics.median(row[name] for row in own) for name in ("measured_final", "predicted_final")
+        )
+        inside = "yes" if all(within(row) for row in own) else "no"
+        lines.append(
+            f"| {job} | {exchange} | {workers} | {step:.2f} | {ahead:.2f} | {error:+.0%} | {end:.3f} | "
+            f"{wanted:.3f} | {inside} |"
+        )
+    return "\n".join(lines)
+
+
+def text(found: dict[str, Any]) -> str:
+    """Errors of all cells, each the median of its rounds."""
+    cells: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        cells.setdefault((row["job"], row["exchange"], row["workers"]), []).append(row)
+    errors = [abs(statistics.median(error_of(row) for row in own)) for own in cells.values()]
+    inside = sum(within(row) for row in found["rows"])
+    return (
+        f"{len(cells)} cells, {len(found['rows'])} runs: median error of a step "
+        f"{statistics.median(errors):.1%}, worst "
+        f"{max(errors):.1%}; ends within the spread of five seeds: {inside} of {len(found['rows'])}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Writes the beginner's guide (docs/guide): its numbers, pictures and pages. See benchmarks/guide.py."""

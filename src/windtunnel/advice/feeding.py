@@ -1,0 +1,51 @@
+"""Remedies of `windtunnel feed` as proposals, so that advice and feed say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windtunnel.advice.contract import Situation
+from windtunnel.advice.setups import StepChange
+from windtunnel.feed.remedies import Remedy, Room, remedies
+from windtunnel.forecast.forecast import busiest
+from windtunnel.strategy import Strategy
+
+
+def remedy_of(situation: Situation, name: str) -> Remedy | str:
+    """The remedy of this name, or why there is none."""
+    for remedy in remedies(situation.machine, situation.strategy, _room(situation)):
+        if remedy.name == name:
+            return remedy.reason or remedy
+    return ""
+
+
+def change_of(situation: Situation, remedy: Remedy) -> StepChange:
+    """What the remedy changes."""
+    old, new = situation.strategy, remedy.strategy
+    fields = [field.name for field in dataclasses.fields(Strategy)]
+    changed = {name: getattr(new, name) for name in fields if getattr(new, name) != getattr(old, name)}
+    machine = remedy.machine
+    if machine == situation.machine:
+        return StepChange(strategy=changed)
+    assert machine.storage is not None
+    return StepChange(
+        strategy=changed, machine=lambda before: machine, storage=machine.storage.name.replace(" ", "")
+    )
+
+
+def starved(situation: Situation) -> str:
+    """How badly the device is fed, in words with numbers."""
+    forecast = situation.forecast
+    waits = [part for part in ("feed", "copy") if forecast.parts.get(part)]
+    worst = max(waits, key=lambda part: forecast.parts[part], default=forecast.bound_by)
+    return (
+        f"{situation.spent(worst)}, the device works {forecast.utilisation:.0%} of it and "
+        f"{busiest(forecast.busy)}"
+    )
+
+
+def _room(situation: Situation) -> Room:
+    workload, trace = situation.workload, situation.trace
+    examples = workload.data.examples if workload.data is not None else workload.examples
+    size = None if examples is None else examples * trace.batch_bytes / trace.batch
+    return Room(data_bytes=size, step_bytes=situation.forecast.memory.total_bytes)

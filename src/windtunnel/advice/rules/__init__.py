@@ -1,0 +1,56 @@
+"""One rule of advice a file, all under the contract of `advice.contract`."""
+
+from __future__ import annotations
+
+from windtunnel.advice.contract import AdviceRule
+from windtunnel.advice.rules import (
+    accumulation,
+    another_machine,
+    batch,
+    channels_last,
+    compilation,
+    devices,
+    exchange,
+    framework,
+    graph,
+    loaders,
+    optimizer,
+    other_device,
+    parallelism,
+    pinning,
+    precision,
+    prefetch,
+    recomputation,
+    recurrent,
+    resident,
+    segments,
+    smaller_machine,
+    storage,
+    threads,
+)
+
+RULES: tuple[AdviceRule, ...] = (
+    precision.RULE,
+    compilation.RULE,
+    graph.RULE,
+    channels_last.RULE,
+    optimizer.RULE,
+    threads.RULE,
+    recurrent.RULE,
+    resident.RULE,
+    loaders.RULE,
+    prefetch.RULE,
+    pinning.RULE,
+    segments.RULE,
+    accumulation.RULE,
+    recomputation.RULE,
+    exchange.RULE,
+    parallelism.RULE,
+    batch.RULE,
+    storage.RULE,
+    other_device.RULE,
+    devices.RULE,
+    another_machine.RULE,
+    smaller_machine.RULE,
+    framework.RULE,
+)

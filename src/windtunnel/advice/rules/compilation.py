@@ -1,0 +1,89 @@
+"""torch.compile: pointwise ops and reductions become few generated kernels.
+
+On a GPU only PyTorch's compiler can tell how a step is fused, which takes 20 to 60 s for some networks. A
+simple rule of what is fused (`forecast.compiled`) takes milliseconds, but was worse than to expect no gain:
+42 against 26 % off at the median of 26 networks on an H200, 55 against 29 % on 9 recurrent loops on a Xeon.
+So without --thorough, and on a CPU, the advice quotes what was measured, and forecasts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
+from windtunnel.advice.ratios import CompileRatio, quote, study_ratios
+from windtunnel.advice.setups import StepChange
+from windtunnel.forecast.compiled import FUSED, first_step_seconds, fuse
+
+_SOURCES = {
+    "gpu": "26 networks on an H200, eager and compiled (windtunnel validate --on h200-compiled)",
+    "cpu": "study brandfonbrener-2017, PyTorch's loop and compiled loop on a Xeon (docs/findings.md)",
+}
+_NOT_COMPILED = ("feed", "copy", "communication", "waiting")  # parts that compiling does not shorten
+_SMALL = 0.1
+
+
+def propose(situation: Situation) -> Answer:
+    strategy = situation.strategy
+    if strategy.compiles:
+        return f"the step is compiled already ({strategy.execution})"
+    if strategy.is_parallel:
+        return (
+            "the kernels of a compiled step of several workers are not forecast: look at one device, "
+            f"--on {situation.machine.name.rpartition('x')[2]}"
+        )
+    if situation.share(*_NOT_COMPILED) > _SMALL:
+        return f"{situation.bottleneck()}: compiling shortens only what computes and launches"
+    if situation.on_gpu and situation.thorough:
+        compiled = _compiled(situation, "")
+        return compiled, _captured(situation, compiled)
+    ratio = _measured(situation)
+    if ratio is None:
+        return "it is not forecast for a CPU; measure it: windtunnel compare JOB default compile=true"
+    more = "; --thorough forecasts it for this one" if situation.on_gpu else ""
+    compiled = _compiled(situation, f". The gain is what {ratio.what} had{more}")
+    return (dataclasses.replace(compiled, quoted=quote(ratio)),)
+
+
+def _measured(situation: Situation) -> CompileRatio | None:
+    """The ratio that was measured for this job, or for all jobs, on this kind of device."""
+    origin, kind = situation.workload.origin, situation.machine.device.kind
+    job = "" if origin is None or origin.settings.get("variant", "loop") != "loop" else origin.job
+    for ratio in study_ratios().compile:
+        if ratio.device == kind and ratio.job in ("", job):
+            return ratio
+    return None
+
+
+def _compiled(situation: Situation, note: str) -> Proposal:
+    kernels = sum(op.name == FUSED for op in fuse(situation.trace).ops)
+    return Proposal(
+        name="torch.compile",
+        change=StepChange(strategy={"execution": "compiled"}),
+        flag="--execution compiled",
+        code="model = torch.compile(model)",
+        reason=f"{situation.bottleneck()}: the step has {len(situation.trace.ops):,} ops, and consecutive "
+        "pointwise ops and reductions become kernels that read and write less",
+        costs=f"the first step compiles for {first_step_seconds(kernels):.0f} s or more, again for each new "
+        f"shape{note}",
+        source=_SOURCES[situation.machine.device.kind],
+    )
+
+
+def _captured(situation: Situation, compiled: Proposal) -> Proposal:
+    return dataclasses.replace(
+        compiled,
+        name="compile with CUDA graphs",
+        change=StepChange(strategy={"execution": "reduce-overhead"}),
+        flag="--execution reduce-overhead",
+        code='model = torch.compile(model, mode="reduce-overhead")',
+        reason=f"{situation.spent('launch')}, the device works {situation.forecast.utilisation:.0%} of it; "
+        "captured kernels need no launch each",
+        costs=f"{compiled.costs}; shapes must not change, and captured graphs keep memory of their own",
+        source="PyTorch, torch.compile; compared with one measured step only",
+    )
+
+
+RULE = AdviceRule(
+    name="compile", about="torch.compile; with --thorough forecast, and with CUDA graphs", propose=propose
+)

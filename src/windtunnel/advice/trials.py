@@ -1,0 +1,126 @@
+"""Forecasts many setups of one job, and keeps the traces that several of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from windtunnel import prediction
+from windtunnel.advice.setups import Setup
+from windtunnel.forecast.compiled import fuse
+from windtunnel.forecast.forecast import Forecast
+from windtunnel.forecast.workers import share_of_batch, spread_over
+from windtunnel.job.workload import Workload
+from windtunnel.strategy import Strategy
+from windtunnel.trace import Trace
+
+_WITHOUT_AUTOCAST = ("pytorch", "fp32", "tf32")  # which of them is the pricer's matter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTime:
+    """Seconds of a step's critical path on one kind of lane, and the spread of that lane's times."""
+
+    seconds: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSetup:
+    """A setup with its forecast.
+
+    lanes    what its critical path consists of, by kind of lane
+    trace    the ops that were priced; two setups with the same one share their errors
+    guessed  whether torch.compile's kernels are those of a simple rule, not of PyTorch's compiler
+    """
+
+    setup: Setup
+    forecast: Forecast
+    lanes: Mapping[str, LaneTime]
+    trace: Trace
+    guessed: bool = False
+
+    @property
+    def example_seconds(self) -> float:
+        """The time of an example: by it, steps of different batches are compared."""
+        return self.forecast.step_seconds / self.forecast.batch
+
+    @property
+    def fits(self) -> bool:
+        return self.forecast.memory.fits is not False
+
+
+class Forecaster:
+    """Forecasts setups. A change that changes no op is priced again with the kept trace."""
+
+    def __init__(self) -> None:
+        self._traces: dict[object, Trace] = {}
+
+    def forecast(self, setup: Setup) -> TriedSetup:
+        """The forecast, also of a setup that does not fit; an error if the setup cannot be."""
+        strategy = spread_over(setup.strategy, setup.machine)
+        recorded, guessed = self._recorded(setup, strategy)
+        step = prediction.forecast_any(recorded, setup.workload, setup.machine, strategy)
+        lanes: dict[str, float] = {}
+        for (_, lane), seconds in step.timeline.critical_path().items():
+            lanes[lane] = lanes.get(lane, 0.0) + seconds
+        return TriedSetup(
+            setup=setup,
+            forecast=step.forecast,
+            lanes={
+                lane: LaneTime(seconds=s, spread=step.timeline.spreads.get(lane, 1.0))
+                for lane, s in lanes.items()
+            },
+            trace=recorded,
+            guessed=guessed,
+        )
+
+    def has_trace(self, setup: Setup) -> bool:
+        """Whether a setup can be forecast without tracing its step."""
+        strategy = spread_over(setup.strategy, setup.machine)
+        return _key(setup.workload, self._traced(setup, strategy), setup.machine.device.kind) in self._traces
+
+    def _recorded(self, setup: Setup, strategy: Strategy) -> tuple[Trace, bool]:
+        """The trace of a strategy whose degrees are known, and whether its kernels are guessed."""
+        traced = self._kept(setup.workload, self._traced(setup, strategy), setup.machine.device.kind)
+        guessed = strategy.compiles and traced.compilation is None
+        if guessed and setup.machine.device.kind == "cpu":
+            traced = fuse(traced)
+        return dataclasses.replace(traced, batch=self._batch(setup, strategy)), guessed
+
+    def _batch(self, setup: Setup, strategy: Strategy) -> int:
+        return strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
+
+    def _traced(self, setup: Setup, strategy: Strategy) -> Strategy:
+        """The strategy that is traced for this one: equal workers, and other feeds, do the same."""
+        plain = _plain(strategy, setup)
+        if strategy.compiles and setup.machine.device.kind == "gpu" and not strategy.is_parallel:
+            return dataclasses.replace(plain, execution="compiled")  # by PyTorch's compiler
+        if plain.precision in _WITHOUT_AUTOCAST:
+            plain = dataclasses.replace(plain, precision="pytorch")
+        if not strategy.is_parallel:
+            return plain
+        workers = strategy.data_parallel or 1
+        degree = min(workers, 2)
+        own = share_of_batch(strategy, self._batch(setup, strategy))
+        exchange = "buckets" if degree > 1 else strategy.exchange
+        return dataclasses.replace(plain, batch=own * degree, data_parallel=degree, exchange=exchange)
+
+    def _kept(self, workload: Workload, strategy: Strategy, kind: str) -> Trace:
+        key = _key(workload, strategy, kind)
+        if key not in self._traces:
+            self._traces[key] = prediction.trace(workload, strategy, kind)
+        return self._traces[key]
+
+
+def _plain(strategy: Strategy, setup: Setup) -> Strategy:
+    """The strategy without what changes no op."""
+    batch = strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
+    return dataclasses.replace(strategy.as_traced(), batch=batch, execution="eager")
+
+
+def _key(workload: Workload, strategy: Strategy, kind: str) -> object:
+    origin = workload.origin
+    job = id(workload.model) if origin is None else (origin.job, repr(sorted(origin.settings.items())))
+    return job, strategy, kind

@@ -1,0 +1,267 @@
+"""A table as it lies in a file: CSV with any usual separator, or NumPy numbers. Nothing is decided here yet.
+
+Files of any size are read: of a very long one a random sample of rows is kept, and said.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windtunnel.errors import BadInput
+from windtunnel.learning.files import read_arrays
+
+Numbers = NDArray[np.float64]
+TABLES, ARRAYS, TEXTS = (".csv", ".tsv"), (".npy", ".npz"), (".txt", ".md", ".py", ".text")  # names end so
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "missing", "#n/a"))
+SEPARATORS = (",", ";", "\t", "|")
+MOST_ROWS = 100_000  # of a file, kept; a small network learns little from more, and they fit in any memory
+MOST_CELLS = 5_000_000  # parsed in about 5 s of one core
+MOST_READ = 2_000_000  # rows read before the reader stops
+_SNIFFED = 50  # lines from which the separator is found
+_MOST_RAGGED = 0.05  # share of lines of another width above which the file is refused
+_LEAST_NUMBERS = 0.95  # share of cells that are numbers in a column of numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column. `numbers` has NaN where a value is missing, and is None for a column of text."""
+
+    name: str
+    texts: tuple[str, ...]
+    numbers: Numbers | None = None
+    strays: int = 0  # cells of a column of numbers that are neither a number nor missing
+
+    def __len__(self) -> int:
+        return len(self.texts) if self.numbers is None else len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`places`: the number of each row in the file. `named`: whether the first line gave the names."""
+
+    columns: tuple[TableColumn, ...]
+    places: tuple[int, ...]
+    named: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """The rows of a file as text while it is read."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_csv(path: Path, header: bool | None = None, seed: int = 0, *, whole: bool = False) -> Table:
+    """Reads rows of numbers and words. `header`: whether the first line has names; None: found out.
+
+    `whole`: every row is kept, to answer for each.
+    """
+    encoding, notes = _encoding(path)
+    try:
+        separator = _separator(path, encoding)
+        with path.open(encoding=encoding, newline="") as file:
+            rows = (row for row in csv.reader(file, delimiter=separator) if any(cell.strip() for cell in row))
+            seed_or_all = None if whole else seed
+            return _parsed(path, _collect(path, rows, header, seed_or_all), separator, notes)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(
+            f"{path} cannot be read as a table: {error}.",
+            hint="Save it from your spreadsheet as CSV, in UTF-8.",
+        ) from error
+
+
+def read_numpy(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npy or .npz file by name; an .npy file has one, called table."""
+    arrays = read_arrays(path)
+    wrong = [
+        f"{name} of type {array.dtype}" for name, array in arrays.items() if array.dtype.kind not in "buifU"
+    ]
+    if wrong or not arrays:
+        raise BadInput(f"{path} holds {', '.join(wrong) or 'nothing'}.", hint="Save arrays of numbers.")
+    return arrays
+
+
+def from_arrays(values: NDArray[Any], target: NDArray[Any] | None = None) -> Table:
+    """A table of the columns of a matrix, with a target column after them."""
+    columns = [
+        TableColumn(name=f"column_{n}", texts=(), numbers=values[:, n - 1].astype(np.float64))
+        for n in range(1, values.shape[1] + 1)
+    ]
+    if target is not None and target.dtype.kind == "U":
+        columns.append(TableColumn(name="y", texts=tuple(str(word) for word in target.tolist())))
+    elif target is not None:
+        columns.append(TableColumn(name="y", texts=(), numbers=target.astype(np.float64)))
+    return Table(columns=tuple(columns), places=tuple(range(len(values))), named=False)
+
+
+def sampled(count: int, width: int, seed: int) -> list[int]:
+    """Which of `count` rows are kept, in order."""
+    most = most_rows(width)
+    if count <= most:
+        return list(range(count))
+    return sorted(random.Random(seed).sample(range(count), most))
+
+
+def most_rows(width: int) -> int:
+    return max(1000, min(MOST_ROWS, MOST_CELLS // max(width, 1)))
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING
+
+
+def parse_column(name: str, cells: Sequence[str], comma: bool) -> TableColumn:
+    """A column of numbers if nearly all of its cells are numbers, else of text."""
+    texts = tuple("" if is_missing(cell) else cell.strip() for cell in cells)
+    values = [_number(cell, comma) for cell in texts]
+    given = sum(cell != "" for cell in texts)
+    found = sum(value is not None for value in values)
+    if given and found < _LEAST_NUMBERS * given:
+        return TableColumn(name=name, texts=texts)
+    numbers = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+    return TableColumn(name=name, texts=texts, numbers=numbers, strays=given - found)
+
+
+def as_numbers(column: TableColumn) -> Numbers:
+    """The numbers of a column; words in it count as missing."""
+    if column.numbers is not None:
+        return column.numbers
+    values = [_number(text, False) for text in column.texts]
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _encoding(path: Path) -> tuple[str, list[str]]:
+    """UTF-8 with or without a byte-order mark, else Windows' Western European code, which reads any byte."""
+    with path.open("rb") as file:
+        start = file.read(65_536)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16", []
+    if b"\0" in start:
+        raise BadInput(
+            f"{path} holds bytes that are no text.",
+            hint="A spreadsheet (.xlsx) must be saved as CSV first.",
+        )
+    try:
+        start[: max(1, len(start) - 4)].decode("utf-8")  # the cut may divide a character
+    except UnicodeDecodeError:
+        return "cp1252", ["The file is not UTF-8; it was read as Windows text (cp1252)."]
+    return "utf-8-sig", []
+
+
+def _separator(path: Path, encoding: str) -> str:
+    """The separator that divides the first lines into the most columns of one width."""
+    with path.open(encoding=encoding, newline="") as file:
+        lines = [line for line, _ in zip(file, range(_SNIFFED), strict=False)]
+    if not any(line.strip() for line in lines):
+        raise BadInput(f"{path} is empty.", hint="Give a table with one example in each row.")
+    widths: dict[str, tuple[float, int]] = {}
+    for separator in SEPARATORS:
+        counts = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
+        usual = max(set(counts), key=counts.count)
+        widths[separator] = (counts.count(usual) / len(counts) if usual > 1 else 0.0, usual)
+    return max(SEPARATORS, key=lambda separator: widths[separator])
+
+
+def _collect(
+    path: Path, rows: Iterator[list[str]], header: bool | None, seed: int | None
+) -> tuple[_Lines, bool]:
+    """All rows, or of a long file a random sample (reservoir sampling), and whether a header came first.
+
+    Without a seed no sample is drawn.
+    """
+    first = next(rows, None)
+    if first is None:
+        raise BadInput(f"{path} is empty.", hint="Give a table with one example in each row.")
+    named = header if header is not None else not any(_number(cell, True) is not None for cell in first)
+    lines, draw = _Lines(), random.Random(seed)
+    most = MOST_READ if seed is None else most_rows(len(first))
+    seen = 0
+    for row in rows if named else _chain(first, rows):
+        if seen < most:
+            lines.rows.append(row)
+            lines.places.append(seen)
+        elif (place := draw.randrange(seen + 1)) < most:
+            lines.rows[place], lines.places[place] = row, seen
+        seen += 1
+        if seen >= MOST_READ:
+            break
+    if seen > most:
+        order = sorted(range(most), key=lambda i: lines.places[i])
+        lines.rows = [lines.rows[i] for i in order]
+        lines.places = [lines.places[i] for i in order]
+        more = " first" if seen >= MOST_READ else ""
+        lines.notes.append(
+            f"Of the{more} {seen:,} rows, {most:,} were drawn at random; the others are left out."
+        )
+    if named:
+        lines.rows.insert(0, first)
+        lines.places.insert(0, -1)
+    return lines, named
+
+
+def _parsed(path: Path, collected: tuple[_Lines, bool], separator: str, notes: list[str]) -> Table:
+    lines, named = collected
+    width = len(lines.rows[0])
+    kept = [i for i, row in enumerate(lines.rows) if len(row) == width]
+    ragged = len(lines.rows) - len(kept)
+    if ragged > _MOST_RAGGED * len(lines.rows):
+        other = next(i for i, row in enumerate(lines.rows) if len(row) != width)
+        raise BadInput(
+            f"{path}: the first line has {width} columns, row {lines.places[other] + 1} has "
+            f"{len(lines.rows[other])}; {ragged:,} of {len(lines.rows):,} rows differ.",
+            hint="Give every row the same number of columns.",
+        )
+    if width < 2:
+        raise BadInput(
+            f"{path} has one column; at least two are needed, one to learn from and the target.",
+            hint="Separate the columns by commas, semicolons or tabs.",
+        )
+    notes = [*notes, *lines.notes]
+    if ragged:
+        notes.append(f"{ragged:,} rows with another number of columns are left out.")
+    names = _unique_names(lines.rows[0]) if named else [f"column_{n}" for n in range(1, width + 1)]
+    body = kept[1:] if named else kept
+    comma = separator != ","
+    columns = [
+        parse_column(name, [lines.rows[i][number] for i in body], comma) for number, name in enumerate(names)
+    ]
+    places = tuple(lines.places[i] for i in body)
+    return Table(columns=tuple(columns), places=places, named=named, notes=tuple(notes))
+
+
+def _unique_names(cells: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for number, cell in enumerate(cells, 1):
+        name = cell.strip() or f"column_{number}"
+        names.append(f"{name}_{number}" if name in names else name)
+    return names
+
+
+def _number(cell: str, comma: bool) -> float | None:
+    """The number in a cell. Where commas do not separate columns, 3,5 is a number too."""
+    try:
+        value = float(cell.replace(",", ".", 1) if comma and "." not in cell else cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _chain(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    yield first
+    yield from rows

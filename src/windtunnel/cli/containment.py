@@ -1,0 +1,95 @@
+"""Options of every command that say how jobs are contained, and the process that contains them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from windtunnel.errors import BadInput
+from windtunnel.foreign import shown_lines
+from windtunnel.isolation import early
+from windtunnel.isolation.cache import AnswerCache, folder_from
+from windtunnel.isolation.jobs import Containment, contained
+from windtunnel.isolation.limits import TraceLimits, read_limits
+
+SECONDS, MEMORY, NO_CACHE, DEBUG = "--trace-seconds", "--trace-memory", "--no-cache", "--debug"
+# These build only jobs of this package, or train them: their code is trusted.
+_IN_PROCESS = ("machine", "validate", "frameworks", "network train")
+# These time steps in processes of their own; until then nothing else may run.
+_RESTING = ("compare",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """The words of a command, without the options that every command has."""
+
+    words: tuple[str, ...]
+    limits: TraceLimits
+    keeps: bool
+    debug: bool
+
+    @property
+    def command(self) -> str:
+        return " ".join([word for word in self.words if not word.startswith("-")][:2])
+
+
+def read_command_line(arguments: Sequence[str]) -> CommandLine:
+    """Take the options that may stand anywhere out of a command line."""
+    words, values = list[str](), dict[str, str]()
+    given = iter(arguments)
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name in (SECONDS, MEMORY):
+            values[name] = value if equals else next(given, "")
+            if not values[name]:
+                raise BadInput(f"{name} needs a value.", hint=f"{SECONDS} 60 or {MEMORY} 8GiB")
+        elif word in (NO_CACHE, DEBUG):
+            values[word] = word
+        else:
+            words.append(word)
+    return CommandLine(
+        words=tuple(words),
+        limits=read_limits(values.get(SECONDS), values.get(MEMORY), os.environ),
+        keeps=NO_CACHE not in values,
+        debug=DEBUG in values,
+    )
+
+
+_lines: list[CommandLine] = []
+
+
+def line_around() -> CommandLine | None:
+    """The command line whose jobs are contained now, for a command that has processes of its own."""
+    return _lines[-1] if _lines else None
+
+
+@contextlib.contextmanager
+def around(line: CommandLine) -> Iterator[None]:
+    """Let the command's jobs live in a process of their own, and keep what it answers."""
+    _lines.append(line)
+    if line.command.startswith(_IN_PROCESS):
+        yield
+        return
+    folder = folder_from(os.environ) if line.keeps else None
+    cache = AnswerCache(folder) if folder is not None else None
+    containment = Containment(
+        line.limits,
+        cache=cache,
+        hear=_print_output,
+        started=early.taken(),
+        rests=line.command.startswith(_RESTING),
+    )
+    with contained(containment):
+        yield
+        if cache is not None and containment.asked:
+            cache.note(early.identity(sys.argv[1:]))
+
+
+def _print_output(text: str) -> None:
+    """What a job prints goes to standard error: standard output holds the result alone."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(shown_lines(text))
+        sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""The same forms of exchange, run for real: one process for each worker, on torch.distributed."""

@@ -1,0 +1,117 @@
+"""Start the worker processes of a training on this machine, and watch them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from windtunnel import lifeline
+from windtunnel.errors import BadInput
+from windtunnel.exchange.host import MOST_PROCESSES
+from windtunnel.exchange.real.gathering import RealOutcome, gather
+from windtunnel.exchange.real.spec import GOES_ON, WITH_SERVER, RealTraining
+
+MODULE = "windtunnel.exchange.real.worker"
+_GRACE_SECONDS = 20.0  # for the others to notice that a worker is lost
+_POLL_SECONDS = 0.05
+Processes = list[subprocess.Popen[bytes]]
+
+
+class WorkerEngine(Protocol):
+    """Where the worker processes of a training run."""
+
+    def run(self, spec: RealTraining, folder: Path) -> dict[int, int]:
+        """Runs all processes to their end. What they write is in `folder` then. Returns their exit codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnThisMachine:
+    """Processes on this machine. `started` is told of them."""
+
+    threads: int = 1
+    started: Callable[[Processes], None] | None = None
+
+    def run(self, spec: RealTraining, folder: Path) -> dict[int, int]:
+        refuse_many(spec.workers)
+        port = free_port()
+        processes = [
+            start_process(spec, folder, rank, rank, "127.0.0.1", port, self.threads)
+            for rank in range(spec.processes)
+        ]
+        try:
+            if self.started:
+                self.started(processes)
+            return _watch(spec, processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+
+def run_workers(spec: RealTraining, folder: Path, engine: WorkerEngine | None = None) -> RealOutcome:
+    """Run a training with real processes, by default on this machine. Its files are in the folder."""
+    engine = engine or OnThisMachine()
+    if isinstance(engine, OnThisMachine):
+        refuse_many(spec.workers)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.jsonl"), *folder.glob("process-*.log"), folder / "curve.json"):
+        old.unlink(missing_ok=True)
+    spec.save(folder)
+    return gather(spec, folder, engine.run(spec, folder))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_process(
+    spec: RealTraining, folder: Path, rank: int, local_rank: int, address: str, port: int, threads: int
+) -> subprocess.Popen[bytes]:
+    """One worker, with the variables that torchrun would set."""
+    told = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": spec.processes,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+    }
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if address == "127.0.0.1" else {}
+    with (folder / f"process-{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            # It ends with this process, even if that one is killed.
+            [*lifeline.command(MODULE), str(os.getpid()), str(folder)],
+            env={**os.environ, **{name: str(value) for name, value in told.items()}, **loopback},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _watch(spec: RealTraining, processes: Processes) -> dict[int, int]:
+    """Waits for all. After a loss, synchronous workers get some seconds to notice it."""
+    lost_at: float | None = None
+    while any(process.poll() is None for process in processes):
+        failed = [process for process in processes if process.poll() not in (None, 0)]
+        is_served = spec.exchange in WITH_SERVER  # without the server nobody can go on
+        server_is_gone = is_served and processes[-1].poll() is not None
+        if server_is_gone or (failed and spec.exchange not in GOES_ON):
+            lost_at = lost_at or time.monotonic()
+            if time.monotonic() - lost_at > _GRACE_SECONDS:
+                break
+        time.sleep(_POLL_SECONDS)
+    return {rank: process.poll() or 0 for rank, process in enumerate(processes)}
+
+
+def refuse_many(workers: int) -> None:
+    """Refuses absurd numbers of processes before any is started."""
+    if not 1 <= workers <= MOST_PROCESSES:
+        raise BadInput(f"--workers {workers}: on one machine 1 to {MOST_PROCESSES} workers can be started.")

@@ -1,0 +1,331 @@
+"""Plan a job on a machine: the public function."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from windtunnel import units
+from windtunnel.errors import BadInput, DoesNotFit, WindtunnelError
+from windtunnel.fitting import fewest_that_fit
+from windtunnel.garbage import many_objects
+from windtunnel.job.workload import Workload
+from windtunnel.kept_traces import KeptTraces
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.profiles import profile_for
+from windtunnel.planning.candidates import Candidate, Space, counts_of
+from windtunnel.planning.facts import JobFacts, facts_of
+from windtunnel.planning.goal import PlanChoices, PlanGoal
+from windtunnel.planning.run import RunLength, RunTotals, length_of, totals_of
+from windtunnel.planning.search import SLACK, PlannedJob, Search, TimedWay
+from windtunnel.planning.table import PlanTable, RankedPlan, ScalingPoint
+from windtunnel.strategy import Precision, Strategy
+
+_MOST_PLANS = 3
+_MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
+_FRUGAL_TRIES = 4  # ways whose memory is computed before a number of devices counts as too small
+_SEARCHED = (
+    *("data_parallel", "tensor_parallel", "pipeline_parallel", "pipeline_schedule", "virtual_stages"),
+    *("accumulate", "recompute", "shard", "exchange", "sequence_parallel", "expert_parallel"),
+)
+
+
+def plan(
+    workload: Workload,
+    machine: Machine,
+    strategy: Strategy | None = None,
+    goal: PlanGoal | None = None,
+    choices: PlanChoices | None = None,
+) -> PlanTable:
+    """Find the fastest, cheapest or smallest way to run a job on a machine, on any number of its devices.
+
+    `strategy` has what stays: batch, precision, optimizer, layout. Default batch: the job's own on each
+    device of the machine. Raises DoesNotFit if no way fits, and BadInput if none keeps the deadline or the
+    budget.
+    """
+    goal, choices, machine = goal or PlanGoal(), choices or PlanChoices(), in_nodes(machine)
+    base = strategy or Strategy()
+    _refuse(machine, base)
+    with many_objects():
+        planning = _Planning(workload, machine, base, choices)
+        length = length_of(goal, workload.examples, planning.inputs, workload.name)
+        return planning.table(goal, length)
+
+
+def in_nodes(machine: Machine) -> Machine:
+    """The machine with its devices in nodes as they are built: `64xh100` is 8 nodes of 8."""
+    if machine.nodes > 1 or not machine.usual_node:
+        return machine
+    most, count = Machine.named(machine.usual_node).devices, machine.devices
+    if count <= most:
+        return machine
+    each = max(part for part in range(1, most + 1) if count % part == 0)
+    name = f"{count // each}x{each}x{machine.name.partition('x')[2]}"
+    topology = Machine.named(name).topology
+    return dataclasses.replace(machine, name=name, devices=each, nodes=count // each, topology=topology)
+
+
+def _refuse(machine: Machine, base: Strategy) -> None:
+    if machine.device.kind == "cpu":
+        raise BadInput(
+            f"plan divides a job among GPUs; {machine.name} computes on its CPU.",
+            hint="Name a machine with several GPUs, for example --on 8xh100. See: windtunnel machine list",
+        )
+    if machine.devices * machine.nodes == 1:
+        raise BadInput(
+            f"{machine.name} has one device: there is nothing to divide.",
+            hint=f"Name several, for example --on 8x{machine.name}, or use: windtunnel predict JOB --on "
+            f"{machine.name}",
+        )
+    default = Strategy()
+    for name in _SEARCHED:
+        if getattr(base, name) != getattr(default, name):
+            raise BadInput(
+                f"plan chooses {name} itself; the strategy sets it to {getattr(base, name)}.",
+                hint=f"Leave {name} out, or forecast this strategy with predict.",
+            )
+    for name, only in (("execution", "eager"), ("data", "resident"), ("inference", False)):
+        if getattr(base, name) != only:
+            raise BadInput(
+                f"plan forecasts {name}={only} only, not {getattr(base, name)}.",
+                hint="Forecast single strategies with predict.",
+            )
+
+
+class _Planning:
+    """One question: the searches for all numbers of devices, and what follows from them."""
+
+    def __init__(self, workload: Workload, machine: Machine, base: Strategy, choices: PlanChoices) -> None:
+        self._workload, self._machine = workload, machine
+        self._devices = machine.devices * machine.nodes
+        own = workload.default_batch * self._devices
+        self._has_own_batch = not choices.batches and base.batch is None
+        batches = choices.batches or (base.batch or own,)
+        precisions: Sequence[Precision] = choices.precisions or (base.precision,)
+        traces = KeptTraces(workload, machine.device.kind)
+        facts: dict[str, JobFacts] = {
+            precision: _facts(traces, machine, base, precision) for precision in precisions
+        }
+        first = next(iter(facts.values()))
+        self.inputs = first.inputs
+        space = Space(
+            batches=tuple(sorted(set(batches))),
+            precisions=tuple(dict.fromkeys(precisions)),
+            blocks=first.blocks,
+            experts=_experts(workload),
+            devices_per_node=machine.devices,
+        )
+        subject = PlannedJob(
+            traces=traces, machine=machine, base=base, profile=profile_for(machine), facts=facts
+        )
+        self._search = Search(subject, space)
+
+    def table(self, goal: PlanGoal, length: RunLength) -> PlanTable:
+        limited = goal.deadline_seconds is not None or goal.budget is not None
+        counts = counts_of(self._devices, finely=limited)
+        ranked = {count: self._search.ranked(count) for count in counts}
+        found = {count: way for count in counts if (way := next(ranked[count], None)) is not None}
+        if not found:
+            raise self._does_not_fit()
+        totals = {count: self._totals(way, length, goal) for count, way in found.items()}
+        count = _chosen(found, totals, goal, self._machine.name)
+        plans = sorted(self._best_of(found[count], ranked[count]), key=lambda each: each.example_seconds)
+        # Within the slack of the search a plan that was found later may be the faster one.
+        found[count], totals[count] = plans[0], self._totals(plans[0], length, goal)
+        return PlanTable(
+            job=self._workload.name,
+            machine=self._machine.name,
+            goal=goal,
+            length=length,
+            plans=tuple(self._ranked_plan(way, length, goal) for way in plans),
+            curve=self._curve(found, totals, count),
+            refused=self._refusals(counts, found),
+            searched=self._searched(counts),
+            notes=self._notes(found[count], length),
+        )
+
+    def _totals(self, found: TimedWay, length: RunLength, goal: PlanGoal) -> RunTotals:
+        way = found.way
+        return totals_of(length, way.batch, found.step_seconds, way.devices, goal.price)
+
+    def _best_of(self, first: TimedWay, others: Iterator[TimedWay]) -> list[TimedWay]:
+        """The fastest plans on one number of devices whose degrees differ."""
+        best = {first.way.degrees: first}
+        for other in others:
+            best.setdefault(other.way.degrees, other)
+            if len(best) == _MOST_PLANS:
+                break
+        return list(best.values())
+
+    def _ranked_plan(self, found: TimedWay, length: RunLength, goal: PlanGoal) -> RankedPlan:
+        way, subject = found.way, self._search.subject
+        peak = subject.facts[way.precision].peak_seconds * way.batch / way.devices
+        return RankedPlan(
+            strategy=way.strategy(subject.base),
+            forecast=subject.forecast(way),
+            devices=way.devices,
+            mfu=peak / found.step_seconds,
+            run=self._totals(found, length, goal),
+        )
+
+    def _curve(
+        self, found: Mapping[int, TimedWay], totals: Mapping[int, RunTotals], chosen: int
+    ) -> tuple[ScalingPoint, ...]:
+        """Powers of two, all devices, and the number that was chosen."""
+        smallest = next(iter(found.values()))
+        least = smallest.example_seconds * smallest.way.devices
+        shown = [n for n in found if n & (n - 1) == 0 or n in (self._devices, chosen)]
+        return tuple(
+            ScalingPoint(
+                devices=count,
+                batch=found[count].way.batch,
+                degrees=found[count].way.degrees,
+                step_seconds=found[count].step_seconds,
+                examples_per_second=1 / found[count].example_seconds,
+                efficiency=least / (found[count].example_seconds * count),
+                run=totals[count],
+            )
+            for count in shown
+        )
+
+    def _refusals(self, counts: Sequence[int], found: Mapping[int, TimedWay]) -> tuple[str, ...]:
+        search = self._search
+        capacity = units.show(self._machine.device.memory_bytes or 0.0, "B")
+        texts = [
+            *(f"{number:,}: {reason}" for reason, number in search.space.refused.items()),
+            *(
+                [f"{search.too_large:,}: weights, state and activations alone exceed {capacity} on a device"]
+                if search.too_large
+                else []
+            ),
+            *([f"{search.unfit:,}: forecast, and more than {capacity} on a device"] if search.unfit else []),
+            *(f"{number:,}: {reason}" for reason, number in search.banned.items()),
+        ]
+        empty = [count for count in counts if count not in found]
+        if empty:
+            texts.append(f"no plan fits on {', '.join(map(str, empty))} devices")
+        return tuple(texts)
+
+    def _searched(self, counts: Sequence[int]) -> str:
+        search = self._search
+        return (
+            f"{search.ways:,} ways on {counts[0]} to {counts[-1]} devices; {search.forecasts:,} were "
+            f"forecast from {len(search.subject.traces)} traces, the others cannot be {SLACK:.0%} faster"
+        )
+
+    def _notes(self, best: TimedWay, length: RunLength) -> tuple[str, ...]:
+        notes, way, batches = [], best.way, self._search.space.batches
+        if self._has_own_batch:
+            notes.append(
+                f"batch {way.batch}: the job's own {self._workload.default_batch} on each of {self._devices} "
+                "devices; --batch sets the batch of all devices together"
+            )
+        if len(batches) > 1:
+            most = batches[-1]
+            notes.append(
+                f"batches {', '.join(map(str, batches))} were tried; batch {way.batch} takes "
+                f"{most / way.batch:.3g} times the steps of batch {most}. Whether each example teaches as "
+                "much at every batch is not known"
+            )
+        idle = self._devices - way.devices
+        if idle:
+            notes.append(f"{idle} of the {self._devices} devices stay idle and are not paid for")
+        return tuple(notes)
+
+    def _does_not_fit(self) -> DoesNotFit:
+        memory_bytes = self._machine.device.memory_bytes or 0.0
+        least, _ = self._least_memory(self._devices)
+        count = self._fewest_devices()
+        node = self._machine.devices
+        kind = self._machine.device.model
+        return DoesNotFit(
+            f"{self._workload.name} at batch {self._search.space.batches[0]} fits in no way on "
+            f"{self._machine.name}: the leanest needs {units.show(least, 'B')} on each device, and each has "
+            f"{units.show(memory_bytes, 'B')}.",
+            hint=f"Smallest number of devices that fits: {count} ({count // node} nodes of {node} {kind})."
+            if count
+            else f"Not even {_MOST_DEVICES} devices are enough: use a smaller network, a smaller batch or "
+            "devices with more memory.",
+        )
+
+    def _least_memory(self, count: int) -> tuple[float, bool]:
+        """The memory of the leanest ways on so many devices, and whether one of them fits."""
+        least, fits = float("inf"), False
+        for way in self._search.frugal(count)[:_FRUGAL_TRIES]:
+            memory = self._memory(way)
+            if memory is not None:
+                least, fits = min(least, memory[0]), fits or memory[1]
+        return least, fits
+
+    def _memory(self, way: Candidate) -> tuple[float, bool] | None:
+        try:
+            memory = self._search.subject.memory(way)
+        except WindtunnelError:
+            return None
+        return memory.total_bytes, memory.fits is not False
+
+    def _fewest_devices(self) -> int:
+        return fewest_that_fit(lambda count: self._least_memory(count)[1], 2 * self._devices, _MOST_DEVICES)
+
+
+def _facts(traces: KeptTraces, machine: Machine, base: Strategy, precision: Precision) -> JobFacts:
+    own = dataclasses.replace(
+        base, batch=2 * traces.workload.default_batch, precision=precision, data_parallel=2
+    )
+    plain, recomputed = traces.of(own), None
+    if plain.blocks:
+        with contextlib.suppress(WindtunnelError):  # the search says why
+            recomputed = traces.of(dataclasses.replace(own, recompute="blocks"))
+    return facts_of(plain, recomputed, machine, own)
+
+
+def _experts(workload: Workload) -> int:
+    """The experts of each mixture layer of a language model."""
+    origin = workload.origin
+    if origin is None or not origin.job.startswith("llm:"):
+        return 0
+    return int(str(origin.settings.get("experts", 0)))
+
+
+def _chosen(
+    found: Mapping[int, TimedWay], totals: Mapping[int, RunTotals], goal: PlanGoal, machine: str
+) -> int:
+    """The number of devices that the goal prefers."""
+    allowed = list(found)
+    if goal.deadline_seconds is not None:
+        allowed = [count for count in allowed if totals[count].seconds <= goal.deadline_seconds]
+        if not allowed:
+            raise _too_late(totals, goal.deadline_seconds, machine)
+    if goal.budget is not None:
+        within = [count for count in allowed if (totals[count].cost or 0.0) <= goal.budget]
+        if not within:
+            raise _too_dear({count: totals[count] for count in allowed}, goal)
+        allowed = within
+    keys = {
+        "fastest": lambda count: (totals[count].seconds, count),
+        "cheapest": lambda count: (totals[count].device_hours, count),
+        "smallest": lambda count: (count,),
+    }
+    return min(allowed, key=keys[goal.wanted])
+
+
+def _too_late(totals: Mapping[int, RunTotals], deadline: float, machine: str) -> BadInput:
+    fastest = min(totals, key=lambda count: totals[count].seconds)
+    return BadInput(
+        f"No plan on {machine} keeps the deadline of {units.show(deadline, 's')}: the fastest takes "
+        f"{units.show(totals[fastest].seconds, 's')} on {fastest} devices.",
+        hint="Use a later deadline, more or faster devices, or a shorter run (--examples, --tokens).",
+    )
+
+
+def _too_dear(totals: Mapping[int, RunTotals], goal: PlanGoal) -> BadInput:
+    cheapest = min(totals, key=lambda count: totals[count].device_hours)
+    best = totals[cheapest]
+    late = " within the deadline" if goal.deadline_seconds is not None else ""
+    return BadInput(
+        f"No plan{late} costs at most {goal.budget:g}: the cheapest costs {units.digits(best.cost or 0.0)} "
+        f"({units.digits(best.device_hours)} device-hours on {cheapest} devices, "
+        f"{units.show(best.seconds, 's')}).",
+        hint="Use a larger budget, cheaper devices (--price), or a shorter run (--examples, --tokens).",
+    )

@@ -1,0 +1,17 @@
+"""Which factor matters most, on the first machine."""
+
+from __future__ import annotations
+
+from windtunnel.influence.setup import VariedSetup
+from windtunnel.influence.survey import factors
+from windtunnel.records import Plain
+from windtunnel.reports.forecast import factors_chart
+from windtunnel.web.desk import Desk
+
+
+def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+    state = desk.state(request["query"])
+    machine, job = state.machines()[0], desk.shelf.job(state)
+    strategy = VariedSetup(job=job, machine=machine, strategy=state.strategy).on(machine).strategy
+    found = factors(job, machine, strategy, progress=desk.tell)
+    return factors_chart(found), {}

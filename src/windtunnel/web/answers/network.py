@@ -1,0 +1,88 @@
+"""One network: what it is for, its settings, its size and its layers as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from windtunnel import networks, units
+from windtunnel.forecast.memory import account
+from windtunnel.isolation.jobs import layers_of, settings_of
+from windtunnel.learning.guide import WHEN
+from windtunnel.machine.machine import Machine
+from windtunnel.records import Plain
+from windtunnel.reports.forecast.marks import box, drawing
+from windtunnel.reports.page import Column, Markup, Piece, element, joined, table
+from windtunnel.strategy import Strategy
+from windtunnel.web.desk import Desk
+
+_MOST_LAYERS = 400
+_REFERENCE = "i7-3820"  # any CPU: a step's memory on it is asked, not its time
+
+
+def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+    state = desk.state(request["query"])
+    entry = networks.named(state.job)
+    job = desk.shelf.job(state)
+    desk.tell(f"tracing {entry.name}")
+    recorded = desk.shelf.trace(state, Strategy(), "cpu")
+    memory = account(recorded, Machine.named(_REFERENCE), Strategy())
+    desk.tell(f"reading the layers of {entry.name}")
+    facts = [
+        ("Purpose", entry.purpose),
+        ("When to use it", WHEN[entry.name]),
+        ("Source", entry.source),
+        ("Parameters", f"{recorded.parameters:,}"),
+        (
+            "One training step",
+            f"{units.show(recorded.flop, 'flop')} and {units.show(memory.peak_bytes, 'B')} at batch "
+            f"{recorded.batch:,} on a CPU",
+        ),
+    ]
+    rows = joined(joined([element("dt", name), element("dd", text)]) for name, text in facts)
+    return joined(
+        [
+            element("dl", rows, class_="facts"),
+            element("h2", "Layers"),
+            _picture(layers_of(job)),
+            element("h2", "Settings"),
+            _settings(settings_of(job)),
+        ]
+    ), {}
+
+
+def _picture(layers: Sequence[Plain]) -> Markup:
+    """One row for each layer; its bar is the logarithm of the values that it gives for one example."""
+    most = math.log(max(2, *(layer["width"] for layer in layers)))
+    columns = [
+        Column(head="Layer"),
+        Column(head="Kind"),
+        Column(head="Output", kind="n"),
+        Column(head="Parameters", kind="n"),
+        Column(head="Output values for one example, on a logarithmic scale"),
+    ]
+    rows: list[list[Piece]] = []
+    for number, layer in enumerate(layers[:_MOST_LAYERS]):
+        name = (layer["name"] or "(whole)") if number else "input"
+        shape = "\N{MULTIPLICATION SIGN}".join(map(str, layer["shape"]))
+        share = math.log(max(1, layer["width"])) / most
+        bar = drawing(14, box(0, share, 2, 10, "seg c-compute"), label=f"{layer['width']:,} values")
+        value = element("span", f"{layer['width']:,}", class_="row-value")
+        rows.append(
+            [
+                name,
+                layer["kind"],
+                shape,
+                f"{layer['parameters']:,}",
+                element("td", bar, value, class_="layer-bar"),
+            ]
+        )
+    left = len(layers) - _MOST_LAYERS
+    more = [element("p", f"{left:,} more layers are not shown.", class_="note")] if left > 0 else []
+    return joined([table("The layers from input to output", columns, rows, tall=len(rows) > 40), *more])
+
+
+def _settings(settings: list[Plain]) -> Markup:
+    columns = [Column(head="Setting"), Column(head="Kind"), Column(head="Default")]
+    rows = [[each["name"], each["kind"], each["default"]] for each in settings]
+    return table("Settings that can be changed", columns, rows)

@@ -1,0 +1,14 @@
+"""Throughput over the number of devices, for the first machine."""
+
+from __future__ import annotations
+
+from windtunnel.influence.scaling import scaling_curve
+from windtunnel.records import Plain
+from windtunnel.reports.forecast import scaling_chart
+from windtunnel.web.desk import Desk
+
+
+def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+    state = desk.state(request["query"])
+    job, machine = desk.shelf.job(state), state.machines()[0]
+    return scaling_chart(scaling_curve(job, machine, state.strategy, progress=desk.tell)), {}

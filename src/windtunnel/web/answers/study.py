@@ -1,0 +1,111 @@
+"""One study: its verdicts first, then its figures, each drawn when it is asked for.
+
+Rows come from the store, which is only read, from files that the command line named, and from what the
+authors published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windtunnel.errors import StoreError
+from windtunnel.measurement.reading import ReadStore
+from windtunnel.records import Plain
+from windtunnel.reports import figures, glance, learned, sections, text
+from windtunnel.reports.lines import plotted, sheet
+from windtunnel.reports.page import Markup, Piece, element, joined
+from windtunnel.reports.study import StudyReport
+from windtunnel.study import export
+from windtunnel.study.claims import judge
+from windtunnel.study.results import by_interval, published, results
+from windtunnel.study.rows import StudyRow
+from windtunnel.study.study import Figure, Study
+from windtunnel.web.desk import Desk
+from windtunnel.web.states import refusal
+
+
+def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+    """The verdicts and the list of figures, or one figure."""
+    study = desk.study(request["query"])
+    desk.tell(f"reading the rows of {study.name}")
+    rows, trouble = rows_of(desk, study)
+    if request.get("figure"):
+        return _figure(desk, study, study.figure(str(request["figure"])), rows), {}
+    return joined([trouble, _overview(study, rows)]), {"rows": len(rows)}
+
+
+def rows_of(desk: Desk, study: Study) -> tuple[list[StudyRow], Markup]:
+    """All rows, and what to say if the store cannot be read."""
+    found, trouble = list[StudyRow](), Markup("")
+    if desk.store is not None and desk.store.is_file():
+        try:
+            store = ReadStore(desk.store)
+            try:
+                found = results(study, store, samples=0)
+            finally:
+                store.close()
+        except StoreError as error:
+            trouble = refusal(error.message, error.hint)
+    if not found:
+        found = published(study)
+    for path in desk.rows:
+        found += [row for row in export.read(path) if row.study == study.name and row.origin != "published"]
+    return found, trouble
+
+
+def _overview(study: Study, rows: Sequence[StudyRow]) -> Markup:
+    measured = [row for row in rows if row.origin == "measured" and row.step_seconds is not None]
+    numbers = {
+        "figures": len(study.figures),
+        "published cells": sum(row.origin == "published" for row in rows),
+        "measured cells": len(measured),
+        "forecast cells": sum(row.origin == "forecast" for row in rows),
+    }
+    tiles = (element("li", element("b", f"{count:,}"), f" {name}") for name, count in numbers.items())
+    pieces: list[Piece] = [element("ul", *tiles, class_="tiles small")]
+    album = figures.Album()
+    report = StudyReport(study=study, rows=tuple(rows))
+    trained = [figure for figure in study.figures if figure.trains]
+    first_look = glance.glance(report.sheets(), trained, rows, album)
+    if first_look:
+        pieces += [element("h2", "At a glance"), first_look]
+    if study.claims:
+        verdicts = judge(study.claims, by_interval(rows))
+        pieces += [element("h2", "Claims"), sections.claims(verdicts)]
+    pieces.append(element("h2", "Figures"))
+    pieces += [_later(study, figure) for figure in study.figures]
+    return Markup(album.fill(joined(pieces, "\n")))
+
+
+def _later(study: Study, figure: Figure) -> Markup:
+    """A figure that is drawn at a click: charts take a second each."""
+    return element(
+        "section",
+        element("h3", figure.title),
+        element("p", figure.source, class_="lead"),
+        element(
+            "a",
+            "Draw it",
+            href=f"/part/studies/{study.name}/{figure.name}",
+            class_="button",
+            data_load="",
+            aria_label=f"Draw {figure.title}",
+        ),
+        element("div", class_="loaded"),
+        class_="panel later",
+    )
+
+
+def _figure(desk: Desk, study: Study, figure: Figure, rows: Sequence[StudyRow]) -> Markup:
+    desk.tell(f"drawing {figure.title}")
+    album = figures.Album()
+    own = text.rows_by_figure(rows).get(figure.name, ())
+    if figure.trains:
+        body: Piece = learned.section(figure, own, album)
+    else:
+        drawn = sheet(figure, own)
+        known = {each.name: each for each in study.figures}
+        parts: list[Piece] = [figures.figure(drawn, album)] if drawn.lines or not figure.plots else []
+        parts += [figures.plot(plotted(figure, plot, rows, known), album) for plot in figure.plots]
+        body = joined(parts)
+    return Markup(album.fill(joined([body])))
