@@ -1,7 +1,10 @@
 """Jobs that misbehave in every way we know, given to the command line: tries and failures per attack.
 
-    python benchmarks/attack_jobs.py [--commands predict,feed,measure,compare] [--only NAME]
+    python benchmarks/attack_jobs.py [--commands predict,measure,serve] [--only NAME]
         [--places top,build] [--limit 60]
+
+Commands: predict, measure, compare, feed, advise, factors, plan, exchange, crossover, report, serve. The page
+(serve) is asked for the job and then for a network of the catalogue, which it must still answer.
 
 An attack fails if the command hangs, prints a traceback, ends by a signal, ends with 0 although the job did
 not work (or with another code than 0 although it did), says nothing, prints something on standard output
@@ -13,10 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +45,7 @@ def batch(n):
     {batch}
     return torch.randn(n, 8)
 
-def build():
+def build(size=8):
     {build}
     return wt.Workload(
         name={name!r},
@@ -54,6 +61,10 @@ _MARK = "WINDTUNNEL_ATTACK"  # is in the environment of all that a try starts
 _DAEMON = (
     "import os, time; os.fork() or (os.setsid(), os.fork() and os._exit(0), "
     "os.closerange(0, 100), time.sleep(1000))"
+)
+_SLEEPS = "lambda self: __import__('time').sleep(1000)"
+_SCRIBBLE = (
+    "import os; [os.write(n, b'{}' * 99) for n in range(1, 99) if os.path.exists(f'/proc/self/fd/{n}')]"
 )
 
 
@@ -94,6 +105,13 @@ _ENDS = {
     "one large tensor": "torch.ones(1 << 44)",
     "closes all descriptors": "import os; os.closerange(0, 1000)",
     "raises hostile text": "raise ValueError('\\x1b[2J\\u202e[/bold]\\n\\n=1+1')",
+    "str() exits": "raise type('Sly', (Exception,), {'__str__': lambda self: __import__('os')._exit(0)})()",
+    "str() ends": "raise type('End', (Exception,), {'__str__': lambda self: exit(0)})()",
+    "str() gives no text": "raise type('Odd', (Exception,), {'__str__': lambda self: 7})()",
+    "str() hangs": f"raise type('Slow', (Exception,), {{'__str__': {_SLEEPS}}})()",
+    "deep recursion": "import sys; sys.setrecursionlimit(10**9); f = lambda: [f()]; f()",
+    "group of exceptions": "raise BaseExceptionGroup('two', [ValueError('a'), KeyboardInterrupt()])",
+    "writes to all descriptors": _SCRIBBLE,
 }
 _WORKS = {
     "prints": "print('hello')",
@@ -133,10 +151,14 @@ def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.py")
         path.write_bytes(attack.source().encode("utf-8", "surrogatepass"))
-        words, mark = _words(command, f"{path}:build"), f"{os.getpid()}-{time.monotonic_ns()}"
-        ends = attack.name in ("hang", "sleep", "SIGSTOP")
+        words, mark = _words(command, f"{path}:build", folder), f"{os.getpid()}-{time.monotonic_ns()}"
+        ends = attack.name in ("hang", "sleep", "SIGSTOP", "str() hangs")
         variables = {**os.environ, **_variables(folder, TRACE_SECONDS if ends else limit), _MARK: mark}
         start = time.monotonic()
+        if command == "serve":
+            fault = _fault_of_page(attack, f"{path}:build", variables, limit)
+            left = _left(mark)
+            return fault or (f"left {left} processes" if left else ""), time.monotonic() - start
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "windtunnel", *words],
@@ -151,7 +173,7 @@ def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
     works = attack.works or (command == "compare" and attack.place not in ("top", "build"))
     works = works and not (attack.name == "deletes its file" and command in ("measure", "compare"))
     out, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    fault = _fault(done.returncode, out, errors, works)
+    fault = _fault(done.returncode, "null" if command == "report" else out, errors, works)
     left = _left(mark)
     return fault or (f"left {left} processes" if left else ""), seconds
 
@@ -177,12 +199,69 @@ def _variables(folder: str, seconds: float) -> dict[str, str]:
     }
 
 
-def _words(command: str, job: str) -> list[str]:
+_MORE = {
+    "factors": ["--only", "batch"],
+    "advise": ["--only", "batch"],
+    "plan": ["--batch", "64"],
+    "exchange": ["--batch", "64"],
+}
+
+
+def _words(command: str, job: str, folder: str) -> list[str]:
     if command == "measure":
         return [command, job, "--json", "--quick", "--processes", "1", "--seconds", "0.1", "--timeout", "20"]
     if command == "compare":
         return [command, job, "threads=1", "batch=2", "--json", "--seconds", "3", "--timeout", "20"]
-    return [command, job, "--on", "h200", "--json"]
+    if command == "report":
+        return [command, job, "--on", "h200", "--brief", "--out", str(Path(folder, "report.html"))]
+    if command == "crossover":
+        return [command, job, "--over", "size=8..9", "--no-measure", "--json"]
+    machine = "8xh100" if command in ("plan", "exchange") else "h200"
+    return [command, job, "--on", machine, "--json", *_MORE.get(command, [])]
+
+
+def _fault_of_page(attack: Attack, job: str, variables: dict[str, str], limit: float) -> str:
+    """What is wrong with the page after it was asked for the job."""
+    words = [sys.executable, "-m", "windtunnel", "serve", "--port", "0", "--workers", "1", "--job", job]
+    page = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True)
+    assert page.stderr is not None
+    try:
+        found = re.search(r"http://127\.0\.0\.1:\d+", page.stderr.readline())
+        if not found:
+            return "does not start"
+        code, text = _asked(f"{found[0]}/part/forecast?job=job.py:build&on=h200", limit)
+        if code == 202:
+            return f"no answer within {limit:.0f} s"
+        if code != (200 if attack.works else 422):
+            return f"answered {code}: {text[:200]!r}"
+        if "\u202e" in text or "\x1b" in text or "<script" in text:
+            return "shows hostile text"
+        if _asked(f"{found[0]}/part/forecast?job=ffn&on=h200", limit)[0] != 200:
+            return "answers no other question"
+    except OSError as error:
+        return f"does not answer: {error}"
+    finally:
+        page.send_signal(signal.SIGINT)
+        try:
+            _, errors = page.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(page.pid, signal.SIGKILL)
+            return "does not end"
+    return _fault(2 if page.returncode in (0, 130) else page.returncode, "", errors or "none", works=False)
+
+
+def _asked(address: str, limit: float) -> tuple[int, str]:
+    """Ask for a part of the page until it is there, as its script does; the last status and the text."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=limit) as answer:
+                code, text = answer.status, answer.read().decode(errors="replace")
+        except urllib.error.HTTPError as error:
+            code, text = error.code, error.read().decode(errors="replace")
+        if code != 202 or time.monotonic() > end:
+            return code, text
+        time.sleep(0.3)
 
 
 def _fault(code: int, out: str, errors: str, works: bool) -> str:

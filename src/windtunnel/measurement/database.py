@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from windtunnel import sealed
+from windtunnel import folders, sealed
 from windtunnel.errors import StoreError
 from windtunnel.ownership import temporary_folder
 
@@ -127,7 +129,7 @@ class Database:
             raise StoreError(
                 f"The store {self.path} is damaged: it says that it is of version {identity(self._db)[1]}, "
                 f"but it has the tables of version {self._schema.version}.",
-                hint="See all damage: windtunnel store check. Keep what is whole: windtunnel store repair.",
+                hint=what_to_do(self.path),
             )
 
     def _needs_work(self) -> bool:
@@ -141,11 +143,7 @@ class Database:
         known = {(self._schema.application, self._schema.version), *self._schema.migrations}
         filled = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not filled:
-            raise StoreError(
-                f"The store {self.path} is empty: it has {self.path.stat().st_size} bytes and no table. "
-                "What it held is gone.",
-                hint="Restore a copy of it, or remove the file to begin a new store.",
-            )
+            refuse_empty(self.path)
         if (application, version) not in known:
             raise StoreError(
                 f"{self.path} is a database of another program, not a store of windtunnel.",
@@ -172,7 +170,7 @@ class Database:
             yield
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise StoreError(
-                f"The store {self.path} cannot be {verb}: {error}.", hint=_hint(error)
+                f"The store {self.path} cannot be {verb}: {error}.", hint=self._hint(error)
             ) from error
         except OSError as error:
             raise StoreError(
@@ -180,12 +178,29 @@ class Database:
                 hint=f"Correct its permissions, or {_OTHER_STORE}",
             ) from error
 
+    def _hint(self, error: Exception) -> str:
+        """What to do after an error of SQLite: those of damage are DatabaseError itself, or about text."""
+        if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):
+            return (
+                "What it held before is still there. Free some space or correct its permissions, or "
+                f"{_OTHER_STORE}"
+            )
+        return what_to_do(self.path)
 
-def _hint(error: Exception) -> str:
-    """What to do after an error of SQLite: those of damage are DatabaseError itself, or about text."""
-    if isinstance(error, sqlite3.OperationalError) and "decode" not in str(error):
-        return (
-            "What it held before is still there. Free some space or correct its permissions, or "
-            f"{_OTHER_STORE}"
-        )
-    return "See what is damaged: windtunnel store check. Keep what is whole: windtunnel store repair."
+
+def what_to_do(path: Path) -> str:
+    """What to do about a damaged store, as commands that name it."""
+    check, mend = (f"windtunnel store {word}{store_option(path)}" for word in ("check", "repair"))
+    return f"See all damage:      {check}\n    Keep what is whole:  {mend}"
+
+
+def store_option(path: Path) -> str:
+    """The option that names this store to a command; empty for the store that a command takes by itself."""
+    return "" if path == folders.store_file() else f" --store {shlex.quote(str(path))}"
+
+
+def refuse_empty(path: Path) -> NoReturn:
+    raise StoreError(
+        f"The store {path} is empty: it has {path.stat().st_size} bytes and no table. What it held is gone.",
+        hint="Restore a copy of it, or remove the file to begin a new store.",
+    )

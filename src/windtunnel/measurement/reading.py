@@ -25,7 +25,7 @@ class ReadStore(Store):
         if self._needs_work():
             raise StoreError(
                 f"The store {self.path} has an older form.",
-                hint="windtunnel store check converts it; the page only reads.",
+                hint="windtunnel study status converts it when it opens it; the page only reads.",
             )
 
     def _take_over_former(self, former: Path) -> None:

@@ -23,11 +23,13 @@ from windtunnel.errors import StoreError
 from windtunnel.measurement import checksums
 from windtunnel.measurement.cells import DONE, WAITING
 from windtunnel.measurement.checksums import TABLES
-from windtunnel.measurement.database import has_checksums, identity
+from windtunnel.measurement.database import has_checksums, identity, refuse_empty, store_option
 from windtunnel.measurement.store import Store
 from windtunnel.measurement.tables import SCHEMA
 
 _SHOWN = 20
+_LEFT = "It was left as it is."
+_OTHER = "Restore a copy of it, or use another with --store FILE."
 # Which column of a table refers to which table.
 _REFERS = {
     "cell": ("environment", "environment"),
@@ -72,7 +74,7 @@ class StoreCheck(Displayed):
         lines += [f"  {row}" for row in self.damaged[:_SHOWN]]
         if len(self.damaged) > _SHOWN:
             lines.append(f"  and {len(self.damaged) - _SHOWN:,} more; --json lists all")
-        return "\n".join([*lines, "Keep what is whole: windtunnel store repair"])
+        return "\n".join([*lines, f"Keep what is whole: windtunnel store repair{store_option(self.path)}"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,8 @@ def repair(path: Path) -> StoreRepair:
                 building.copy(old, db, table)
             building.let_wait(db)
             db.execute("COMMIT")
+        if not building.kept and not building.aside:
+            raise StoreError(f"Of the store {path} no row can be read. {_LEFT}", hint=_OTHER)
         copy = path.with_name(f"{path.name}.damaged-{moment}")
         shutil.copy2(path, copy)
         aside = path.with_name(f"{path.name}.aside-{moment}.jsonl") if building.aside else None
@@ -232,7 +236,8 @@ def _text(value: object) -> object:
 def _structure(db: sqlite3.Connection) -> list[str]:
     """What SQLite itself finds wrong."""
     try:
-        found = [str(text) for (text,) in db.execute("PRAGMA integrity_check(10)")]
+        texts = [str(text) for (text,) in db.execute("PRAGMA integrity_check(10)")]
+        found = [line for text in texts for line in text.splitlines() if not line.startswith("***")]
     except sqlite3.Error as error:
         found = [str(error)]
     problems = [f"SQLite: {text}" for text in found if text != "ok"]
@@ -276,6 +281,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as db,
     ):
         db.text_factory = lambda data: data.decode("utf-8", "replace")
+        db.execute("PRAGMA writable_schema = ON")  # else SQLite refuses all of a file that lost its end
+        if not path.stat().st_size:
+            refuse_empty(path)
         checksums.install(db)
         if not _is_of_today(db) and not has_checksums(db):
             raise StoreError(
@@ -292,5 +300,5 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         raise StoreError(
             f"The store {path} cannot be read or repaired: {error}.",
-            hint="It was left as it is. Restore a copy of it, or use another with --store FILE.",
+            hint=f"{_LEFT} {_OTHER}",
         ) from error

@@ -21,7 +21,7 @@ from windtunnel.measurement.cells import WAITING as WAITING
 from windtunnel.measurement.cells import NewCell as NewCell
 from windtunnel.measurement.cells import Settled as Settled
 from windtunnel.measurement.cells import StoredCell as StoredCell
-from windtunnel.measurement.database import Database
+from windtunnel.measurement.database import Database, what_to_do
 from windtunnel.measurement.report import STEADY, ProcessReport, Samples
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.tables import SCHEMA
@@ -360,7 +360,7 @@ class Store(Database):
     def _damage(self, what: str) -> StoreError:
         return StoreError(
             f"The store {self.path} is damaged: {what}.",
-            hint="See all damage: windtunnel store check. Keep what is whole: windtunnel store repair.",
+            hint=what_to_do(self.path),
         )
 
     # Inside a transaction
