@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,40 @@ def test_what_to_do_about_a_damaged_store_names_that_store(
     with pytest.raises(StoreError) as caught:
         Store(path)
     assert "--store" not in caught.value.hint, "a command takes this store by itself"
+
+
+# ---------------------------------------------------------------- standard input, output and errors
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+@pytest.mark.parametrize("words", ["machine list", "machine list --json", "--help"])
+def test_a_full_standard_output_is_a_clear_error(words: str) -> None:
+    done = _in_shell(f"{words} >/dev/full")
+    assert done.returncode == 2
+    assert "Standard output cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_an_error_that_cannot_be_printed_has_its_exit_code() -> None:
+    assert _in_shell("machine show nosuch 2>/dev/full").returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&- 2>&-", "<&- 2>&-"])
+def test_a_command_works_whose_standard_files_are_closed(closed: str, tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    done = _in_shell(f"--no-cache predict ffn --on h200 --timeline {out} {closed}")
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 1000
+
+
+def test_a_command_works_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    done = _in_shell(
+        "predict ffn --on h200 --json", before=f"mkdir {tmp_path}/a; cd {tmp_path}/a; rmdir ../a; "
+    )
+    assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done.stderr
+
+
+def _in_shell(words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = f"{before}exec {shlex.quote(sys.executable)} -m windtunnel {words}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)

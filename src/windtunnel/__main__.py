@@ -1,5 +1,6 @@
 """The command `windtunnel`."""
 
+import os
 import sys
 
 from windtunnel import folders
@@ -7,11 +8,25 @@ from windtunnel.isolation import early
 
 
 def main() -> None:
+    open_standard_files()
     folders.keep_compiler_cache()
     early.start(sys.argv[1:])
     from windtunnel import cli
 
     cli.main()
+
+
+def open_standard_files() -> None:
+    """Let standard input, output and errors that are closed lead nowhere: else the next file that is opened
+    gets their number, and what is printed goes into it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  open to the end
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ No framework is imported before a command needs it.
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from typing import Annotated, Any
@@ -34,7 +35,7 @@ from windtunnel.cli import (
     validate,
     words,
 )
-from windtunnel.cli.printing import say, tell
+from windtunnel.cli.printing import cannot_print, say, tell
 from windtunnel.errors import Note, WindtunnelError
 from windtunnel.foreign import shown_lines
 from windtunnel.isolation.jobs import JobFault
@@ -150,6 +151,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if debug or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
+            raise
+        full = cannot_print(error)  # a text that Typer prints itself, as --help
+        _print_error(f"{type(full).__name__}: {full}")
+        sys.exit(full.exit_code)
 
 
 def _print_notes() -> None:

@@ -3,19 +3,40 @@ by its number. A test keeps `print` out of all other files of the command line."
 
 from __future__ import annotations
 
+import os
 import sys
 
+from windtunnel.errors import StoreError
 from windtunnel.foreign import shown, shown_lines
 
 
 def say(text: object = "", end: str = "\n") -> None:
     """Print a part of the result on standard output."""
-    print(shown_lines(str(text)), end=end, flush=True)
+    try:
+        print(shown_lines(str(text)), end=end, flush=True)
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as error:
+        raise cannot_print(error) from error
+
+
+def cannot_print(error: OSError) -> StoreError:
+    """Standard output cannot be written. What waits to be written goes nowhere, or Python fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return StoreError(
+        f"Standard output cannot be written: {error.strerror or error}. The result is not there, or in part.",
+        hint="Free some space, or write to another file.",
+    )
 
 
 def tell(text: object = "", end: str = "\n") -> None:
     """Print on standard error what is no part of the result: progress, errors, notes."""
-    print(shown_lines(str(text)), end=end, file=sys.stderr, flush=True)
+    try:
+        print(shown_lines(str(text)), end=end, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:  # nobody can be told; the exit code still says how it ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def rewrite(text: str, width: int = 0, back: bool = False) -> None:

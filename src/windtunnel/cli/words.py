@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -383,9 +384,12 @@ def refuse_unwritable(path: Path, option: str) -> None:
     try:
         records.try_writing(path)
     except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise BadInput(
             f"{option} {path} cannot be written: {error.strerror or error}.",
-            hint="Name a file in a folder that exists and can be written.",
+            hint="Free some space, or name a file on another disk. What was there is unchanged."
+            if is_full
+            else "Name a file in a folder that exists and can be written.",
         ) from error
 
 
