@@ -17,7 +17,7 @@ import sys
 import termios
 from typing import Any, NoReturn
 
-SECONDS = 300  # unless the request says otherwise
+SECONDS = 900  # unless the request says otherwise
 # What a command imports later anyway. None of them starts a thread, which a fork would lose.
 PRELOADED = ("torch", "torch._dynamo", "torch.distributed", "windtunnel.cli", "windtunnel.trace.record")
 

@@ -69,7 +69,7 @@ def _server() -> subprocess.Popen[str]:
 
 
 def run(
-    *words: str, store: Path | None = None, folder: Path | None = None, seconds: int = 300, **variables: str
+    *words: str, store: Path | None = None, folder: Path | None = None, seconds: int = 900, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """The command `windtunnel` in a process of its own, with the tests' store or another one.
 

@@ -50,7 +50,7 @@ class Terminal:
         os.close(self.master)
         os.close(self.slave)
 
-    def wait_for(self, text: str, seconds: float = 60) -> str:
+    def wait_for(self, text: str, seconds: float = 240) -> str:
         """What is printed up to this text."""
         limit = time.monotonic() + seconds
         while text not in self.text[self.seen :]:
@@ -64,7 +64,7 @@ class Terminal:
     def press(self, key: str) -> None:
         os.write(self.master, key.encode())
 
-    def end(self, seconds: float = 90, key: str = "") -> tuple[int, str]:
+    def end(self, seconds: float = 240, key: str = "") -> tuple[int, str]:
         """The exit code and the rest of what is printed; the key, if any, is pressed again every two seconds.
 
         Python's `input` misses a Ctrl-C between its prompt and its read. A person presses it again.

@@ -45,7 +45,7 @@ ABSURD = {
 
 @pytest.mark.parametrize(("words", "bound"), ABSURD.values(), ids=ABSURD)
 def test_an_absurd_size_is_refused_with_the_bound(words: list[str], bound: str) -> None:
-    done = run(*words, seconds=60, WINDTUNNEL_TRACE_SECONDS="30")
+    done = run(*words, seconds=600, WINDTUNNEL_TRACE_SECONDS="300")
     assert done.returncode == 2, done.stderr[-500:]
     assert bound in " ".join(done.stderr.replace("\u2502", " ").split())
     assert "Traceback" not in done.stderr
@@ -94,7 +94,7 @@ def test_a_fuzzed_command_line_ends_in_time_with_a_code_and_a_word(name: str, tm
     @_FUZZED
     @given(fuzzed.command_lines(name))
     def attack(words: list[str]) -> None:
-        done = run(*words, folder=tmp_path, seconds=fuzzed.LIMIT_SECONDS, **fuzzed.variables())
+        done = run(*words, folder=tmp_path, seconds=5 * fuzzed.LIMIT_SECONDS, **fuzzed.variables())
         fault = fuzzed.fault_of(done.returncode, done.stdout, done.stderr)
         assert not fault, f"{fuzzed.in_short(words)}: {fault}\n{done.stderr[-2000:]}"
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -247,7 +248,21 @@ def test_every_drawn_case_has_ops_of_known_sizes_in_both_directions(target: str)
             assert all(op.shape for op in ops), name
 
 
-def test_a_probe_of_a_cpu_gives_rows_of_each_number_of_threads(tmp_path: Path) -> None:
+def at_least(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a probe time so many ops, however few a busy machine does within its seconds."""
+    real = probe._rounds
+
+    def both(budget: float, progress: probe.Share | None) -> Iterator[None]:
+        yield from itertools.islice(real(math.inf, progress), rounds)
+        yield from real(budget, progress)
+
+    monkeypatch.setattr(probe, "_rounds", both)
+
+
+def test_a_probe_of_a_cpu_gives_rows_of_each_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_least(40, monkeypatch)
     timed = probe.probe_cpu(6.0, (1, 2))
     assert {row.threads for row in timed} == {1, 2}
     assert all(row.seconds > 0 for row in timed)
@@ -431,6 +446,7 @@ def test_forecasts_for_this_machine_use_its_own_probe(
     monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
     machine = wt.Machine.here().with_cpu_only()
     shorten_networks(monkeypatch)
+    at_least(20, monkeypatch)
     plan = calibrate.Plan(seconds=5.0, microbenchmarks=2, effort=fit.Effort(few=5, many=5, depth=3))
     reported: list[str] = []
     result = calibrate.calibrate(machine, plan, lambda what, share: reported.append(what))

@@ -46,7 +46,7 @@ def circles(path: Path, rows: int = 200) -> Path:
     return write(path, body)
 
 
-def climb(path: Path, folder: Path, seconds: float = 60, **more) -> Climbed:
+def climb(path: Path, folder: Path, seconds: float = 3600, **more) -> Climbed:
     data = own_data.read_own(path, seed=more.get("seed", 0))
     return ladder.climb(data, ladder.LadderOptions(folder=folder, seconds=seconds, **more))
 
@@ -410,7 +410,7 @@ def test_a_seed_gives_the_same_ladder_and_another_seed_another(tmp_path):
 
 def test_more_time_never_gives_a_worse_choice(tmp_path):
     path = circles(tmp_path / "c.csv")
-    found = [climb(path, tmp_path / str(n), seconds) for n, seconds in enumerate((0.001, 0.15, 0.6, 60))]
+    found = [climb(path, tmp_path / str(n), seconds) for n, seconds in enumerate((0.001, 0.15, 0.6, 3600))]
     chosen = [result.winner.score for result in found]
     assert chosen == sorted(chosen) and chosen[0] < chosen[-1]
     assert len(found[0].rungs) == 1 and found[0].rungs[0].rounds == 1, "one round is always trained"
@@ -421,7 +421,7 @@ def test_a_killed_ladder_goes_on_where_it_was_and_trains_no_rung_twice(tmp_path,
     path = circles(tmp_path / "c.csv", rows=120)
     whole = climb(path, tmp_path / "whole")
     data = own_data.read_own(path)
-    options = ladder.LadderOptions(folder=tmp_path / "cut", seconds=60)
+    options = ladder.LadderOptions(folder=tmp_path / "cut", seconds=3600)
 
     def kill(rung, number, score, seconds):
         if (rung.number, number) == (2, 4):

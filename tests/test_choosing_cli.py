@@ -140,8 +140,8 @@ def test_ctrl_c_and_ctrl_d_end_politely(key, code, said):
 
 
 def test_ctrl_c_in_the_training_says_how_to_go_on():
-    fruit("fruit.csv", rows=400)
-    with Terminal("advise", "--data", "fruit.csv", "--target", "weight", "--time", "60s") as terminal:
+    fruit("fruit.csv", rows=4000)  # so many that the training is not over when the key is pressed
+    with Terminal("advise", "--data", "fruit.csv", "--target", "weight", "--time", "1h") as terminal:
         terminal.wait_for("rung 1, no hidden layer: round 3")
         terminal.press(CTRL_C)
         code, text = terminal.end()

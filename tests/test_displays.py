@@ -143,7 +143,7 @@ def crossover() -> wt.Crossover:
 
 
 def advice() -> wt.Advice:
-    return wt.advise(wt.Workload.named("fcn5"), wt.Machine.named("h200"), options=AdviceOptions(seconds=20.0))
+    return wt.advise(wt.Workload.named("fcn5"), wt.Machine.named("h200"), options=AdviceOptions(seconds=3600))
 
 
 def influence() -> wt.Influence:

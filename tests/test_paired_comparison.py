@@ -503,10 +503,14 @@ def test_the_command_compares_a_framework_with_itself_and_prints_json(tmp_path: 
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["verdict"] in ("same", "can't tell", "different") and answer["within"] == 0.5
-    assert 0.3 < answer["ratio"] < 3 and answer["rounds"] >= 3 * len(answer["pairs"])
+    assert answer["rounds"] >= 3 * len(answer["pairs"])
     assert "pairs of processes" in done.stderr
     with contextlib.closing(Store(path)) as opened:
-        assert [len(opened.reports(cell.id)) for cell in opened.results()] == [len(answer["pairs"])] * 2
+        b, a = (opened.reports(cell.id) for cell in opened.results())
+    # No bounds on the ratio, which a busy machine may move: it is that of the samples, whatever they are.
+    measured = [PairReport(a=one, b=other).log for one, other in zip(a, b, strict=True)]
+    assert answer["pairs"] == pytest.approx([math.exp(log) for log in measured])
+    assert min(answer["pairs"]) * 0.999 <= answer["ratio"] <= max(answer["pairs"]) * 1.001
 
 
 def test_words_before_the_sides_change_both_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

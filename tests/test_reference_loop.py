@@ -9,10 +9,10 @@ import io
 import json
 import random
 import statistics
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,14 +271,31 @@ def test_a_child_for_a_cpu_reads_the_loop_before_and_after_all_its_samples() -> 
     assert set(quiet.steady) <= set(report.steady)
 
 
-def sampler_of(step_seconds: float, *, watches: bool = True) -> Sampler:
-    return Sampler(
-        lambda: time.sleep(step_seconds), lambda: None, 0.0005, lambda message: None, watches=watches
-    )
+class Clock:
+    """A clock that only steps and loops move, so that no busy machine slows a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(sampler, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(sampler, "reference_loop", lambda: self.move(1e-4))
+
+    def move(self, seconds: float) -> float:
+        self.now += seconds
+        return seconds
+
+    def sampler_of(self, step_seconds: float, *, watches: bool = True) -> Sampler:
+        step = lambda: self.move(step_seconds)
+        return Sampler(step, lambda: None, 0.0005, lambda message: None, watches=watches)
 
 
-def test_the_loop_is_read_between_windows_of_samples() -> None:
-    often, slow, never = sampler_of(0.002), sampler_of(0.06), sampler_of(0.002, watches=False)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_loop_is_read_between_windows_of_samples(clock: Clock) -> None:
+    often, slow = clock.sampler_of(0.002), clock.sampler_of(0.06)
+    never = clock.sampler_of(0.002, watches=False)
     for one in (often, slow, never):
         one.steady(Protocol(seconds=0.3, precision=1e-9))
     counts = [after for after, _ in often.readings]
@@ -288,24 +305,26 @@ def test_the_loop_is_read_between_windows_of_samples() -> None:
     assert not never.readings
 
 
-def test_samples_that_agree_at_once_are_still_watched_for_longer_than_a_short_disturbance() -> None:
-    one = sampler_of(0.002)
-    begin = time.perf_counter()
+def test_samples_that_agree_at_once_are_still_watched_for_longer_than_a_short_disturbance(
+    clock: Clock,
+) -> None:
+    one = clock.sampler_of(0.002)
     assert one.steady(Protocol(seconds=0.8, precision=0.9)) == "precision"
-    assert time.perf_counter() - begin >= sampler._LEAST_SECONDS
+    assert sampler._LEAST_SECONDS <= clock.now < 0.8
 
 
-def test_a_reading_waits_until_the_core_has_recovered_from_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, ends = [0.0], list[float]()
+def test_a_reading_waits_until_the_core_has_recovered_from_the_step(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = list[float]()
 
     def loop() -> float:
-        clock[0] += 1e-4
-        ends.append(clock[0])
-        return 2e-4 if clock[0] < 1e-3 else 1e-4  # a core that vector code left slow for a millisecond
+        clock.move(1e-4)
+        ends.append(clock.now)
+        return 2e-4 if clock.now < 1e-3 else 1e-4  # a core that vector code left slow for a millisecond
 
     monkeypatch.setattr(sampler, "reference_loop", loop)
-    monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
-    one = sampler_of(0.002)
+    one = clock.sampler_of(0.002)
     one._read_loop()
     assert one.readings == [(0, 1e-4)] and ends[-4] > 1e-3
 

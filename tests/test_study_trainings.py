@@ -212,7 +212,7 @@ def test_a_killed_run_continues_and_gives_the_same_rows(trained: tuple[Study, Pa
     store = tmp_path / "killed.sqlite"
     command = [sys.executable, "-m", "windtunnel", "study", "run", str(study.folder), "--store", str(store)]
     running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and _done(store, study) < 1:
         time.sleep(0.02)
     running.send_signal(signal.SIGKILL)

@@ -21,7 +21,7 @@ from windtunnel.measurement import families, profiler
 from windtunnel.measurement.processes import MeasureOptions
 from windtunnel.measurement.store import Store
 
-QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=120)
+QUICK = wt.Protocol(processes=1, most_processes=1, seconds=0.05, warm_seconds=0.05, timeout_seconds=900)
 
 
 def three_steps() -> Timeline:

@@ -331,7 +331,7 @@ def test_collecting_rows_continues_where_it_stopped(tmp_path: Path) -> None:
     how = ["--on", "cpu", "--seconds-per-row", "0.1"]
     for _ in range(2):
         done = subprocess.run(
-            [*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=300
+            [*script, "collect", str(cases), str(out), *how], capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stderr
     lines = truth.whole_lines(out)
@@ -339,7 +339,7 @@ def test_collecting_rows_continues_where_it_stopped(tmp_path: Path) -> None:
         "nothing is measured twice"
     )
     assert lines[0]["torch"] and "UnknownName" in lines[3]["error"] and lines[4]["shapes"]
-    subprocess.run([*script, "table", str(out), str(table), "--host-factor", "1.5"], check=True, timeout=300)
+    subprocess.run([*script, "table", str(out), str(table), "--host-factor", "1.5"], check=True, timeout=900)
     rows = truth.read_table(table).rows
     assert [bool(row.step_seconds) for row in rows] == [True, True, False] and rows[0].host_factor == 1.5
     assert "shapes" not in table.read_text()

@@ -55,7 +55,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert found, line + process.stderr.read()
     yield found[0]
     process.terminate()
-    process.wait(timeout=20)
+    process.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -62,11 +62,11 @@ def test_the_page_starts_answers_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         assert process.stderr is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
         assert found
-        with urllib.request.urlopen(f"{found[0]}/machines/h200", timeout=60) as answer:
+        with urllib.request.urlopen(f"{found[0]}/machines/h200", timeout=300) as answer:
             assert answer.status == 200
             assert answer.headers["server"] is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) in (0, 130)
+        assert process.wait(timeout=300) in (0, 130)
         assert "Traceback" not in process.stderr.read()
         assert not (tmp_path / "s.sqlite").exists()
     finally:

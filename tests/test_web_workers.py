@@ -34,26 +34,27 @@ def hostile():
     return build(label='<script>alert(1)</script>\\x1b[2J')
 
 def hang():
-    time.sleep(600)
+    time.sleep(100_000)
 
 def leave():
     os._exit(3)
 """
 Ask = Callable[..., Reply]
+# A busy machine takes long to start a worker.
+PATIENT = {"quick_seconds": 300.0, "seconds": 900.0, "trace_seconds": 600.0}
 
 
 def setup_of(folder: Path, **changes: object) -> WorkshopSetup:
     file = folder / "jobs.py"
     file.write_text(JOBS)
     names = [f"{file}:{name}" for name in ("build", "hostile", "hang", "leave")]
-    cache = folder / "cache"
-    files = AllowedJobs.with_files(names).files
-    return WorkshopSetup(cache=cache, files=files, quick_workers=1, tracing_workers=1, **changes)  # type: ignore[arg-type]
+    fields = {"cache": folder / "cache", "files": AllowedJobs.with_files(names).files, **PATIENT, **changes}
+    return WorkshopSetup(quick_workers=1, tracing_workers=1, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    whole = Workshop(setup_of(tmp_path_factory.mktemp("page"), trace_seconds=8.0))
+    whole = Workshop(setup_of(tmp_path_factory.mktemp("page")))
     yield whole
     whole.end()
 
@@ -62,7 +63,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 def ask(workshop: Workshop) -> Ask:
     def asked(query: str, task: str = "forecast", **details: object) -> Reply:
         job = re.sub(r"^.*job=([^&]*).*$", r"\\1", query)
-        return workshop.ask(task, query, job, **details).future.result(timeout=300)
+        return workshop.ask(task, query, job, **details).future.result(timeout=1800)
 
     return asked
 
@@ -99,7 +100,7 @@ def test_a_traced_job_is_answered_by_a_worker_that_traces_nothing(workshop: Work
 
 def test_what_is_traced_ahead_is_then_quick(workshop: Workshop, ask: Ask) -> None:
     workshop.ahead("job=ffn&on=h200&batch=32", "ffn")
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while workshop._tracing.count(1) and time.monotonic() < end:
         time.sleep(0.05)
     assert ask("job=ffn&on=h200&batch=32").state == "done"
@@ -109,7 +110,7 @@ def test_equal_questions_are_asked_once_and_kept(workshop: Workshop) -> None:
     first = workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
     second = workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
     assert first is second
-    first.future.result(timeout=300)
+    first.future.result(timeout=1800)
     assert workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn") is first
 
 
@@ -147,12 +148,23 @@ def test_a_registered_file_is_forecast_with_its_settings_and_hostile_names_are_h
     assert "<script>" not in reply.text and "\x1b" not in reply.text
 
 
-def test_a_job_that_ends_its_process_or_hangs_is_named_and_others_are_still_answered(ask: Ask) -> None:
+def test_a_job_that_ends_its_process_or_hangs_is_named_and_others_are_still_answered(
+    ask: Ask, tmp_path: Path
+) -> None:
     left = ask("job=jobs.py:leave&on=h200")
     assert left.state == "refused" and "exit code 3" in left.message
-    hung = ask("job=jobs.py:hang&on=h200")
-    assert hung.state == "refused" and "did not end within" in hung.message
-    assert ask("job=ffn&on=l4&batch=64").state == "done"
+    begin = time.monotonic()
+    assert ask("job=ffn&on=l4&batch=64").state == "done", "in a new process"
+    # A limit that hangs exceed and others do not, however busy this machine is.
+    limit = max(8.0, 5 * (time.monotonic() - begin))
+    whole = Workshop(setup_of(tmp_path, trace_seconds=limit))
+    try:
+        hung = whole.ask("forecast", "job=jobs.py:hang&on=h200", "hang").future.result(timeout=1800)
+        assert hung.state == "refused" and "did not end within" in hung.message
+        good = whole.ask("forecast", "job=ffn&on=l4&batch=64", "ffn").future.result(timeout=1800)
+        assert good.state == "done", good.message
+    finally:
+        whole.end()
 
 
 def test_too_many_questions_are_refused_at_once(tmp_path: Path) -> None:
@@ -200,10 +212,10 @@ def test_a_study_with_ten_thousand_cells_is_shown_page_by_page(tmp_path: Path) -
     setup = setup_of(tmp_path, rows=(rows,), studies={"wide": str(folder)})
     whole = Workshop(setup)
     try:
-        overview = whole.ask("study", "wide", "wide").future.result(timeout=300)
+        overview = whole.ask("study", "wide", "wide").future.result(timeout=1800)
         assert overview.state == "done", overview.message
         assert "10,000" in overview.text
-        one = whole.ask("study", "wide", "wide", figure="figure-1").future.result(timeout=300)
+        one = whole.ask("study", "wide", "wide", figure="figure-1").future.result(timeout=1800)
         assert one.state == "done", one.message
         assert len(one.text) < 8e6
     finally:

@@ -9,6 +9,7 @@ exceeds it is ended and started again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import heapq
 import itertools
 import threading
@@ -154,8 +155,11 @@ class _Lane:
             return None if self.ended else heapq.heappop(self.waiting)[2]
 
     def _start(self) -> Contained:
-        child = Contained(self.limits).start(_WORKER)
+        """A worker that is ready. Starting one takes long on a busy machine, so it has the longer limit."""
+        patient = dataclasses.replace(self.limits, seconds=self.workshop.setup.seconds)
+        child = Contained(patient).start(_WORKER)
         child.ask(self.workshop.setup.plain(self.traces))
+        child.limits = self.limits
         return child
 
     def _work(self, ahead: bool) -> None:
