@@ -148,6 +148,8 @@ def attacks() -> list[Attack]:
 
 def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
     """What is wrong with how the command ended, nothing if it ended well; and its seconds."""
+    works = attack.works or (command == "compare" and attack.place not in ("top", "build"))
+    works = works and not (attack.name == "deletes its file" and command in _BUILT_AGAIN)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.py")
         path.write_bytes(attack.source().encode("utf-8", "surrogatepass"))
@@ -156,7 +158,7 @@ def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
         variables = {**os.environ, **_variables(folder, TRACE_SECONDS if ends else limit), _MARK: mark}
         start = time.monotonic()
         if command == "serve":
-            fault = _fault_of_page(attack, f"{path}:build", variables, limit)
+            fault = _fault_of_page(works, f"{path}:build", variables, limit)
             left = _left(mark)
             return fault or (f"left {left} processes" if left else ""), time.monotonic() - start
         try:
@@ -170,8 +172,6 @@ def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
         except subprocess.TimeoutExpired:
             return f"no end within {limit:.0f} s", time.monotonic() - start
     seconds = time.monotonic() - start
-    works = attack.works or (command == "compare" and attack.place not in ("top", "build"))
-    works = works and not (attack.name == "deletes its file" and command in ("measure", "compare"))
     out, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     fault = _fault(done.returncode, "null" if command == "report" else out, errors, works)
     left = _left(mark)
@@ -199,9 +199,9 @@ def _variables(folder: str, seconds: float) -> dict[str, str]:
     }
 
 
+_BUILT_AGAIN = ("measure", "compare", "serve")  # in several processes: a job must keep its file
 _MORE = {
     "factors": ["--only", "batch"],
-    "advise": ["--only", "batch"],
     "plan": ["--batch", "64"],
     "exchange": ["--batch", "64"],
 }
@@ -220,7 +220,7 @@ def _words(command: str, job: str, folder: str) -> list[str]:
     return [command, job, "--on", machine, "--json", *_MORE.get(command, [])]
 
 
-def _fault_of_page(attack: Attack, job: str, variables: dict[str, str], limit: float) -> str:
+def _fault_of_page(works: bool, job: str, variables: dict[str, str], limit: float) -> str:
     """What is wrong with the page after it was asked for the job."""
     words = [sys.executable, "-m", "windtunnel", "serve", "--port", "0", "--workers", "1", "--job", job]
     page = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True)
@@ -232,7 +232,7 @@ def _fault_of_page(attack: Attack, job: str, variables: dict[str, str], limit: f
         code, text = _asked(f"{found[0]}/part/forecast?job=job.py:build&on=h200", limit)
         if code == 202:
             return f"no answer within {limit:.0f} s"
-        if code != (200 if attack.works else 422):
+        if code != (200 if works else 422):
             return f"answered {code}: {text[:200]!r}"
         if "\u202e" in text or "\x1b" in text or "<script" in text:
             return "shows hostile text"

@@ -12,9 +12,13 @@ import pytest
 from conftest import run
 from test_intact import measured
 
-from windtunnel.errors import StoreError
+from windtunnel import folders, records
+from windtunnel.cli import study_text
+from windtunnel.errors import BadRecord, StoreError
 from windtunnel.measurement import repair
 from windtunnel.measurement.store import Store
+from windtunnel.study import study as studies
+from windtunnel.study.run.runner import Tally
 
 
 def test_of_a_store_that_lost_its_end_what_is_whole_is_kept(tmp_path: Path) -> None:
@@ -60,6 +64,26 @@ def test_what_to_do_about_a_damaged_store_names_that_store(
     with pytest.raises(StoreError) as caught:
         Store(path)
     assert "--store" not in caught.value.hint, "a command takes this store by itself"
+
+
+def test_the_end_of_a_run_names_the_study_and_the_store_as_a_command_needs_them(tmp_path: Path) -> None:
+    study, path = measured(tmp_path / "a folder")
+    text = study_text.ending(study, Tally(states={"done": 2}), path)
+    assert f"windtunnel study report '{study.folder}' --store '{path}' shows them" in text
+    ours = studies.find("wuensche-2018")
+    assert "windtunnel study report wuensche-2018 shows them" in study_text.ending(
+        ours, Tally(states={"done": 2}), folders.store_file()
+    )
+
+
+def test_a_number_of_thousands_of_digits_in_a_file_is_named(tmp_path: Path) -> None:
+    for name in ("m.toml", "m.json"):
+        path = tmp_path / name
+        path.write_text(
+            ("a = " if path.suffix == ".toml" else '{"a": ') + "9" * 5000 + "}" * (".json" in name)
+        )
+        with pytest.raises(BadRecord, match=r"a number of more than 4,300 digits\.$"):
+            records.load(path)
 
 
 # ---------------------------------------------------------------- standard input, output and errors

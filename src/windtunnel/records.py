@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import sys
 import tomllib
 import types
 import typing
@@ -87,6 +88,8 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
 
 def convert(value: object, hint: Any, where: str) -> Any:
     """Convert `value` to the type that the annotation `hint` names, or raise BadRecord."""
+    if type(value) is hint and hint in _SCALARS:  # nothing to convert: most values of a store
+        return value
     origin, args = get_origin(hint), get_args(hint)
     if origin is typing.Annotated:
         return units.parse(_number_or_text(value, where), args[1])
@@ -131,13 +134,23 @@ def load(path: Path) -> Plain:
     try:
         data = json.loads(text) if _is_json(path) else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        reason = _reason(error)
         raise BadRecord(f"{path} is not valid {path.suffix.lstrip('.') or 'TOML'}: {reason}.") from error
     if not isinstance(data, dict):
         raise BadRecord(f"{path} must hold a table at its top, not {type(data).__name__}.")
     if SEAL in data and _is_json(path):
         _check_seal(path, text)
     return data
+
+
+def _reason(error: Exception) -> str:
+    """Why a text is no plain data; Python's own words name settings of Python."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    limit = sys.get_int_max_str_digits()
+    if f"({limit} digits)" in str(error):
+        return f"it has a number of more than {limit:,} digits"
+    return str(error)
 
 
 def save(path: Path, data: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from collections import Counter
@@ -236,15 +237,24 @@ def status_lines(
 
 def ending(study: Study, tally: Tally, path: Path) -> str:
     """The summary at the end of a run."""
+    from windtunnel.measurement.database import store_option
+
     counts = ", ".join(
         f"{count} {state}" for state, count in sorted(tally.states.items(), key=lambda item: -item[1])
     )
-    again = (
-        f"\nwindtunnel study run {study.name} --rerun failed repeats the failed ones." if tally.failed else ""
-    )
+    named = _named(study) + store_option(path)
+    again = f"\nwindtunnel study run {named} --rerun failed repeats the failed ones." if tally.failed else ""
     beside = "beside the published times" if any(f.published for f in study.figures) else "and the claims"
-    report = f"windtunnel study report {study.name} shows them {beside}."
+    report = f"windtunnel study report {named} shows them {beside}."
     return f"{study.name}: {counts}; in {path}.{again}\n{report}"
+
+
+def _named(study: Study) -> str:
+    """How a command names the study: by its name if the catalogue has it, else by its folder."""
+    from windtunnel.study.study import CATALOG
+
+    is_ours = study.folder == CATALOG / study.name
+    return study.name if is_ours else shlex.quote(str(study.folder))
 
 
 @contextlib.contextmanager
