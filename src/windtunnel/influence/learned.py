@@ -191,6 +191,8 @@ class _Trainer:
         goal = parse_goal(self.options.until) if self.options.until else None
         lesson, identity = prepare(self.name, {**self.settings, **changes}, self.options.data)
         self.metric, self.better = lesson.metric, lesson.better
+        # PyTorch imports its compiler when the first optimizer is made. These seconds are no training.
+        torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             loop = TrainingLoop(
