@@ -182,6 +182,22 @@ def test_the_keyboard_reaches_everything(page: Any, address: str) -> None:
     assert page.locator("svg.timeline").first.get_attribute("width") == "200%"
 
 
+def test_on_a_narrow_screen_a_line_says_the_answer_while_it_is_out_of_sight(
+    browser: Any, address: str
+) -> None:
+    context = browser.new_context(viewport={"width": 400, "height": 700})
+    page = context.new_page()
+    page.set_default_timeout(SLOW)
+    opened(page, address + FFN)
+    line = page.locator("#glance-at")
+    line.wait_for(state="visible")
+    assert step_of(page) in line.inner_text()
+    line.click()
+    line.wait_for(state="hidden")
+    assert page.locator("h2.answer").is_visible()
+    context.close()
+
+
 def test_a_mistake_is_explained_and_the_form_stays(page: Any, address: str) -> None:
     opened(page, address + FFN)
     page.locator("#f-settings").fill("hidden=0")
@@ -221,7 +237,7 @@ def test_no_page_has_a_serious_fault_for_assistive_technology(
     page.set_default_timeout(SLOW)
     pages = [FFN, "/?job=ffn&on=h200&on=i7-3820&batch=64", "/?job=nosuch", "/machines", "/machines/h200"]
     pages += ["/networks", "/networks/ffn", "/studies", "/studies/wuensche-2018", "/accuracy"]
-    pages += ["/accuracy/h200", "/guide", "/nosuch"]
+    pages += ["/accuracy/h200", "/guide", "/guide/05-gpu", "/studies/wide", "/nosuch"]
     for path in pages:
         opened(page, address + path)
         page.add_script_tag(path=str(axe.AXE_FILE_PATH))

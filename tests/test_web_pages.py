@@ -19,6 +19,7 @@ from windtunnel.measurement.store import Store
 from windtunnel.web.allowed import AllowedJobs
 from windtunnel.web.app import PageSetup, create_app
 from windtunnel.web.pages import guide
+from windtunnel.web.project_rows import project_rows
 from windtunnel.web.workshop import Busy, Reply, Ticket, Workshop, WorkshopSetup
 
 ROOT = Path(__file__).parent.parent
@@ -325,7 +326,62 @@ def test_the_store_is_only_read(tmp_path: Path) -> None:
 def test_the_guide_shows_its_pictures_and_links_only_to_what_is_served(client: TestClient) -> None:
     text = client.get("/guide/08-clusters").text
     assert "&lt;!--" not in text and 'href="../' not in text
-    [picture] = re.findall(r'<img [^>]*src="(/guide/[^"]+)"', text)
-    assert client.get(picture).headers["content-type"].startswith("image/svg+xml")
+    [drawing] = re.findall(r"<figure[^>]*>(<svg.*?</svg>)\s*</figure>", text, re.DOTALL)
+    assert 'role="img"' in drawing and "currentColor" in drawing and 'fill="white"' not in drawing
+    picture = client.get("/guide/guide-clusters.svg")
+    assert picture.headers["content-type"].startswith("image/svg+xml")
     for address in re.findall(r'href="(/guide/[^"#]+)', text):
         assert client.get(address).status_code == 200, address
+
+
+def test_a_link_with_a_mistake_keeps_the_rest_of_the_form(client: TestClient) -> None:
+    answer = client.get("/?job=nosuch&on=gtx1080&batch=24&precision=fp16&layout=sideways")
+    assert answer.status_code == 400
+    assert 'name="on" value="gtx1080"' in answer.text
+    assert re.search(r'id="f-batch"[^>]* value="24"', answer.text)
+    assert '<option value="fp16" selected>' in answer.text
+    assert "nosuch" in answer.text and "sideways" not in answer.text
+
+
+def test_a_page_that_is_missing_says_where_to_go(client: TestClient) -> None:
+    text = client.get("/nosuch").text
+    for address in ("/", "/machines", "/networks", "/studies", "/accuracy", "/guide"):
+        assert f'<li><a href="{address}">' in text
+
+
+def test_a_study_is_asked_anew_when_its_rows_changed(tmp_path: Path) -> None:
+    workshop = StampedWorkshop(DONE)
+    rows = tmp_path / "rows.json"
+    rows.write_text("[]")
+    workshop.setup = WorkshopSetup(cache=Path("/nowhere"), rows=(rows,), store=tmp_path / "none.sqlite")
+    client = client_of(workshop)
+    client.get("/studies/wuensche-2018")
+    client.get("/part/studies/wuensche-2018")
+    rows.write_text("[ ]")
+    client.get("/studies/wuensche-2018")
+    first, same, changed = workshop.stamps
+    assert first == same != changed
+
+
+class StampedWorkshop(FakeWorkshop):
+    """Remembers by which stamps it was asked."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply)
+        self.stamps: list[str] = []
+
+    def ask(self, task: str, query: str, job: str, stamp: str = "", **details: object) -> Ticket:
+        self.stamps.append(stamp)
+        return super().ask(task, query, job, stamp, **details)
+
+
+@pytest.mark.parametrize("study", ["brandfonbrener-2017", "wuensche-2018", "choice-2026", "exchange-2026"])
+def test_the_rows_of_the_project_are_there_for_every_study(study: str) -> None:
+    rows = project_rows(study)
+    assert rows and {row.study for row in rows} == {study}
+    assert "published" not in {row.origin for row in rows}
+
+
+def test_where_the_rows_of_the_project_are_missing_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windtunnel.web.project_rows.FOLDERS", (Path("/nowhere"),))
+    assert project_rows.__wrapped__("wuensche-2018") == ()

@@ -69,6 +69,7 @@ def serve(
     _require_web()
     import uvicorn
 
+    from windtunnel.study import export
     from windtunnel.web.allowed import AllowedJobs
     from windtunnel.web.app import PageSetup, create_app
     from windtunnel.web.security import LOOPBACK
@@ -81,6 +82,7 @@ def serve(
             raise BadInput(
                 f"--rows {path}: there is no such file.", hint="windtunnel study export writes one."
             )
+        export.read(path)  # a file of another kind is an error before anything starts
     for option, name in (("--host", host), *(("--allow-host", each) for each in allow_host or ())):
         _refuse_odd_host(option, name)
     listening = _listen(host, port)

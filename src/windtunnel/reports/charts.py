@@ -117,7 +117,7 @@ def against(
     y = quantity("y", sheet.counted, scale, _log_ticks(scale))
     names = [line.title for line in lines]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
-    colour = category("line", names, [colour_of(line.label) for line in lines], legend)
+    colour = category("line", names, _colours(lines), legend)
     shape = category("line", names, [SHAPES[n % len(SHAPES)] for n in range(len(names))], legend)
     dash = category("origin", list(DASHES), list(DASHES.values()), None)
     bars = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
@@ -227,6 +227,15 @@ def _plain_tag(tag: str, name: str) -> str:
     tag = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', tag)
     tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", tag)
     return tag.replace(f'"{INK}"', '"currentColor"')
+
+
+def _colours(lines: Sequence[FigureLine]) -> list[str]:
+    """The colour of each line's label. Where all are forecasts, lines of one label differ."""
+    labels = {line.label for line in lines}
+    is_forecast = all(line.origin == "forecast" for line in lines)
+    if is_forecast and len(labels) < len(lines) <= len(COLOURS):
+        return list(COLOURS[: len(lines)])
+    return [colour_of(line.label) for line in lines]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

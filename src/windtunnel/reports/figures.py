@@ -225,7 +225,7 @@ def _all_cells(sheet: Sheet) -> Markup:
     if sheet.in_own_unit:
         unit = f"Large: {sheet.counted}, the paper's unit; small: per example"
     caption = f"All cells. {unit}; {TIMES} is the time here over the published one."
-    both = "published and measured here" if sheet.published and sheet.current else "with its time"
+    both = "published and measured here" if sheet.published and sheet.current else "with their times"
     if len(rows) <= _PAGE:
         return fold(f"All {len(rows):,} cells, {both}", table(caption, columns, rows, tall=len(rows) > 14))
     pages = [

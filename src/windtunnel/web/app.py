@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from windtunnel.web.allowed import AllowedJobs
 from windtunnel.web.pages import accuracy, forecast, guide, machines, studies
 from windtunnel.web.pages import networks as network_pages
 from windtunnel.web.security import LOOPBACK, Application, Guard
-from windtunnel.web.state import PageState, read_state
+from windtunnel.web.state import PageState, read_state, read_what_is_right
 from windtunnel.web.workshop import Busy, Reply, Ticket, Workshop
 
 _PAGE_SECONDS = 0.7  # a page waits so long for its first answer, then comes with a note that it is coming
@@ -87,7 +88,8 @@ class _Pages:
         try:
             state = read_state(request.query_params.multi_items(), self.allowed)
         except WindtunnelError as error:
-            form = self._forms.form(PageState(), batch=None)
+            readable = read_what_is_right(request.query_params.multi_items(), self.allowed)
+            form = self._forms.form(readable, batch=None)
             body = forecast.body(form, states.refusal(error.message, error.hint), None)
             return self._page("Forecast", body, "Forecast", status=400)
         found = await self._asked("forecast", state, _PAGE_SECONDS)
@@ -151,7 +153,7 @@ class _Pages:
 
     async def study(self, request: Request) -> Response:
         study = await run_in_threadpool(self.studies.find, request.path_params["name"])
-        found = await self._wait("study", study.name, study.name, _PAGE_SECONDS)
+        found = await self._wait("study", study.name, study.name, _PAGE_SECONDS, self._rows_stamp())
         body = studies.body(study, _shown(found))
         return self._page(
             study.title, body, "Studies", waits=_path(request) if isinstance(found, Ticket) else None
@@ -163,8 +165,15 @@ class _Pages:
         if figure is not None and figure not in {each.name for each in study.figures}:
             raise HTTPException(404, f"The study {study.name} has no figure {figure[:60]!r}.")
         details = {"figure": figure} if figure else {}
-        found = await self._wait("study", study.name, study.name, _PART_SECONDS, **details)
+        stamp = self._rows_stamp()
+        found = await self._wait("study", study.name, study.name, _PART_SECONDS, stamp, **details)
         return self._piece(request, found, study.title)
+
+    def _rows_stamp(self) -> str:
+        """Changes with the rows: what was measured while the page runs is shown."""
+        setup = self.workshop.setup
+        paths = [path for path in (setup.store, *setup.rows) if path is not None]
+        return ";".join(_stamp(path) for path in paths)
 
     # Pages that need no worker
 
@@ -217,6 +226,15 @@ class _Pages:
         return HTMLResponse(layout.page(title, body, section, waits), status_code=status)
 
 
+def _stamp(path: Path) -> str:
+    """When a file was changed, and how long it is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "none"
+    return f"{found.st_mtime_ns}:{found.st_size}"
+
+
 def _path(request: Request) -> str:
     return str(request.url.path)
 
@@ -226,7 +244,7 @@ def _shown(found: Reply | Ticket | Busy) -> Markup:
     if isinstance(found, Busy):
         return states.busy(found.message)
     if isinstance(found, Ticket):
-        return states.progress(found.stage, found.seconds)
+        return states.progress(found.stage, found.seconds, str(found.request.get("task", "")))
     if found.state == "done":
         return Markup(found.text)
     if found.state == "refused":

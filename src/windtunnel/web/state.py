@@ -6,6 +6,7 @@ kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from windtunnel import records, units
-from windtunnel.errors import BadInput, UnknownName, nearest
+from windtunnel.errors import BadInput, UnknownName, WindtunnelError, nearest
 from windtunnel.job.workload import Workload
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Machine
@@ -26,6 +27,7 @@ MOST_MACHINES = 6
 MOST_DEVICES = 16_384  # of one machine
 MOST_BATCH = 2**20
 MOST_TASKS = 4096  # micro-batches times stages: the schedule has a task for each op of each
+_MOST_PAIRS = 64  # of a link
 _FIELDS: Mapping[str, Any] = {field.name: field for field in dataclasses.fields(Strategy)}
 _COUNT = r"[1-9]\d{0,5}"
 _COUNTED = re.compile(rf"(?:(?P<nodes>{_COUNT})x)?(?P<devices>{_COUNT})x(?P<name>[a-z0-9.-]+)")
@@ -140,6 +142,17 @@ def read_state(pairs: Iterable[tuple[str, str]], allowed: AllowedJobs) -> PageSt
         strategy=_strategy({key: _one(values, key, "") for key in values if key in _FIELDS}),
         storage=storage,
     )
+
+
+def read_what_is_right(pairs: Iterable[tuple[str, str]], allowed: AllowedJobs) -> PageState:
+    """The state of a link without what is wrong in it, so that the form keeps all the rest."""
+    right: list[tuple[str, str]] = []
+    found = PageState()
+    for pair in list(pairs)[:_MOST_PAIRS]:
+        with contextlib.suppress(WindtunnelError):
+            found = read_state([*right, pair], allowed)
+            right.append(pair)
+    return found
 
 
 def storages() -> list[str]:

@@ -21,8 +21,9 @@ _SCOPES = {
 }
 
 
-def advice_list(advice: Advice, link: Link | None = None) -> Markup:
-    """What helps, by its gain. `link` gives each suggestion an address that applies it."""
+def advice_list(advice: Advice, link: Link | None = None, together: str | None = None) -> Markup:
+    """What helps, by its gain. `link` gives each suggestion an address that applies it, `together` is that
+    of the best combination."""
     if not advice.suggestions:
         return element("p", _sentence(advice.why_nothing()), class_="note")
     scale = (
@@ -40,7 +41,7 @@ def advice_list(advice: Advice, link: Link | None = None) -> Markup:
         if rest
         else ""
     )
-    return joined([_together(advice), items, more, _not_applied(advice)])
+    return joined([_together(advice, together), items, more, _not_applied(advice)])
 
 
 def _item(each: Suggestion, scale: tuple[float, float], advice: Advice, link: Link | None) -> Markup:
@@ -104,13 +105,14 @@ def _codes(flag: str, code: str) -> Markup:
     return element("div", *rows, class_="codes")
 
 
-def _together(advice: Advice) -> Markup:
-    """The best combination, on top."""
+def _together(advice: Advice, address: str | None) -> Markup:
+    """The best combination, on top; `address` applies it."""
     whole: Combination | None = advice.together
     if whole is None:
         return Markup("")
     step = units.show(whole.tried.forecast.step_seconds, "s")
     said = gain_words(whole.gain, advice.base, whole.tried)
+    words = f"Apply all {len(whole.names)} together"
     title = "All together" if whole.tried.fits else "Nearest to fitting"
     return element(
         "div",
@@ -121,6 +123,7 @@ def _together(advice: Advice) -> Markup:
             f"{said[:1].upper()}{said[1:]}: {step}.",
         ),
         _codes(" ".join(whole.flags), ""),
+        *([element("a", words, href=address, class_="button strong")] if address else []),
         class_="together",
     )
 

@@ -102,7 +102,7 @@ def _table(views: Sequence[ForecastView]) -> Markup:
                 units.show(forecast.step_seconds, "s"),
                 f"{units.show(forecast.low_seconds, 's')} to {units.show(forecast.high_seconds, 's')}",
                 units.digits(forecast.examples_per_second),
-                f"{part} ({percent(forecast.parts[part] / forecast.step_seconds)})",
+                cell(f"{part} ({percent(forecast.parts[part] / forecast.step_seconds)})", kind="whole"),
                 f"{units.show(memory.total_bytes, 'B')}{capacity}",
                 cell(_fits(view), kind="n"),
             ]

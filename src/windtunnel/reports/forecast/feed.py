@@ -47,8 +47,9 @@ def feed_chart(view: ForecastView, remedies: RemedyTable | None = None) -> Marku
         if resident
         else "The resource that works nearly all the time sets the pace."
     )
-    rows = element("ol", *(_row(name, value) for name, value in busy.items()), class_="rows")
-    body = [[_WHAT.get(name, name), LANES.get(name, name), percent(value)] for name, value in busy.items()]
+    named = {name: _named(name, view) for name in busy}
+    rows = element("ol", *(_row(*named[name], value) for name, value in busy.items()), class_="rows")
+    body = [[named[name][0], LANES.get(name, name), percent(value)] for name, value in busy.items()]
     pieces = [
         element("p", said, class_="lead"),
         rows,
@@ -57,9 +58,19 @@ def feed_chart(view: ForecastView, remedies: RemedyTable | None = None) -> Marku
     return joined([*pieces, *([remedy_table(remedies)] if remedies else [])])
 
 
-def _row(name: str, value: float) -> Markup:
-    what = _WHAT.get(name, name)
-    colour = kind(_PATH.get(name, ""))
+def _named(name: str, view: ForecastView) -> tuple[str, str]:
+    """What a resource does, and the part whose colour it has. Without loaders the host reads and decodes."""
+    if name == "host":
+        own = [task for task in view.timeline.step if task.lane.kind == "host"]
+        fed = sum(task.seconds for task in own if task.part == "feed")
+        if fed > 0:
+            is_most = fed > 0.5 * sum(task.seconds for task in own)
+            return "read, decode and launch", "feed" if is_most else "launch"
+    return _WHAT.get(name, name), _PATH.get(name, "")
+
+
+def _row(what: str, part: str, value: float) -> Markup:
+    colour = kind(part)
     bar = drawing(
         18,
         box(0, 1, 2, 14, "track"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from windtunnel import units
 from windtunnel.reports.forecast.marks import legend, numbers, percent, shares_in_words, stacked
+from windtunnel.reports.forecast.operations import longest_tasks
 from windtunnel.reports.forecast.view import ForecastView
 from windtunnel.reports.page import Markup, joined
 from windtunnel.results import BOUNDS, PARTS
@@ -17,7 +18,7 @@ def ordered(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def parts_bar(view: ForecastView) -> Markup:
-    """The critical path of one steady step by part."""
+    """The critical path of one steady step by part, and the longest tasks of the part that bounds it."""
     forecast = view.forecast
     parts, step = ordered(forecast.parts), forecast.step_seconds
     label = f"Parts of the step on {view.name}: {shares_in_words(parts, step)}"
@@ -30,6 +31,7 @@ def parts_bar(view: ForecastView) -> Markup:
         [
             stacked(list(parts.items()), step, 34, label),
             legend(values.items()),
+            longest_tasks(view),
             numbers(f"Parts of a step of {units.show(step, 's')}", ("Part", "Time", "Share", "What"), rows),
         ]
     )

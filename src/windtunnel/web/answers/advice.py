@@ -10,7 +10,6 @@ from windtunnel.advice.setups import Setup
 from windtunnel.errors import WindtunnelError
 from windtunnel.records import Plain
 from windtunnel.reports.forecast import advice_list
-from windtunnel.reports.page import Markup, element, joined
 from windtunnel.strategy import Strategy
 from windtunnel.web.allowed import read_settings
 from windtunnel.web.desk import Desk
@@ -29,17 +28,16 @@ def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
         after = applied(desk, state, suggestion.setup)
         return None if after is None or after == state else f"/?{after.query()}"
 
-    return joined([_together(desk, state, found), advice_list(found, link)]), {}
+    return advice_list(found, link, _together(desk, state, found)), {}
 
 
-def _together(desk: Desk, state: PageState, found: Advice) -> Markup:
-    """A link that applies the best combination."""
+def _together(desk: Desk, state: PageState, found: Advice) -> str | None:
+    """The address that applies the best combination."""
     whole = found.together
     after = applied(desk, state, whole.tried.setup) if whole is not None and whole.tried.fits else None
     if after is None or whole is None or len(whole.names) < 2:
-        return Markup("")
-    words = f"Apply all {len(whole.names)} together"
-    return element("p", element("a", words, href=f"/?{after.query()}", class_="button strong"))
+        return None
+    return f"/?{after.query()}"
 
 
 def applied(desk: Desk, state: PageState, setup: Setup | None) -> PageState | None:

@@ -6,6 +6,7 @@ authors published.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from windtunnel.errors import StoreError
@@ -21,6 +22,7 @@ from windtunnel.study.results import by_interval, published, results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.study import Figure, Study
 from windtunnel.web.desk import Desk
+from windtunnel.web.project_rows import project_rows
 from windtunnel.web.states import refusal
 
 
@@ -28,14 +30,14 @@ def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
     """The verdicts and the list of figures, or one figure."""
     study = desk.study(request["query"])
     desk.tell(f"reading the rows of {study.name}")
-    rows, trouble = rows_of(desk, study)
+    rows, note = rows_of(desk, study)
     if request.get("figure"):
         return _figure(desk, study, study.figure(str(request["figure"])), rows), {}
-    return joined([trouble, _overview(study, rows)]), {"rows": len(rows)}
+    return joined([note, _overview(study, rows)]), {"rows": len(rows)}
 
 
 def rows_of(desk: Desk, study: Study) -> tuple[list[StudyRow], Markup]:
-    """All rows, and what to say if the store cannot be read."""
+    """All rows, and what to say if the store cannot be read or has none of this study."""
     found, trouble = list[StudyRow](), Markup("")
     if desk.store is not None and desk.store.is_file():
         try:
@@ -50,11 +52,39 @@ def rows_of(desk: Desk, study: Study) -> tuple[list[StudyRow], Markup]:
         found = published(study)
     for path in desk.rows:
         found += [row for row in export.read(path) if row.study == study.name and row.origin != "published"]
-    return found, trouble
+    if any(row.origin != "published" for row in found) or study.name in desk.studies:
+        return found, trouble
+    kept = project_rows(study.name)
+    return [*found, *kept], joined([trouble, _not_measured(study, kept)])
+
+
+def _not_measured(study: Study, kept: Sequence[StudyRow]) -> Markup:
+    """What is shown where nothing was measured here, and how to measure it."""
+    names = list(dict.fromkeys(row.device_name for row in kept if row.origin == "measured"))
+    if names:
+        shown = f"Shown is what this project measured, on {_listed(names)}."
+    elif kept:
+        shown = "Shown is what this project computed."
+    else:
+        shown = "Only published times are shown, so that most claims cannot be judged."
+    how = element("code", f"windtunnel study run {study.name} --quick")
+    return element(
+        "p",
+        "Nothing of this study was measured on this machine yet. ",
+        shown,
+        " To measure it here: ",
+        how,
+        class_="note",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    plain = [" ".join(name.replace("(R)", "").replace("(TM)", "").split()) for name in names]
+    return " and ".join([", ".join(plain[:-1]), plain[-1]] if plain[1:] else plain)
 
 
 def _overview(study: Study, rows: Sequence[StudyRow]) -> Markup:
-    measured = [row for row in rows if row.origin == "measured" and row.step_seconds is not None]
+    measured = [row for row in rows if row.origin == "measured" and (row.step_seconds or row.training)]
     numbers = {
         "figures": len(study.figures),
         "published cells": sum(row.origin == "published" for row in rows),
@@ -81,8 +111,11 @@ def _later(study: Study, figure: Figure) -> Markup:
     """A figure that is drawn at a click: charts take a second each."""
     return element(
         "section",
-        element("h3", figure.title),
-        element("p", figure.source, class_="lead"),
+        element(
+            "div",
+            element("h3", figure.title),
+            element("p", figure.source, class_="lead"),
+        ),
         element(
             "a",
             "Draw it",
@@ -92,7 +125,7 @@ def _later(study: Study, figure: Figure) -> Markup:
             aria_label=f"Draw {figure.title}",
         ),
         element("div", class_="loaded"),
-        class_="panel later",
+        class_="panel later one-line",
     )
 
 
@@ -103,7 +136,7 @@ def _figure(desk: Desk, study: Study, figure: Figure, rows: Sequence[StudyRow]) 
     if figure.trains:
         body: Piece = learned.section(figure, own, album)
     else:
-        drawn = sheet(figure, own)
+        drawn = dataclasses.replace(sheet(figure, own), source="")  # the page names the source already
         known = {each.name: each for each in study.figures}
         parts: list[Piece] = [figures.figure(drawn, album)] if drawn.lines or not figure.plots else []
         parts += [figures.plot(plotted(figure, plot, rows, known), album) for plot in figure.plots]

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from windtunnel.machine.machine import CATALOG
+from windtunnel.reports.forecast.marks import box, drawing
 from windtunnel.reports.page import Column, Markup, Piece, element, joined, table
 from windtunnel.web.states import empty
 
@@ -40,6 +41,14 @@ def every() -> tuple[str, Markup]:
             "the simplest baseline on the same rows. windtunnel validate prints the same again.",
             class_="lead",
         ),
+        element(
+            "p",
+            "Step: the whole time of a step; device-bound: the device sets the pace; host-bound: launches. "
+            "Device: the time in which the device computes. Memory: the peak. A bias below 0 means that "
+            "forecasts are too short. Bars end at 100 %: blue is the forecast's median error, grey the "
+            "baseline's.",
+            class_="lead",
+        ),
     ]
     if not _data():
         parts.append(
@@ -47,13 +56,18 @@ def every() -> tuple[str, Markup]:
         )
         return "Accuracy", joined(parts, "\n")
     heads = ("Rows", "Median error", "90th percentile", "Bias", "Baseline's median")
-    columns = [Column(head="Where"), Column(head="Judged"), *(Column(head=h, kind="n") for h in heads)]
+    columns = [
+        Column(head="Where"),
+        Column(head="Judged", kind="whole"),
+        *(Column(head=h, kind="n") for h in heads),
+    ]
+    columns.append(Column(head="Forecast and baseline"))
     rows = []
     for name, found in _data().items():
         for judged in found["judgements"]:
             if judged["section"] == "all" and "errors" in judged:
                 link = element("a", name, href=f"/accuracy/{name}")
-                rows.append([link, judged["name"], *_numbers(judged)])
+                rows.append([link, judged["name"], *_numbers(judged), _bars(judged)])
     parts.append(table("Errors of forecasts, by machine", columns, rows))
     return "Accuracy", joined(parts, "\n")
 
@@ -63,7 +77,7 @@ def one(name: str) -> tuple[str, Markup]:
     if found is None:
         raise HTTPException(404, f"There is no table of accuracy for {name[:60]!r}.")
     parts: list[Piece] = [
-        element("p", element("a", "Accuracy", href="/accuracy"), " / ", name, class_="soft"),
+        element("p", element("a", "Accuracy", href="/accuracy"), " / ", name, class_="crumbs"),
         element("h1", f"Accuracy on {name}"),
     ]
     heads = ("Rows", "Median error", "90th percentile", "Bias", "Baseline's median")
@@ -74,13 +88,13 @@ def one(name: str) -> tuple[str, Markup]:
         if rows:
             parts += [element("h2", title), table(title, columns, rows)]
         shares = [f"{each['name']}: {each['count']} of {each['rows']}" for each in judged if "count" in each]
-        parts += [element("p", "; ".join(shares), class_="soft")] if shares else []
+        said = "; ".join(shares)
+        parts += [element("p", f"{said[:1].upper()}{said[1:]}.", class_="soft")] if shares else []
     return f"Accuracy on {name}", joined(parts, "\n")
 
 
 def _numbers(judged: dict[str, Any]) -> list[Piece]:
-    errors = judged["errors"]
-    baseline = judged.get("roofline") or judged.get("no_gain")
+    errors, baseline = judged["errors"], _baseline(judged)
     return [
         f"{errors['rows']:,}",
         _percent(errors["median"]),
@@ -88,6 +102,26 @@ def _numbers(judged: dict[str, Any]) -> list[Piece]:
         f"{100 * errors['bias']:+.1f} %",
         _percent(baseline["median"]) if baseline else "",
     ]
+
+
+def _bars(judged: dict[str, Any]) -> Markup:
+    """The median errors of the forecast and of the baseline, one above the other, up to 100 %."""
+    error, baseline = judged["errors"]["median"], _baseline(judged)
+    marks = [box(0, 1, 2, 12, "track")]
+    marks += [box(0, min(1.0, baseline["median"]), 9, 5, "vague")] if baseline else []
+    marks.append(box(0, min(1.0, error), 2, 7, "seg c-compute"))
+    return element("td", drawing(16, *marks, label=_in_words(judged)), class_="error-bar")
+
+
+def _in_words(judged: dict[str, Any]) -> str:
+    baseline = _baseline(judged)
+    beside = f", baseline {_percent(baseline['median'])}" if baseline else ""
+    return f"forecast {_percent(judged['errors']['median'])}{beside}"
+
+
+def _baseline(judged: dict[str, Any]) -> dict[str, Any] | None:
+    found = judged.get("roofline") or judged.get("no_gain")
+    return found if isinstance(found, dict) else None
 
 
 def _percent(value: float) -> str:

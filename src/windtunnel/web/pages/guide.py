@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import html as entities
 import re
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
 import windtunnel
+from windtunnel.reports.charts import inline
 from windtunnel.reports.page import Markup, element, joined
 from windtunnel.web.assets import Asset
 from windtunnel.web.states import empty
@@ -19,6 +21,8 @@ FOLDERS = (_PACKAGE / "guide", _PACKAGE.parent.parent / "docs" / "guide")
 _PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)  # for those who write the chapters
+_PICTURE = re.compile(r'<p><img src="/guide/(?P<name>guide-[\w-]+\.svg)" alt="(?P<words>[^"]*)" ?/?></p>')
+_WHITE = re.compile(r'<rect width="\d+" height="\d+" fill="white"/>')  # behind a drawing that stands alone
 _MOST_BYTES = 4 * 2**20
 
 
@@ -93,6 +97,18 @@ def _chapter(name: str, chapters: dict[str, tuple[str, str]]) -> tuple[str, Mark
     return title, element("div", aside, element("article", rendered(text), class_="prose"), class_="book")
 
 
+def _inlined(tag: re.Match[str]) -> str:
+    """A drawing of the guide as a part of the page, in the colours of its theme; other pictures stay as they
+    are. The drawing is a file of the package, not of a reader."""
+    path = _files().get(tag["name"])
+    if path is None or path.stat().st_size > _MOST_BYTES:
+        return tag[0]
+    svg = path.read_text(encoding="utf-8")
+    svg = _WHITE.sub("", svg[: svg.rindex("</svg>") + len("</svg>")], count=1)
+    drawn = inline(svg, path.stem, entities.unescape(tag["words"]), "Its numbers are in this chapter.")
+    return f'<figure class="drawing" tabindex="0">{drawn}</figure>'
+
+
 @functools.lru_cache(maxsize=64)
 def rendered(text: str) -> Markup:
     """Markdown as HTML. HTML inside of it is shown, not obeyed."""
@@ -101,6 +117,7 @@ def rendered(text: str) -> Markup:
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     html = str(markdown.render(_COMMENT.sub("", text)))
     html = re.sub(r'(<img [^>]*src=")(?!/)(?:\.\./pictures/)?([^"/]+")', r"\1/guide/\2", html)
+    html = _PICTURE.sub(_inlined, html)
     html = html.replace('<a href="../accuracy.md"', '<a href="/accuracy"')
     # Other documents are not served: their names stay as plain words.
     html = re.sub(r'<a href="\.\./[^"]*">(.*?)</a>', r"\1", html, flags=re.DOTALL)

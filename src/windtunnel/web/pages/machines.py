@@ -29,6 +29,14 @@ _UNITS = {
     "write_rate": "B/s",
     "latency_seconds": "s",
 }
+_LABELS = {
+    "memory_bytes": "memory",
+    "cache_bytes": "last-level cache",
+    "core_cache_bytes": "cache of a core",
+    "core_memory_rate": "memory rate of a core",
+    "latency_seconds": "latency",
+    "inline_ecc": "error correction takes memory",
+}
 _TABLES = ("device", "host", "link", "peer_link", "network", "topology", "storage")
 
 
@@ -64,20 +72,23 @@ def _every() -> Markup:
 
 
 def _table(caption: str, known: list[Machine]) -> Markup:
-    heads = ("Name", "What", "Year", "Devices", "fp32", "bf16", "Memory", "Memory rate", "Power", "Probed")
+    """`Devices` stands only where there can be several."""
+    counted = any(machine.devices * machine.nodes > 1 for machine in known)
+    heads = ["Name", "What", "Year", *(["Devices"] if counted else [])]
+    heads += ["fp32", "bf16", "Memory", "Memory rate", "Power", "Probed"]
     left = ("Name", "What", "Probed")
     columns = [Column(head=head, kind="" if head in left else "n") for head in heads]
-    rows = [_row(machine) for machine in known]
+    rows = [_row(machine, counted) for machine in known]
     return table(caption, columns, rows)
 
 
-def _row(machine: Machine) -> list[Piece]:
+def _row(machine: Machine, counted: bool) -> list[Piece]:
     device = machine.device
     return [
         element("a", machine.name, href=f"/machines/{machine.name}"),
         machine.title,
         str(machine.year or ""),
-        str(machine.devices * machine.nodes),
+        *([str(machine.devices * machine.nodes)] if counted else []),
         _shown(device.flop_rates.get("fp32"), "flop/s"),
         _shown(device.flop_rates.get("bf16"), "flop/s"),
         _shown(device.memory_bytes, "B"),
@@ -103,11 +114,12 @@ def _one(name: str) -> tuple[str, Markup]:
     machine = Machine.named(name)
     columns = [Column(head="Figure"), Column(head="Value", kind="n"), Column(head="Source")]
     parts: list[Piece] = [
-        element("p", element("a", "Machines", href="/machines"), " / ", name, class_="soft"),
+        element("p", element("a", "Machines", href="/machines"), " / ", name, class_="crumbs"),
         element("h1", f"{name}: {machine.title}"),
+        *([element("p", machine.note, class_="lead")] if machine.note else []),
         element("p", element("a", f"Forecast a job on {name}", href=f"/?on={name}", class_="button strong")),
+        _main_figures(machine),
     ]
-    parts += [element("p", machine.note, class_="lead")] if machine.note else []
     parts += (
         [element("p", f"Several of them: {machine.assumed_topology}.")] if machine.assumed_topology else []
     )
@@ -116,14 +128,32 @@ def _one(name: str) -> tuple[str, Markup]:
         if value is None or (part == "host" and machine.device == machine.host):
             continue
         rows = list(_figures(machine, part, value))
+        if part == "topology" and not any(source for _, _, source in rows):
+            continue  # what is assumed of one device by itself
         if rows:
-            figures = table(part.replace("_", " ").capitalize(), columns, rows)
-            parts.append(element("div", figures, class_="sources"))
+            title = part.replace("_", " ").capitalize()
+            parts += [element("h2", title), element("div", table(title, columns, rows), class_="sources")]
     if machine.launch_costs is not None:
-        parts.append(element("p", f"Launch costs: {machine.source_of('launch_costs')}", class_="soft"))
-    if len(parts) < 4:
+        costs = f"{machine.source_of('launch_costs').rstrip('.')}."
+        parts += [element("h2", "Launch costs"), element("p", f"{costs[:1].upper()}{costs[1:]}")]
+    if not machine.device.flop_rates:
         parts.append(empty("No figures", "This machine states none."))
     return f"{name}: {machine.title}", joined(parts, "\n")
+
+
+def _main_figures(machine: Machine) -> Markup:
+    """The figures that are compared first, as tiles."""
+    device, count = machine.device, machine.devices * machine.nodes
+    figures = [
+        ("devices", f"{count:,}" if count > 1 else ""),
+        ("fp32", _shown(device.flop_rates.get("fp32"), "flop/s")),
+        ("bf16", _shown(device.flop_rates.get("bf16"), "flop/s")),
+        ("memory", _shown(device.memory_bytes, "B")),
+        ("memory rate", _shown(device.memory_rate, "B/s")),
+        ("power", _shown(device.power, "W")),
+    ]
+    tiles = (element("li", element("b", value), " ", name) for name, value in figures if value)
+    return element("ul", *tiles, class_="tiles small")
 
 
 def _figures(machine: Machine, part: str, value: Any) -> Iterator[list[Piece]]:
@@ -137,7 +167,11 @@ def _figures(machine: Machine, part: str, value: Any) -> Iterator[list[Piece]]:
         elif (
             field.name != "kind" and found not in (None, "", (), {}) and isinstance(found, (str, int, float))
         ):
-            yield [field.name.replace("_", " "), _figure(field.name, found), machine.source_of(path)]
+            yield [
+                _LABELS.get(field.name, field.name.replace("_", " ")),
+                _figure(field.name, found),
+                machine.source_of(path),
+            ]
 
 
 def _figure(name: str, value: object) -> str:

@@ -37,7 +37,7 @@ def body(entry: networks.NetworkEntry, answer: Markup) -> Markup:
     """The frame of one network; `answer` is what the worker says, or how far it is."""
     return joined(
         [
-            element("p", element("a", "Networks", href="/networks"), " / ", entry.name, class_="soft"),
+            element("p", element("a", "Networks", href="/networks"), " / ", entry.name, class_="crumbs"),
             element("h1", f"{entry.name}: {entry.title}"),
             element("p", element("a", "Forecast it", href=f"/?job={entry.name}", class_="button strong")),
             element("section", answer, data_source=f"/part/networks/{entry.name}", aria_label="Description"),

@@ -71,7 +71,7 @@ def body(study: Study, answer: Markup) -> Markup:
     """The frame of one study; `answer` is what the worker says, or how far it is."""
     return joined(
         [
-            element("p", element("a", "Studies", href="/studies"), " / ", study.name, class_="soft"),
+            element("p", element("a", "Studies", href="/studies"), " / ", study.name, class_="crumbs"),
             element("h1", study.title),
             element("p", f"{study.authors}, {study.year}. {study.source}", class_="lead"),
             element("section", answer, data_source=f"/part/studies/{study.name}", aria_label="Results"),

@@ -62,6 +62,8 @@
     event.preventDefault();
     const place = link.nextElementSibling;
     link.hidden = true;
+    place.innerHTML = '<div class="progress" data-waiting><div class="bar-track"><span class="bar-run"></span>' +
+      '</div><p role="status"><b>Asked</b></p></div>';
     fetched(link.href, place, current()).then((response) => {
       if (response && !response.ok) link.hidden = false;
       if (response) { place.tabIndex = -1; place.focus({ preventScroll: true }); }
@@ -184,6 +186,22 @@
   });
   form.addEventListener("change", now);
   form.addEventListener("submit", (event) => { event.preventDefault(); last = ""; now(); });
+
+  // Where the answer lies below the form, a line at the bottom says it while one chooses.
+  const line = document.getElementById("glance-at");
+  let inSight = true;
+  const glance = () => {
+    const title = result.querySelector("h2.answer"), step = result.querySelector(".tile .figure");
+    const fastest = result.querySelector(".row-value");
+    const words = step ? `${step.textContent} a step` : fastest ? fastest.textContent : "";
+    line.firstElementChild.textContent = words && title ? `${title.textContent}: ${words}` : words;
+    line.hidden = inSight || !words;
+  };
+  if (line && "IntersectionObserver" in window) {
+    new IntersectionObserver(([entry]) => { inSight = entry.isIntersecting || entry.boundingClientRect.top < 0; glance(); })
+      .observe(result);
+    new MutationObserver(glance).observe(result, { childList: true, subtree: true });
+  }
 
   // Back and forward bring the whole page of that address.
   window.addEventListener("popstate", () => location.reload());
