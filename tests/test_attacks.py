@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from conftest import run
 from test_intact import measured
+from test_isolation import attack_jobs
 
 from windtunnel import folders, records
 from windtunnel.cli import study_text
-from windtunnel.errors import BadRecord, StoreError
+from windtunnel.errors import BadInput, BadRecord, StoreError
+from windtunnel.exchange.variation import Variation
 from windtunnel.measurement import repair
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
@@ -121,3 +123,30 @@ def test_a_command_works_in_a_folder_that_is_gone(tmp_path: Path) -> None:
 def _in_shell(words: str, before: str = "") -> subprocess.CompletedProcess[str]:
     command = f"{before}exec {shlex.quote(sys.executable)} -m windtunnel {words}"
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+
+
+# ---------------------------------------------------------------- sizes beyond any cluster
+
+
+@pytest.mark.parametrize("name", ["jitter", "spread", "slow_factor", "pause_factor", "restart_seconds"])
+def test_a_variation_beyond_any_cluster_is_refused_with_the_bound(name: str) -> None:
+    with pytest.raises(BadInput, match=rf"{name} must be at most [\d,]+, not 1e\+308"):
+        Variation(**{name: 1e308})
+
+
+def test_a_plan_for_a_million_devices_is_refused_with_the_bound() -> None:
+    done = run("plan", "gpt2", "--on", "1000000xh100", "--batch", "512", seconds=120)
+    assert done.returncode == 2 and "at most 65,536" in done.stderr
+
+
+def test_a_plan_of_which_no_way_can_be_forecast_says_so() -> None:
+    done = run("plan", "ffn", "--on", "2xh100", "--batch", "99999999999", seconds=300)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_job_may_close_its_output_each_time_it_is_built(tmp_path: Path) -> None:
+    attack = next(a for a in attack_jobs.attacks() if (a.name, a.place) == ("closes descriptor 1", "build"))
+    job = tmp_path / "job.py"
+    job.write_text(attack.source())
+    done = run("crossover", f"{job}:build", "--over", "size=8..9", "--no-measure", "--json", seconds=300)
+    assert done.returncode == 0, done.stderr

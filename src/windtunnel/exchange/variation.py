@@ -10,6 +10,16 @@ import numpy as np
 from windtunnel.errors import BadInput
 from windtunnel.exchange.run import Times
 
+# Beyond these no cluster works, and products of such numbers are no finite times.
+_MOST = {
+    "jitter": 100.0,
+    "spread": 100.0,
+    "slow_factor": 1e6,
+    "pause_factor": 1e6,
+    "failure_rate": 1e6,
+    "restart_seconds": 1e9,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
@@ -46,6 +56,9 @@ class Variation:
             value = getattr(self, name)
             if not (value >= 1 and math.isfinite(value)):
                 raise BadInput(f"variation: {name} must be at least 1, not {value}.")
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise BadInput(f"variation: {name} must be at most {most:,.0f}, not {getattr(self, name):g}.")
         if self.pause_share > 1:
             raise BadInput(f"variation: pause_share is a share, at most 1, not {self.pause_share}.")
         if self.samples and not all(0 < sample < math.inf for sample in self.samples):

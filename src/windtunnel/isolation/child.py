@@ -64,6 +64,8 @@ def serve(words: int, answers: int, notes: int, workload: Workload | None = None
     with os.fdopen(words, closefd=False) as requests:
         for line in requests:
             request = json.loads(line)
+            with contextlib.suppress(OSError):
+                os.dup2(2, 1)  # the job may have closed it while it was built with other settings
             limit_memory(request["bytes"])
             answer, body = _answer(desk, request)
             if os.getpid() != own:  # the job has forked, and this is the copy

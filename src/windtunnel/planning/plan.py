@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from windtunnel import units
@@ -23,6 +24,7 @@ from windtunnel.planning.table import PlanTable, RankedPlan, ScalingPoint
 from windtunnel.strategy import Precision, Strategy
 
 _MOST_PLANS = 3
+_MOST_SEARCHED = 65_536  # devices; the ways to divide more take minutes to compare
 _MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
 _FRUGAL_TRIES = 4  # ways whose memory is computed before a number of devices counts as too small
 _SEARCHED = (
@@ -77,6 +79,12 @@ def _refuse(machine: Machine, base: Strategy) -> None:
             f"{machine.name} has one device: there is nothing to divide.",
             hint=f"Name several, for example --on 8x{machine.name}, or use: windtunnel predict JOB --on "
             f"{machine.name}",
+        )
+    devices = machine.devices * machine.nodes
+    if devices > _MOST_SEARCHED:
+        raise BadInput(
+            f"{machine.name} has {devices:,} devices; plan compares at most {_MOST_SEARCHED:,}.",
+            hint="Name fewer devices, or forecast one strategy with predict.",
         )
     default = Strategy()
     for name in _SEARCHED:
@@ -233,9 +241,16 @@ class _Planning:
             notes.append(f"{idle} of the {self._devices} devices stay idle and are not paid for")
         return tuple(notes)
 
-    def _does_not_fit(self) -> DoesNotFit:
+    def _does_not_fit(self) -> WindtunnelError:
         memory_bytes = self._machine.device.memory_bytes or 0.0
         least, _ = self._least_memory(self._devices)
+        if not math.isfinite(least):
+            reasons = [f"{reason} ({count} ways)" for reason, count in self._search.space.refused.items()]
+            return BadInput(
+                f"{self._workload.name} at batch {self._search.space.batches[0]}: no way on "
+                f"{self._machine.name} can be forecast.",
+                hint="\n    ".join(["Use another batch.", *reasons]),
+            )
         count = self._fewest_devices()
         node = self._machine.devices
         kind = self._machine.device.model
