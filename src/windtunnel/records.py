@@ -108,13 +108,26 @@ def convert(value: object, hint: Any, where: str) -> Any:
     return value if hint in (Any, object) else _convert_scalar(value, hint, where)
 
 
+@functools.cache
+def _names_of(kind: Any) -> tuple[str, ...] | None:
+    """The names of a record's fields, looked up once; None if the type is no record."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def plain(record: object) -> Any:
     """Convert a record to dicts, lists and scalars. Fields that are None are left out."""
     if type(record) in _SCALARS:
         return record
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        pairs = ((f.name, getattr(record, f.name)) for f in dataclasses.fields(record))
-        return {name: plain(value) for name, value in pairs if value is not None}
+    names = _names_of(type(record))  # type: ignore[arg-type]  # a class is hashable
+    if names is not None:
+        pairs = ((name, getattr(record, name)) for name in names)
+        return {
+            name: value if type(value) in _SCALARS else plain(value)
+            for name, value in pairs
+            if value is not None
+        }
     if isinstance(record, Mapping):
         return {str(key): plain(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):
