@@ -27,6 +27,7 @@ from windtunnel.reports.forecast import document, lanes, memory
 from windtunnel.reports.forecast.gather import ForecastReport, gather
 from windtunnel.reports.forecast.marks import MEMORY_CLASSES, kind
 from windtunnel.reports.forecast.measured import measured_table
+from windtunnel.reports.forecast.operations import longest_tasks
 from windtunnel.reports.forecast.view import ForecastView, view_of
 from windtunnel.results import PARTS
 from windtunnel.strategy import Strategy
@@ -115,6 +116,17 @@ def every_piece(report: ForecastReport) -> dict[str, str]:
 def widths(drawn: str, class_: str = "seg") -> list[float]:
     found = re.findall(rf'width="([\d.e-]+)%"[^>]*class="{class_} ', drawn)
     return [float(width) for width in found]
+
+
+def test_the_longest_tasks_are_those_of_the_part_that_bounds_the_step() -> None:
+    one = view_of(wt.Workload.named("resnet18"), wt.Machine.named("h200"), Strategy(batch=64))
+    drawn = longest_tasks(one)
+    times = one.timeline.labels_of(one.forecast.bound_by)
+    assert f'title="{max(times, key=lambda name: times[name])}"' in drawn
+    shares = [float(share) for share in re.findall(r"\((\d+) %\)</span>", drawn)]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100
+    several = view_of(wt.Workload.named("resnet18"), wt.Machine.named("2xh200"), Strategy(batch=64))
+    assert longest_tasks(several) == "", "runs of ops have the name of one op only"
 
 
 def test_the_segments_of_the_parts_bar_sum_to_the_step(views: list[ForecastView]) -> None:

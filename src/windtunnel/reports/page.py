@@ -11,6 +11,7 @@ from windtunnel.foreign import shown, shown_lines
 from windtunnel.reports import design
 
 GENERATOR = '<meta name="generator" content="windtunnel">'
+_HARMLESS = re.compile(r"[A-Za-z0-9 .,:;%_#/()+-]*")
 
 
 class Markup(str):
@@ -37,11 +38,16 @@ def joined(pieces: Iterable[Piece], between: str = "") -> Markup:
 def element(tag: str, *pieces: Piece, **attributes: str | None) -> Markup:
     """An HTML element. `class_` and `aria_label` become class and aria-label; None omits an attribute."""
     words = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(shown(value))}"'
+        f' {name.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
     return Markup(f"<{tag}{words}>{joined(pieces)}</{tag}>")
+
+
+def _value(text: str) -> str:
+    """The value of an attribute, escaped. Most are numbers and classes, which need nothing."""
+    return text if _HARMLESS.fullmatch(text) else html.escape(shown(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,9 +66,10 @@ class DrawnSpan:
 def timeline_chart(view: ForecastView) -> Markup:
     """One lane below the other over one steady step. The script zooms; without it all is there, at once."""
     timeline = view.timeline
-    lanes = drawn_lanes(timeline)
+    spans_by_lane = _spans_by_lane(timeline)
+    lanes = _few_boxes(spans_by_lane, MOST_BOXES)
     length = (timeline.end - timeline.begin) or 1.0
-    hidden = len(_spans_by_lane(timeline)) - len(lanes)
+    hidden = len(spans_by_lane) - len(lanes)
     busy = {lane: sum(span.work for span in spans) for lane, spans in lanes.items()}
     label = f"Timeline of one step on {view.name}: " + "; ".join(
         f"{lane_title(lane)} busy {percent(min(1.0, total))}" for lane, total in busy.items()
@@ -104,7 +105,11 @@ def timeline_chart(view: ForecastView) -> Markup:
 
 def drawn_lanes(timeline: Timeline, most: int = MOST_BOXES) -> dict[Lane, list[DrawnSpan]]:
     """The boxes of each lane, merged until there are at most so many in all."""
-    found = dict(list(_spans_by_lane(timeline).items())[:MOST_LANES])
+    return _few_boxes(_spans_by_lane(timeline), most)
+
+
+def _few_boxes(spans_by_lane: dict[Lane, list[DrawnSpan]], most: int) -> dict[Lane, list[DrawnSpan]]:
+    found = dict(list(spans_by_lane.items())[:MOST_LANES])
     least = 0.0
     lanes = {lane: merged(spans, least) for lane, spans in found.items()}
     while sum(map(len, lanes.values())) > most and least < 1.0:

@@ -41,7 +41,12 @@ def _row(part: str, name: str, seconds: float, of_step: float, width: float) -> 
     bar = drawing(14, box(0, width, 2, 10, f"share {kind(part)}"), label=f"{name}: {said}")
     return element(
         "li",
-        element("span", name.removeprefix("aten."), class_="row-name", title=name),
+        element("span", _short(name), class_="row-name", title=name),
         bar,
         element("span", said, class_="row-value"),
     )
+
+
+def _short(name: str) -> str:
+    """Without the name of the library, which its title keeps."""
+    return name.removeprefix("aten.").removeprefix("windtunnel.").lstrip("_") or name
