@@ -20,6 +20,7 @@ from windtunnel.accuracy.validation import Pair, Validation, validate
 FILE = Path(__file__).resolve().parents[1] / "docs/accuracy.json"
 MACHINES = (
     "h200",
+    "h200-second",
     "h200-compiled",
     "emerald-rapids-2-cores",
     "epyc-milan-2-cores",

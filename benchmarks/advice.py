@@ -1,5 +1,5 @@
-"""Is advice right? Ten jobs of different kinds on this machine's CPU: the first piece of advice that can be
-measured here, its forecast gain, and the gain that `compare` measures with both sides in turn.
+"""Is advice right? Jobs of different kinds on this machine: the first piece of advice that can be measured
+here, its forecast gain, and the gain that `compare` measures with both sides in turn.
 
 Bars: at least 80 % point the right way; the median error of the gain is at most 12 %.
 
@@ -7,13 +7,13 @@ The advice is not chosen: it is the first of `advise` that this machine can run.
 them today, each in one way that is stated below. Advice about loaders cannot be run in turn, so the job that
 streams its data gets whatever comes first beside that.
 
-There are two sets. The rows of the `first` one were looked at: how this machine is described, and which
-networks its probe times, was mended after them. The `second` one was chosen afterwards, before any of its
-jobs was measured, and judges that.
+There are two sets of ten jobs for a CPU, and one of eight for a GPU (`gpu`). The rows of the `first` one were
+looked at: how this machine is described, and which networks its probe times, was mended after them. The
+`second` one was chosen afterwards, before any of its jobs was measured, and judges that.
 
-Options: --set first or second (default: first) --results FILE (JSON; a job that is in it is not run again)
---seconds 60 (for each comparison) --jobs "small recurrent,gan" (default: all of the set) --limit 280 (start
-no further job after so many seconds)
+Options: --set first, second or gpu (default: first) --results FILE (JSON; a job that is in it is not run
+again) --seconds 60 (for each comparison) --jobs "small recurrent,gan" (default: all of the set) --limit 280
+(start no further job after so many seconds)
 """
 
 from __future__ import annotations
@@ -75,8 +75,18 @@ SECOND: Jobs = {
     "deconvolutional": (("deconv",), {"threads": 1}),
     "another user's job": ((f"{HERE}:signal_job",), {}),
 }
-SETS = {"first": FIRST, "second": SECOND}
-JOBS: Jobs = {**FIRST, **SECOND}
+GPU: Jobs = {
+    "residual": (("resnet50",), {"batch": 64}),
+    "language": (("gpt2", "length=512"), {"batch": 8}),
+    "recurrent loop": (("rnn", "n_rec=50", "n_steps=50"), {}),
+    "streamed fully connected": (("fcn5",), {"batch": 256, "data": "streamed"}),
+    "mobile": (("torchvision:mobilenet_v3_small",), {"batch": 128, "precision": "bf16"}),
+    "image transformer": (("vit",), {"batch": 32, "optimizer": "adamw"}),
+    "segmentation": (("unet", "size=188"), {"batch": 8}),
+    "small language": (("gpt2", "size=tiny", "length=64"), {"batch": 4}),
+}
+SETS = {"first": FIRST, "second": SECOND, "gpu": GPU}
+PLACES = {"first": "cpu", "second": "cpu", "gpu": "cuda"}
 
 
 def own_job(width: int = 512) -> wt.Workload:
@@ -162,9 +172,9 @@ def workload_of(words: tuple[str, ...]) -> wt.Workload:
     return wt.Workload.named(name, **dict(word.split("=", 1) for word in settings))
 
 
-def judge(name: str, seconds: float) -> Judged:
-    words, today = JOBS[name]
-    machine = wt.Machine.find("cpu")
+def judge(name: str, chosen: str, seconds: float) -> Judged:
+    words, today = SETS[chosen][name]
+    machine = wt.Machine.find(PLACES[chosen])
     advice = wt.advise(workload_of(words), machine, wt.Strategy(**today))
     base = advice.base.setup
     first = next((s for s in advice.suggestions if not why_not_measured(base, s.setup)), None)
@@ -225,12 +235,12 @@ def read(path: Path | None) -> dict[str, Judged]:
     return {row["job"]: Judged(**row) for row in json.loads(path.read_text())["rows"]}
 
 
-def write(path: Path | None, rows: dict[str, Judged]) -> None:
+def write(path: Path | None, rows: dict[str, Judged], place: str) -> None:
     """Replace the file as a whole, so that an interrupted run keeps what it had."""
     if path is None:
         return
     new = path.with_suffix(".new")
-    facts = {"machine": wt.Machine.find("cpu").device.model, "torch": torch.__version__}
+    facts = {"machine": wt.Machine.find(place).device.model, "torch": torch.__version__}
     data = {**facts, "rows": [dataclasses.asdict(row) for row in rows.values()]}
     new.write_text(json.dumps(data, indent=1) + "\n")
     new.replace(path)
@@ -248,9 +258,9 @@ def main() -> None:
     for name in options.jobs.split(",") if options.jobs else SETS[options.set]:
         if name in rows or time.monotonic() + options.seconds > end:
             continue
-        rows[name] = judge(name, options.seconds)
+        rows[name] = judge(name, options.set, options.seconds)
         print(line_of(rows[name]), flush=True)
-        write(options.results, rows)
+        write(options.results, rows, PLACES[options.set])
     print("\n".join(lines(list(rows.values()))))
 
 

@@ -65,6 +65,9 @@ SHARES: Mapping[str, int] = {
     "instance_norm": 5,
     "group_norm_sizes": 6,
     "map_reduction": 6,
+    "layout": 40,
+    "applied": 14,
+    "unaligned": 16,
 }
 _GROUP = 32  # cases under one run of the profiler
 # Cases of fewer elements than this are drawn less often: a step spends its time in larger ones.

@@ -83,7 +83,8 @@ def test_inference_runs_in_eval_mode_without_gradients_and_leaves_the_weights() 
 
 
 def test_running_statistics_cost_one_pass_over_the_image() -> None:
-    """256 MiB in and 256 MiB out at 4.8 TB/s; the cache holds 60 MiB. Training reads the image once more."""
+    """256 MiB in and 256 MiB out at 4.8 TB/s; the cache holds 60 MiB. The probed kernel reaches 60 % of that
+    rate. Training reads the image once more, forward and backward."""
     job = wt.Workload(
         name="norm",
         model=lambda: nn.BatchNorm2d(64),
@@ -96,7 +97,8 @@ def test_running_statistics_cost_one_pass_over_the_image() -> None:
         result = wt.predict(job, wt.Machine.named("h200"), wt.Strategy(batch=256, inference=inference))
         seconds[inference] = result.families["normalisation"]
     moved, cache = 2 * 256 * 64 * 64 * 64 * 4, 60 * 2**20
-    assert (moved - cache) / 4.8e12 <= seconds[True] < 1.5 * moved / 4.8e12 < seconds[False]
+    assert (moved - cache) / 4.8e12 <= seconds[True] < 2 * moved / 4.8e12
+    assert seconds[True] < seconds[False] / 2
 
 
 def test_inference_is_measured_as_it_is_forecast(tmp_path: Path) -> None:

@@ -106,6 +106,19 @@ def test_another_optimiser_updates_the_same_parameters() -> None:
     assert isinstance(trainer(single, optimizer="adamw").optimizer, torch.optim.AdamW)
 
 
+@pytest.mark.parametrize("own", [torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.SGD])
+def test_a_captured_step_counts_the_updates_of_any_optimiser_on_the_gpu(own: Any) -> None:
+    network = job(pair, optimizer=lambda params: own(params, lr=0.1))
+    for execution, place, expected in (
+        ("graph", "cuda", True),
+        ("graph", "cpu", False),
+        ("eager", "cuda", False),
+    ):
+        steps = Trainer(network, network.model(), wt.Strategy(execution=execution), place)
+        [group] = steps.optimizer.param_groups
+        assert group.get("capturable", expected) is expected
+
+
 # What the trace shows.
 
 

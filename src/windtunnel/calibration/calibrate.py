@@ -21,6 +21,7 @@ from windtunnel.calibration.network_factors import (
     compute_jobs,
     factor_of,
     host_jobs,
+    with_doubt,
     with_network_residuals,
 )
 from windtunnel.calibration.probe import ProbeRow
@@ -196,7 +197,8 @@ def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
     timer = StepTimer(host_jobs(machine.device.kind), machine.device.kind)
     for _ in range(_HOST_ROUNDS):
         timer.time(_HOST_SECONDS / _HOST_ROUNDS)
-    return factor_of(timer.steps(), machine, profiles.profile_for(machine), base)
+    found = factor_of(timer.steps(), machine, profiles.profile_for(machine), base)
+    return with_doubt(found) if machine.device.kind == "gpu" else found
 
 
 def _with_network_factors(

@@ -239,6 +239,12 @@ def _changes(path: Path, profile: Profile) -> list[str]:
         return [f"the one before cannot be read: {error.message}"]
 
 
+_DOUBT = (
+    "a host changes within minutes as much as hosts differ, so the factor is halfway between that and 1, "
+    "in logarithms\n"
+)
+
+
 def _probe_host(machine: Machine, as_json: bool) -> None:
     from windtunnel.calibration import calibrate
 
@@ -249,15 +255,22 @@ def _probe_host(machine: Machine, as_json: bool) -> None:
     path = here.save_host_factor(machine, found.factor)
     each = ", ".join(f"{network} {factor:.2f}" for network, factor in found.networks.items())
     text = (
-        f"host factor {found.factor:.2f}: launching work takes {found.factor:.2f} times as long here as on "
+        f"host factor {found.factor:.2f}: launching work takes {found.measured:.2f} times as long here as on "
         f"the {name} ({each})\n"
+        f"{_DOUBT if found.factor != found.measured else ''}"
         f"saved in {path}: forecasts with --on here use it from now on"
     )
     if name == here.REFERENCE_HOST:
         text += f"; for another machine with this host use --host-factor {found.factor:.2f}"
     if last is not None:
         text += f"\nthe last host probe, of {last[1]}, found {last[0]:.2f}; it is kept beside it"
-    facts = {"host_factor": found.factor, "networks": found.networks, "of": name, "path": str(path)}
+    facts = {
+        "host_factor": found.factor,
+        "measured": found.measured,
+        "networks": found.networks,
+        "of": name,
+        "path": str(path),
+    }
     facts["last"] = last and last[0]
     words.show(as_json, lambda: facts, lambda: text)
 

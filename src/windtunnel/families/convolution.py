@@ -204,7 +204,7 @@ class ConvolutionFamily(Family):
         "gate": 2,
         "transposed": 6,
     }
-    gpu_draws: Mapping[str, int] = {"volume": 8, "line": 4, "dilated": 3, "depthwise_layout": 4}
+    gpu_draws: Mapping[str, int] = {"volume": 8, "line": 4, "dilated": 3, "depthwise_layout": 4, "layout": 8}
     uses_tensor_cores = True
     is_cudnn_call = True
     repeats_workspaces = True

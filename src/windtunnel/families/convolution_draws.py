@@ -1,8 +1,9 @@
-"""Draws convolutions that networks of square images seldom have: volumes, lines, dilated and long kernels,
-and depthwise ones in either memory layout."""
+"""Draws convolutions that networks of contiguous square images seldom have: volumes, lines, dilated and long
+kernels, depthwise ones in either memory layout, and ordinary ones in channels-last."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,6 +66,7 @@ def drawers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         "line": lambda: _draw_line(sizes),
         "dilated": lambda: _draw_dilated(sizes),
         "depthwise_layout": lambda: _draw_depthwise(sizes),
+        "layout": lambda: _draw_layout(sizes),
     }
 
 
@@ -176,6 +178,40 @@ def _draw_depthwise(sizes: Sizes) -> ProbeCase | None:
         channels_last=rng.random() < 0.6,
     )
     return _case(sizes, layer)
+
+
+def _draw_layout(sizes: Sizes) -> ProbeCase | None:
+    """Layers of common sizes whose image and weights are channels-last; one in eight has groups."""
+    rng = sizes.rng
+    kernel = rng.choice((1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 5, 7))
+    side = min(256, rng.choice((5, 6, 7, 7, 7, 7, 8, 8, 8, 9)) << rng.randint(0, 5))
+    widths = [w for w in COMMON_WIDTHS if 300 <= w * side <= 40000]
+    if not widths:
+        return None
+    channels = rng.choice(widths)
+    out = rng.choice([w for w in COMMON_WIDTHS if channels / 8 <= w <= channels * 8])
+    groups = 1
+    if kernel == 3 and rng.random() < 0.3:
+        groups, each = rng.choice((2, 4, 8, 16, 32, 32, 32)), rng.choice((4, 8, 16, 24, 32, 40, 64))
+        channels = out = groups * each
+    stride = rng.choice((1, 1, 1, 1, 2))
+    layer = _Layer(
+        precision=sizes.precision(),
+        examples=1 << rng.randint(0, 8),
+        channels=channels,
+        out_channels=out,
+        sides=(side, side),
+        kernel=(kernel, kernel),
+        stride=(stride, stride),
+        padding=(kernel // 2, kernel // 2),
+        groups=groups,
+        channels_last=channels > 1,
+    )
+    case = _case(sizes, layer)
+    if case is None:
+        return None
+    image, weight = case.tensors
+    return dataclasses.replace(case, tensors=(image, dataclasses.replace(weight, channels_last=True)))
 
 
 def _case(sizes: Sizes, layer: _Layer, share: float = 1.0) -> ProbeCase | None:

@@ -99,7 +99,7 @@ class MatmulFamily(Family):
     sizes = ("batch", "rows", "columns", "depth", "left_transposed", "right_transposed")
     kinds: Mapping[str, tuple[str, ...]] = {"matmul": (*TileFeatures._fields, *MatmulFeatures._fields)}
     draws: Mapping[str, int] = {"matmul": 34}
-    gpu_draws: Mapping[str, int] = {"thin": 3, "attention_product": 4}
+    gpu_draws: Mapping[str, int] = {"thin": 3, "attention_product": 4, "unaligned": 4}
     uses_tensor_cores = True
     reaches_power_limit = True
     is_padded = True
@@ -135,6 +135,7 @@ class MatmulFamily(Family):
             "matmul": lambda: _draw(sizes),
             "thin": lambda: _draw_thin(sizes),
             "attention_product": lambda: _draw_attention_product(sizes),
+            "unaligned": lambda: _draw_unaligned(sizes),
         }
 
 
@@ -174,8 +175,6 @@ def _is_transposed(tensor: Tensor) -> bool:
 
 
 def _draw(sizes: Sizes) -> ProbeCase | None:
-    import torch
-
     precision, rng = sizes.precision(), sizes.rng
     batched = rng.random() < 0.2
     batch, rows, columns, depth = _draw_batched(sizes) if batched else (1, *_draw_single(sizes))
@@ -186,15 +185,21 @@ def _draw(sizes: Sizes) -> ProbeCase | None:
     lead = (batch,) if batched else ()
     left = TensorSpec(shape=(*lead, rows, depth), dtype=precision, transposed=turned[0])
     right = TensorSpec(shape=(*lead, depth, columns), dtype=precision, transposed=turned[1])
-    if batched:
-        tensors: tuple[TensorSpec, ...] = (left, right)
-        call: Callable[[list[Tensor]], Tensor] = lambda t: torch.bmm(t[0], t[1])
-    elif rng.random() < 0.35:
-        tensors = (TensorSpec(shape=(columns,), dtype=precision), left, right)
+    return _case(left, right, has_bias=not batched and rng.random() < 0.35)
+
+
+def _case(left: TensorSpec, right: TensorSpec, has_bias: bool = False) -> ProbeCase:
+    """The product of two matrices, or of a batch of them."""
+    import torch
+
+    tensors: tuple[TensorSpec, ...] = (left, right)
+    call: Callable[[list[Tensor]], Tensor] = lambda t: torch.mm(t[0], t[1])
+    if len(left.shape) == 3:
+        call = lambda t: torch.bmm(t[0], t[1])
+    elif has_bias:
+        tensors = (TensorSpec(shape=(right.shape[-1],), dtype=left.dtype), left, right)
         call = lambda t: torch.addmm(t[0], t[1], t[2])
-    else:
-        tensors, call = (left, right), lambda t: torch.mm(t[0], t[1])
-    return ProbeCase(family="matmul", precision=precision, tensors=tensors, call=call)
+    return ProbeCase(family="matmul", precision=left.dtype, tensors=tensors, call=call)
 
 
 def _draw_batched(sizes: Sizes) -> tuple[int, int, int, int]:
@@ -226,8 +231,6 @@ def _draw_turned(sizes: Sizes) -> tuple[bool, bool]:
 def _draw_thin(sizes: Sizes) -> ProbeCase | None:
     """A few features of very many positions, as where heads of attention are mixed: forward, and the gradient
     of the weights, which sums over the positions."""
-    import torch
-
     rng, precision = sizes.rng, sizes.precision()
     positions = sizes.size(4096, 12_000_000)
     into, out = (rng.choice((2, 3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)) for _ in range(2))
@@ -235,22 +238,11 @@ def _draw_thin(sizes: Sizes) -> ProbeCase | None:
     rows, columns, depth = (out, into, positions) if summed else (positions, out, into)
     left = TensorSpec(shape=(rows, depth), dtype=precision, transposed=summed)
     right = TensorSpec(shape=(depth, columns), dtype=precision, transposed=not summed and rng.random() < 0.6)
-    if not summed and rng.random() < 0.5:
-        return ProbeCase(
-            family="matmul",
-            precision=precision,
-            tensors=(TensorSpec(shape=(columns,), dtype=precision), left, right),
-            call=lambda t: torch.addmm(t[0], t[1], t[2]),
-        )
-    return ProbeCase(
-        family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.mm(t[0], t[1])
-    )
+    return _case(left, right, has_bias=not summed and rng.random() < 0.5)
 
 
 def _draw_attention_product(sizes: Sizes) -> ProbeCase | None:
     """Scores of many heads, values by their scores, and the gradients of both."""
-    import torch
-
     rng, precision = sizes.rng, sizes.precision()
     batch = sizes.size(1, 128) * rng.choice((1, 2, 4, 6, 8, 12, 16, 16, 32))
     queries, keys = sizes.size(4, 2048), sizes.size(4, 2048)
@@ -262,6 +254,30 @@ def _draw_attention_product(sizes: Sizes) -> ProbeCase | None:
     turned = _draw_turned(sizes)
     left = TensorSpec(shape=(batch, rows, depth), dtype=precision, transposed=turned[0])
     right = TensorSpec(shape=(batch, depth, columns), dtype=precision, transposed=turned[1])
-    return ProbeCase(
-        family="matmul", precision=precision, tensors=(left, right), call=lambda t: torch.bmm(t[0], t[1])
-    )
+    return _case(left, right)
+
+
+def _draw_unaligned(sizes: Sizes) -> ProbeCase | None:
+    """Layers over a number of positions that is seldom a multiple of 8, such as patches and a class token:
+    products over the positions, and batches of products with them as rows, columns or depth."""
+    rng, precision = sizes.rng, sizes.precision()
+    positions = rng.choice((rng.randint(2, 40) ** 2, rng.randint(2, 32) ** 2 + 1, rng.randint(9, 1200)))
+    width, batch = rng.choice([w for w in COMMON_WIDTHS if w >= 16]), sizes.examples()
+    if rng.random() < 0.6:  # a layer that mixes the positions of each feature
+        rows, other = batch * width, rng.choice((positions, positions, 4 * positions, width))
+        order = rng.choice(((rows, positions, other), (rows, other, positions), (positions, other, rows)))
+        lead: tuple[int, ...] = ()
+        count = 1
+    else:
+        order = rng.choice(
+            ((positions, width, positions), (positions, positions, width), (width, positions, width))
+        )
+        lead, count = (batch,), batch
+    rows, columns, depth = order
+    flop = 2.0 * count * rows * columns * depth
+    if flop > sizes.flop_limit(precision) or flop < 1e6:
+        return None
+    turned = _draw_turned(sizes)
+    left = TensorSpec(shape=(*lead, rows, depth), dtype=precision, transposed=turned[0])
+    right = TensorSpec(shape=(*lead, depth, columns), dtype=precision, transposed=turned[1])
+    return _case(left, right, has_bias=not lead and rng.random() < 0.35)

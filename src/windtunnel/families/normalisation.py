@@ -3,14 +3,14 @@
 A channels-last image lies in memory like a table with one row for each position, and is described as one:
 `inner` is 1. Both are a kind of work of their own, `rows`. A profile without it prices the two passes that
 the kernels make, one for the statistics and one over the elements. With running statistics only the second
-pass is left.
+pass is left; libraries have other kernels for it, so it is a kind of its own, `applied`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
@@ -25,6 +25,9 @@ from windtunnel.families.features import (
 from windtunnel.families.reduction import reduction_piece
 from windtunnel.families.streaming import streaming_piece
 from windtunnel.families.tensors import has_channels_last
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Contiguous images of one position were probed with at most so many examples.
 _MOST_PROBED_ROWS = 256
@@ -68,6 +71,18 @@ class RowsFeatures(NamedTuple):
     is_table: float
 
 
+class AppliedFeatures(NamedTuple):
+    """Batch normalisation by running statistics, as in eval()."""
+
+    log_outer: float
+    log_channels: float
+    log_inner: float
+    log_bytes: float
+    number_format: float
+    even_inner: float
+    channels_last: float
+
+
 class NormalisationFamily(Family):
     """Normalisation. For layer and RMS normalisation, `channels` is the length that is normalised.
 
@@ -99,9 +114,14 @@ class NormalisationFamily(Family):
             },
             "normalisation rows": RowsFeatures._fields,
         }
-    )
+    ) | {"normalisation applied forward": AppliedFeatures._fields}
     draws: Mapping[str, int] = {"batch_norm": 8, "layer_norm": 5, "group_norm": 2}
-    gpu_draws: Mapping[str, int] = {"batch_norm_layout": 5, "instance_norm": 2, "group_norm_sizes": 3}
+    gpu_draws: Mapping[str, int] = {
+        "batch_norm_layout": 5,
+        "instance_norm": 2,
+        "group_norm_sizes": 3,
+        "applied": 4,
+    }
     is_fusible = True
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
@@ -123,7 +143,7 @@ class NormalisationFamily(Family):
         over = "batch" if "batch_norm" in op.name else "group" if "group_norm" in op.name else "layer"
         outer, _, inner, groups, layout = op.shape
         if over == "batch" and groups == _APPLIED:
-            return [_elementwise_piece(op, dtype)]
+            return [_applied_piece(op, dtype)]
         if over == "batch" and layout in (_CHANNELS_LAST, _TABLE):
             return [_rows_piece(op, dtype)]
         if over == "batch" and layout == _UNSCALED:
@@ -136,6 +156,8 @@ class NormalisationFamily(Family):
         """Rows count as the two passes over them; a few rows as an image of one position."""
         if piece.kind.startswith("normalisation unscaled"):
             return [_whole_piece(op, "batch", piece.dtype)]
+        if piece.kind.startswith("normalisation applied"):
+            return [_elementwise_piece(op, piece.dtype)]
         if not piece.kind.startswith("normalisation rows"):
             return super().substitutes(op, piece)
         if op.shape[0] > _MOST_PROBED_ROWS:
@@ -150,6 +172,7 @@ class NormalisationFamily(Family):
             "batch_norm_layout": lambda: _draw_batch_norm_layout(sizes),
             "instance_norm": lambda: _draw_instance_norm(sizes),
             "group_norm_sizes": lambda: _draw_group_norm_sizes(sizes),
+            "applied": lambda: _draw_applied(sizes),
         }
 
 
@@ -194,6 +217,22 @@ def _rows_piece(op: DescribedOp, dtype: str) -> Piece:
     passes = sum(each.bytes + each.extra_bytes for each in _two_passes(op, dtype))
     kind = f"normalisation rows {direction(op.name)}"
     return Piece(kind, features, op.flop, moved, dtype, extra_bytes=max(0.0, passes - moved))
+
+
+def _applied_piece(op: DescribedOp, dtype: str) -> Piece:
+    """One pass over the elements by kernels of its own."""
+    outer, channels, inner, _, layout = op.shape
+    whole = _elementwise_piece(op, dtype)
+    features = AppliedFeatures(
+        log_outer=log2(outer),
+        log_channels=log2(channels),
+        log_inner=log2(inner),
+        log_bytes=log2(whole.bytes),
+        number_format=number_format(dtype),
+        even_inner=evenness(inner),
+        channels_last=float(layout in (_CHANNELS_LAST, _TABLE)),
+    )
+    return whole._replace(kind="normalisation applied forward", features=features)
 
 
 def _two_passes(op: DescribedOp, dtype: str) -> list[Piece]:
@@ -339,3 +378,26 @@ def _draw_group_norm_sizes(sizes: Sizes) -> ProbeCase | None:
         tensors=(source, scale, scale),
         call=lambda t: F.group_norm(t[0], groups, t[1], t[2]),
     )
+
+
+def _draw_applied(sizes: Sizes) -> ProbeCase | None:
+    """Batch normalisation by running statistics, without gradients; in all formats and layouts."""
+    from torch.nn import functional as F
+
+    rng, dtype = sizes.rng, sizes.stored()
+    shape: tuple[int, ...] = (sizes.examples(), sizes.width(8, 2048), *(sizes.side(),) * 2)
+    if rng.random() < 0.12:
+        shape = (sizes.size(2, 131072), sizes.width(4, 8192))
+    scale = TensorSpec(shape=(shape[1],), dtype="fp32")
+    source = TensorSpec(shape=shape, dtype=dtype, channels_last=len(shape) == 4 and rng.random() < 0.4)
+    return ProbeCase(
+        family="normalisation",
+        precision=dtype,
+        tensors=(source, scale, scale, scale, scale),
+        call=lambda t: F.batch_norm(t[0], t[3], t[4], t[1], t[2], training=False),
+        prepare=_make_variances_positive,
+    )
+
+
+def _make_variances_positive(tensors: list[Tensor]) -> None:
+    tensors[4].abs_()

@@ -67,7 +67,9 @@ class Trainer:
             self._forward = _forward_of(workload)
             model.eval()
             return
-        self.optimizer = _make_optimizer(workload, model, strategy, self.device)
+        self.optimizer = _make_optimizer(workload, model, strategy)
+        if strategy.execution == "graph" and self.device == "cuda":
+            self._count_on_device()
         if strategy.recompute != "none":
             _recompute_blocks(workload, model, strategy)
 
@@ -97,6 +99,13 @@ class Trainer:
                     parameter.grad = torch.zeros_like(parameter)
             optimizer.step()
         self.model.zero_grad(set_to_none=True)
+
+    def _count_on_device(self) -> None:
+        """Make Adam and its like count their updates on the GPU, so that a CUDA graph can capture them."""
+        for optimizer in self.all_optimizers():
+            for group in optimizer.param_groups:
+                if "capturable" in group:
+                    group["capturable"] = True
 
     def all_optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimisers of the job, in whatever structure the job keeps them."""
@@ -262,9 +271,7 @@ def _to_its_end(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _make_optimizer(
-    workload: Workload, model: torch.nn.Module, strategy: Strategy, device: str
-) -> Optimizers:
+def _make_optimizer(workload: Workload, model: torch.nn.Module, strategy: Strategy) -> Optimizers:
     own = _own_optimizer(workload, model)
     if strategy.optimizer is None:
         return own
@@ -274,10 +281,8 @@ def _make_optimizer(
             f"{workload.name} {has}; optimizer={strategy.optimizer} cannot replace that.",
             hint="Leave optimizer out to use the job's own.",
         )
-    # In a CUDA graph Adam must count its updates on the GPU.
-    capturable = "adam" in strategy.optimizer and strategy.execution == "graph" and device == "cuda"
     groups = [{"params": group["params"]} for group in own.param_groups]
-    return _OPTIMIZERS[strategy.optimizer](groups, lr=_RATE, **({"capturable": True} if capturable else {}))
+    return _OPTIMIZERS[strategy.optimizer](groups, lr=_RATE)
 
 
 def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Optimizers:
