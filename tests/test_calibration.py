@@ -695,6 +695,15 @@ def test_host_networks_are_as_large_as_real_ones_and_limited_by_the_host() -> No
     assert found.factor == pytest.approx(1.5, rel=0.02) and len(found.networks) == 6
 
 
+@pytest.mark.parametrize("measured", [0.64, 1.0, 1.44])
+def test_half_of_a_host_probe_counts(measured: float) -> None:
+    """A host that seems to take 0.64 times as long counts as 0.8, one of 1.44 as 1.2."""
+    found = network_factors.HostFactor(factor=measured, networks={"a": measured, "b": 9.0, "c": 0.1})
+    doubtful = network_factors.with_doubt(found)
+    assert doubtful.factor == pytest.approx({0.64: 0.8, 1.0: 1.0, 1.44: 1.2}[measured])
+    assert doubtful.measured == measured and doubtful.networks == found.networks
+
+
 def test_an_op_on_a_cpu_finds_its_data_where_a_step_leaves_it() -> None:
     """Equal sets of tensors in turn, none of them twice in a row; a case that fills the pool has one set."""
     seen: list[int] = []

@@ -143,6 +143,17 @@ def test_rows_move_as_many_bytes_on_other_gpus_as_two_passes_over_them() -> None
     assert sums.bytes == pytest.approx(2 * size, rel=1e-3) and elementwise.bytes == 3 * size
 
 
+def test_running_statistics_are_a_kind_of_work_of_their_own_and_one_pass() -> None:
+    """64 images of 56 x 56 with 64 channels in fp16: 25.7 MB in and 25.7 MB out."""
+    size = 64 * 56 * 56 * 64 * 2
+    shape = (64, 64, 56 * 56, 0, 0)  # no groups: no statistics are computed
+    op = PlainOp("aten.native_batch_norm", "normalisation", "fp16", shape, 1.0, 1.0 * size, 1.0 * size)
+    (piece,) = pieces_of(op, CORES)
+    assert piece.kind == "normalisation applied forward" and piece.bytes == 2 * size
+    (known,) = registry.of_kind(piece.kind).substitutes(op, piece)
+    assert known.kind == "streaming" and known.bytes == piece.bytes, "a profile without this kind"
+
+
 # Pooling.
 
 
@@ -225,6 +236,7 @@ def test_the_profile_knows_every_kind_that_only_a_gpu_draws(profile: Profile) ->
     expected = {
         *(f"convolution volume {role}" for role in ("forward", "data", "weight")),
         *(f"normalisation rows {way}" for way in ("forward", "backward")),
+        "normalisation applied forward",
         *(f"pooling channels-last {what} forward" for what in ("max", "average", "adaptive", "bilinear")),
         *("pooling volume max forward", "pooling bicubic forward", "indexing bag forward"),
     }
