@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q
 
 .PHONY: demo test test-frameworks check install docs bench sizes clean
 
 demo: $(STAMP)  ## describe this machine, predict and measure the first jobs, write a report
 	$(BIN)/python examples/first_flight.py
 
-test: $(STAMP)  ## all tests, from nothing
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+test: $(STAMP)  ## all tests, from nothing; tests that fail run once more, one after another
+	$(PYTEST) -n 2 --dist worksteal || $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 10
 
 test-frameworks: $(STAMP)  ## build an environment for each framework and ask all of them the same ten steps
-	WINDTUNNEL_ALL_FRAMEWORKS=1 $(BIN)/python -m pytest -q tests/test_frameworks.py
+	WINDTUNNEL_ALL_FRAMEWORKS=1 $(PYTEST) tests/test_frameworks.py
 
 check: $(STAMP)  ## lint, format, types
 	$(BIN)/ruff check .
