@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import windtunnel as wt
+from windtunnel.errors import BadJob
 from windtunnel.forecast import forms
 from windtunnel.forecast.forms.exchange import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets_of
 from windtunnel.networks._transformer import Shape, TransformerBlock
@@ -147,3 +148,26 @@ def test_buckets_count_the_bytes_of_weights_where_gradients_are_added_up_in_fp32
     gradients = [Gradient(str(i), 2_500_000, 10e6, 0, i) for i in range(20)]
     assert [len(bucket) for bucket in buckets_of(gradients)] == [1, 3, 3, 3, 3, 3, 3, 1]
     assert [len(bucket) for bucket in buckets_of(gradients, [5e6] * 20)] == [1, 6, 6, 6, 1]
+
+
+def test_heads_that_do_not_divide_are_refused_with_the_degree_and_the_remedy() -> None:
+    job = wt.Workload.named("gpt2", layers=2)
+    with pytest.raises(BadJob, match=r"gpt2 cannot be divided between 8 tensor-parallel workers") as refused:
+        record(job, Strategy(batch=2, tensor_parallel=8), "gpu")
+    assert "divides the width and the number of heads" in str(refused.value)
+    with pytest.raises(BadJob) as plain:
+        record(_raising(), Strategy(batch=2), "gpu")
+    assert "tensor-parallel" not in str(plain.value)
+
+
+def _raising() -> wt.Workload:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).view(7, -1).mean()
+
+    return wt.Workload(
+        name="raising",
+        model=lambda: nn.Linear(4, 4),
+        batch=lambda n: torch.zeros(n, 4),
+        loss=loss,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )

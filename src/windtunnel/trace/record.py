@@ -76,7 +76,17 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
             hint=f"{place_of(error)} Or use measure instead.",
         ) from error
     except Exception as error:
+        if strategy.tensor_parallel > 1:
+            raise _cannot_be_divided(workload, strategy.tensor_parallel, error) from error
         raise _refusal(workload, batch, target, error) from error
+
+
+def _cannot_be_divided(workload: Workload, workers: int, error: Exception) -> BadJob:
+    return BadJob(
+        f"{workload.name} cannot be divided between {workers} tensor-parallel workers: with one worker's "
+        f"share of each layer, its step raised {type(error).__name__}: {first_line(error)}",
+        hint=f"Use a degree that divides the width and the number of heads. {place_of(error, workload.loss)}",
+    )
 
 
 def _refusal(workload: Workload, batch: int, target: str, error: Exception) -> BadJob:
