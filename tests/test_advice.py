@@ -19,13 +19,14 @@ from windtunnel.advice.contract import AdviceRule, Proposal, Situation
 from windtunnel.advice.gain import GainInterval, correlation, gain_of
 from windtunnel.advice.ratios import study_ratios
 from windtunnel.advice.result import Advice
-from windtunnel.advice.rules import RULES
+from windtunnel.advice.rules import RULES, optimizer
 from windtunnel.advice.setups import Setup, StepChange
 from windtunnel.advice.sizes import batch_that_fits
 from windtunnel.advice.trials import Forecaster, LaneTime, TriedSetup
 from windtunnel.errors import BadInput, UnknownName, WindtunnelError
 from windtunnel.feed.remedies import compare_remedies
 from windtunnel.forecast.workers import spread_over
+from windtunnel.isolation.jobs import Containment
 
 SMALL = {"n_rec": 20, "n_steps": 5}
 IMAGES = {"size": 64, "classes": 10}
@@ -129,6 +130,51 @@ def test_a_thing_that_is_done_already_is_not_proposed_again() -> None:
             rule = next(rule for rule in RULES if rule.name == suggestion.rule)
             answer = rule.propose(again)
             assert isinstance(answer, str) or suggestion.name not in [each.name for each in answer]
+
+
+OPTIMIZER_JOB = """
+import torch
+import windtunnel as wt
+
+def build():
+    return wt.Workload(
+        name="own",
+        model=lambda: torch.nn.Linear(8, 8),
+        batch=lambda n: torch.randn(n, 8),
+        {rest}
+    )
+"""
+OPTIMIZERS = {
+    "torch.optim.Adam(params)": "fused-adam",
+    "torch.optim.AdamW(params)": "fused-adamw",
+    "torch.optim.Adam(params, fused=True)": "the optimizer is fused already",
+    "torch.optim.NAdam(params)": "this job uses nadam",
+    "": "this job uses several optimizers",
+}
+
+
+@pytest.mark.parametrize(("own", "expected"), OPTIMIZERS.items())
+@pytest.mark.parametrize("isolated", [False, True])
+def test_the_fused_form_is_that_of_the_own_optimizer_wherever_the_job_is(
+    tmp_path: Path, own: str, expected: str, isolated: bool
+) -> None:
+    path = tmp_path / "own.py"
+    loss = "loss=lambda model, x: model(x).square().mean()"
+    several = "step=lambda model, x, all: None, optimizers=lambda model: {}"
+    path.write_text(OPTIMIZER_JOB.format(rest=f"{loss}, optimizer=lambda params: {own}" if own else several))
+    setup = dataclasses.replace(setup_of("small on a CPU"), workload=wt.Workload.named(f"{path}:build"))
+    containment = Containment()
+    if isolated:
+        setup = dataclasses.replace(setup, workload=containment.take(setup.workload))
+    try:
+        answer = optimizer.RULE.propose(dataclasses.replace(situation_of("small on a CPU"), setup=setup))
+    finally:
+        containment.end()
+    if isinstance(answer, str):
+        assert expected in answer
+    else:
+        assert [dict(proposal.change.strategy) for proposal in answer] == [{"optimizer": expected}]
+        assert f"torch.optim.{own.split('(')[0].split('.')[-1]}(" in answer[0].code
 
 
 # Gains

@@ -140,7 +140,8 @@ def test_recomputing_blocks_needs_less_memory_and_more_arithmetic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2), ("fused-adamw", 2)]
+    ("optimizer", "states"),
+    [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2), ("fused-adam", 2), ("fused-adamw", 2)],
 )
 def test_an_optimiser_keeps_a_fixed_number_of_values_for_each_weight(optimizer: str, states: int) -> None:
     parts = memory_of("gpt2", settings=TINY, optimizer=optimizer).parts
@@ -571,14 +572,14 @@ def refusal(job: wt.Workload, gigabytes: float, **options: object) -> str:
     return caught.value.hint
 
 
-def wide(width: int) -> wt.Workload:
+def wide(width: int, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW) -> wt.Workload:
     """A network whose memory is nearly all weights, gradients and optimiser state."""
     return wt.Workload(
         name="wide",
         model=lambda: nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)),
         batch=lambda n: torch.randn(n, width),
         loss=lambda m, b: m(b).square().mean(),
-        optimizer=lambda params: torch.optim.AdamW(params),
+        optimizer=lambda params: optimizer(params),
     )
 
 
@@ -587,6 +588,9 @@ def test_advice_names_what_makes_the_step_fit_and_not_a_format_that_does_not_hel
     hint = refusal(wide(4096), 1.27, batch=8)
     assert "--optimizer fused-adamw needs" in hint and "which fits" in hint
     assert "--precision" not in hint and len(hint.splitlines()) <= 4
+    # Adam decays no weights: its fused form is another one.
+    assert "--optimizer fused-adam needs" in refusal(wide(4096, torch.optim.Adam), 1.27, batch=8)
+    assert "--optimizer fused" not in refusal(wide(4096, torch.optim.NAdam), 1.27, batch=8)
 
 
 def test_advice_names_recomputation_and_micro_batches_where_activations_are_too_many() -> None:

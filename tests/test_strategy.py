@@ -79,7 +79,7 @@ def test_recomputing_changes_instances_and_not_classes() -> None:
     assert nn.Linear.forward is before and "forward" not in vars(nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw", "fused-adamw"])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw", "fused-adam", "fused-adamw"])
 def test_another_optimiser_replaces_the_jobs_own_and_learns(name: str) -> None:
     steps = trainer(job(pair), optimizer=name)
     examples = torch.randn(6, 8)
@@ -89,6 +89,7 @@ def test_another_optimiser_replaces_the_jobs_own_and_learns(name: str) -> None:
         "sgd": torch.optim.SGD,
         "momentum": torch.optim.SGD,
         "adam": torch.optim.Adam,
+        "fused-adam": torch.optim.Adam,
     }.get(name, torch.optim.AdamW)
 
 
@@ -170,8 +171,9 @@ def test_the_first_flash_attention_keeps_what_flash_attention_keeps() -> None:
     )
 
 
-def test_a_fused_optimiser_is_one_op() -> None:
-    steps = trace(wt.Workload.named("ffn"), wt.Strategy(optimizer="fused-adamw"), "gpu")
+@pytest.mark.parametrize("name", ["fused-adam", "fused-adamw"])
+def test_a_fused_optimiser_is_one_op(name: str) -> None:
+    steps = trace(wt.Workload.named("ffn"), wt.Strategy(optimizer=name), "gpu")  # type: ignore[arg-type]
     assert sum(op.family == "optimiser" for op in steps.ops) == 1
 
 

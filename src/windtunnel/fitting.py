@@ -22,12 +22,16 @@ _LEAST_SAVING = 0.02  # of the memory that is needed; less is not worth a line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A step that does not fit, and how to forecast the memory of another strategy for the same job."""
+    """A step that does not fit, and how to forecast the memory of another strategy for the same job.
+
+    `optimizer` is the one of the step by its name, such as "adam".
+    """
 
     memory_of: Callable[[Strategy], DeviceMemory]
     strategy: Strategy
     memory: DeviceMemory
     low_precision: Precision
+    optimizer: str
 
     @property
     def batch(self) -> int:
@@ -124,8 +128,9 @@ def _options(shortage: Shortage, largest: int) -> list[Option | None]:
     options: list[Option | None] = []
     if memory.fragmented_bytes and not strategy.expandable_segments:
         options.append(shortage.try_option("--expandable-segments", expandable_segments=True))
-    if _has_two_states(memory) and strategy.optimizer in (None, "adam", "adamw"):
-        options.append(shortage.try_option("--optimizer fused-adamw", optimizer="fused-adamw"))
+    if shortage.optimizer in ("adam", "adamw"):
+        fused = f"fused-{shortage.optimizer}"
+        options.append(shortage.try_option(f"--optimizer {fused}", optimizer=fused))
     if strategy.precision not in ("bf16", "fp16"):
         low = shortage.low_precision
         options.append(shortage.try_option(f"--precision {low}", precision=low))
@@ -147,12 +152,6 @@ def fewest_that_fit(fits: Callable[[int], bool], first: int, most: int) -> int:
             return count
         count *= 2
     return 0
-
-
-def _has_two_states(memory: DeviceMemory) -> bool:
-    """Whether the optimiser keeps two values for each weight, as Adam and AdamW do."""
-    weights, state = memory.parts.get("weights", 0.0), memory.parts.get("optimiser", 0.0)
-    return weights > 0 and 1.5 < state / weights < 2.5
 
 
 def _micro_batches(batch: int, largest: int) -> int | None:

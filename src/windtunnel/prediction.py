@@ -15,7 +15,7 @@ from windtunnel.forecast.memory import DeviceMemory, account
 from windtunnel.forecast.parallel import MOST_TRACED, parallel_step
 from windtunnel.forecast.price import workspaces
 from windtunnel.forecast.workers import share_of_batch, spread_over
-from windtunnel.isolation.jobs import Containment, containment_of
+from windtunnel.isolation.jobs import Containment, containment_of, optimizer_of
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
@@ -190,6 +190,7 @@ def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, fore
         strategy=dataclasses.replace(strategy, batch=forecast.batch),
         memory=memory,
         low_precision="fp16" if "bf16" not in machine.device.flop_rates else "bf16",
+        optimizer="" if strategy.inference else strategy.optimizer or optimizer_of(workload),
     )
     return DoesNotFit(
         f"{workload.name} at batch {forecast.batch} needs {needed} on each device; "

@@ -179,7 +179,7 @@ Optimizer = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help="sgd, momentum, adam, adamw or fused-adamw. Default: the job's own.",
+        help="sgd, momentum, adam, adamw, fused-adam or fused-adamw. Default: the job's own.",
         show_default=False,
     ),
 ]

@@ -144,6 +144,7 @@ class _Desk:
             "trace": _trace,
             "decode": lambda workload, request: codec.pack({"seconds": _decode_seconds(workload)}),
             "layers": _layers,
+            "optimizer": lambda workload, request: codec.pack({"optimizer": own_optimizer(workload)}),
             "settings": lambda workload, request: codec.pack({"settings": settings_of(request["job"])}),
             "probe feed": _probe_feed,
         }
@@ -200,6 +201,23 @@ def _layers(workload: Workload, request: Plain) -> bytes:
     from windtunnel.learning.layers import layers
 
     return codec.pack({"layers": records.plain(layers(workload))})
+
+
+def own_optimizer(workload: Workload) -> str:
+    """The job's own optimizer by its class, such as "adamw"; "fused-adamw" if it is the fused form.
+
+    The job is asked for one of a single weight. Empty if it has several, or one that cannot be made so.
+    """
+    import torch
+
+    made: object = None
+    if workload.optimizer is not None:
+        with contextlib.suppress(Exception):  # whatever a user's function does with an unusual network
+            made = workload.optimizer([torch.nn.Parameter(torch.zeros(1))])
+    if not isinstance(made, torch.optim.Optimizer):
+        return ""
+    name = type(made).__name__.lower()
+    return f"fused-{name}" if made.defaults.get("fused") else name
 
 
 def settings_of(job: str) -> list[Plain]:

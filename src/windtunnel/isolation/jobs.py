@@ -89,6 +89,10 @@ class Containment:
         except Exception as error:  # what the child sends is checked by use
             raise _unreadable(workload.name) from error
 
+    def told(self, workload: Workload, task: str) -> Plain:
+        """What the child says of a job that is the same each time. It is kept."""
+        return self._unpacked(self._kept(self._about(workload, task), workload.name), task)
+
     def ask(self, workload: Workload, task: str, **details: object) -> Plain:
         """The answer of the child about a job. It is not kept."""
         return self._unpacked(self._ask({**self._about(workload, task), **details}, workload.name).body, task)
@@ -223,6 +227,16 @@ def layers_of(workload: Workload) -> Sequence[Plain]:
     from windtunnel.learning.layers import layers
 
     return list(records.plain(layers(workload)))
+
+
+def optimizer_of(workload: Workload) -> str:
+    """The job's own optimizer by its class, wherever its functions are; "" if it has none by itself."""
+    containment = containment_of(workload)
+    if containment is not None:
+        return str(containment.told(workload, "optimizer")["optimizer"])
+    from windtunnel.isolation import child
+
+    return child.own_optimizer(workload)
 
 
 def settings_of(workload: Workload) -> list[Plain]:

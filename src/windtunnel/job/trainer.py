@@ -24,6 +24,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "fused-adam": functools.partial(torch.optim.Adam, fused=True),
     "fused-adamw": functools.partial(torch.optim.AdamW, fused=True),
 }
 
