@@ -148,6 +148,8 @@ def test_a_target_ends_the_training_and_one_out_of_reach_names_the_best() -> Non
         ("ffn", {"exchange": "async", "workers": 1}, "nobody to exchange with"),
         ("ffn", {"exchange": "mixed", "workers": 4}, "at least two groups"),
         ("ffn", {"workers": 17}, "17 workers: guide-figure-6 has 16 devices"),
+        ("ffn", {"workers": 0}, "0 workers: guide-figure-6 has 16 devices"),
+        ("ffn", {"exchange": "asink"}, "No exchange is called 'asink'"),
         ("ffn", {"until": "speed=3", "epochs": 1, "workers": 2}, "no metric 'speed'"),
         ("gan", {"workers": 2}, "cannot be separated"),
         ("dbn", {"workers": 2}, "stages"),
@@ -156,6 +158,18 @@ def test_a_target_ends_the_training_and_one_out_of_reach_names_the_best() -> Non
 def test_what_cannot_be_shared_is_refused(network: str, options: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         train_on_cluster(network, MACHINE, ClusterOptions(**options))  # type: ignore[arg-type]
+
+
+def test_a_mistake_is_told_before_anything_is_trained() -> None:
+    with pytest.raises(BadInput) as caught:
+        fly(until="acuracy=0.9", folder=None, workers=2, epochs=10_000)
+    assert caught.value.hint == "Did you mean 'accuracy'?"
+    with pytest.raises(BadInput) as caught:
+        fly("asink")
+    assert caught.value.hint.count("async") == 1
+    with pytest.raises(BadInput, match="nobody to exchange with") as caught:
+        train_on_cluster("ffn", wt.Machine.find("gtx1080"), ClusterOptions(exchange="async"))
+    assert "--on 2xgtx1080" in caught.value.hint, "more workers do not help one device"
 
 
 def test_the_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_an_asynchronous_training_goes_on_without_a_killed_worker(tmp_path: Path
     ("fields", "said"),
     [
         ({"exchange": "async", "workers": 1}, "nobody to exchange with"),
+        ({"workers": 0}, "--workers 0: there is nobody to train"),
+        ({"workers": -1}, "--workers -1: there is nobody to train"),
         ({"exchange": "mixed", "workers": 4, "groups": 3}, "cannot be divided into 3"),
         ({"exchange": "local", "workers": 2, "every": 0}, "at least 1"),
         ({"exchange": "async", "workers": 2, "shard": True}, "only among synchronous"),

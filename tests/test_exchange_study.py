@@ -31,7 +31,8 @@ TRIAL = ClusterTrial(
 
 def say(*words: str) -> tuple[int, str]:
     result = RUNNER.invoke(app, ["train", *words])
-    return result.exit_code, result.output + str(result.exception or "")
+    hint = getattr(result.exception, "hint", "")
+    return result.exit_code, f"{result.output}{result.exception or ''} {hint}"
 
 
 class TestTrial:
@@ -96,6 +97,10 @@ class TestStudy:
     ("words", "said"),
     [
         (("ffn", "--workers", "1", "--exchange", "async"), "nobody to exchange with"),
+        (("ffn", "--workers", "0"), "--workers 0: there is nobody to train"),
+        (("ffn", "--workers", "0", "--on", "guide-figure-6"), "0 workers: guide-figure-6 has 16 devices"),
+        (("ffn", "--on", "gtx1080", "--exchange", "async"), "--on 2xgtx1080"),
+        (("ffn", "--on", "guide-figure-6", "--until", "acuracy=1"), "Did you mean 'accuracy'?"),
         (("ffn", "--workers", "4", "--exchange", "mixed", "--groups", "3"), "cannot be divided into 3"),
         (
             ("ffn", "--on", "guide-figure-6", "--exchange", "mixed", "--groups", "3"),

@@ -279,7 +279,7 @@ def _real_spec(
     from windtunnel.exchange.splitting import refuse_undivided
 
     refuse_undivided(job[0], dict(parse_settings(job[1:])))
-    count = workers or 2
+    count = 2 if workers is None else workers
     groups = settings.groups if settings.groups > 1 or count % 2 else 2
     return RealTraining(
         network=job[0],

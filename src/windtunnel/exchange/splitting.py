@@ -31,8 +31,8 @@ def only_optimizer(optimizers: Any, name: str) -> torch.optim.Optimizer:
     if isinstance(optimizers, torch.optim.Optimizer):
         return optimizers
     raise BadInput(
-        f"The step of {name} uses {type(optimizers).__name__} instead of one optimizer, so its gradients and "
-        "its update cannot be separated.",
+        f"The step of {name} uses several optimizers or one of its own, so its gradients and its update "
+        "cannot be separated.",
         hint="Train it on one worker: windtunnel network train",
     )
 

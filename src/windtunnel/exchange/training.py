@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from windtunnel import records, sealed
-from windtunnel.errors import BadInput, BadJob, Interrupted
+from windtunnel.errors import BadInput, BadJob, Interrupted, nearest
 from windtunnel.exchange import forms
 from windtunnel.exchange.costs import WorkerForecasts
 from windtunnel.exchange.learners import Learner, LocalLearner, ServedLearner, TogetherLearner
@@ -129,7 +129,7 @@ class ClusterLoop:
         with torch.random.fork_rng(devices=[]):
             only_optimizer(self.stage.optimizers(lesson.model()), name)
             self.forecasts = WorkerForecasts.of(workload_of(lesson, name), machine)
-        self.workers = options.workers or self.forecasts.most_workers
+        self.workers = self.forecasts.most_workers if options.workers is None else options.workers
         self._refuse()
         self.settings = self._grouped()
         self.epochs = options.epochs or self.stage.epochs
@@ -138,6 +138,8 @@ class ClusterLoop:
         self.learner = self._learner()
         self.stream = BatchStream(self.stage, torch.Generator().manual_seed(options.seed))
         self.goal = parse_goal(options.until) if isinstance(options.until, str) else options.until
+        if self.goal is not None:
+            self._refuse_unknown_metric(self.goal.metric)
         self.rows: list[ClusterRow] = []
         self.changes, self.identity = 0, dict[str, object]()
 
@@ -149,9 +151,20 @@ class ClusterLoop:
                 f"{self.workers} workers: {self.machine.name} has {most} devices.", hint=f"Use 1 to {most}."
             )
         if self.workers == 1 and form not in ("sync", "server"):
+            name, more = self.machine.name, "Use --workers 2 or more"
+            if most == 1:
+                more = f"{name} has one device: use --on 2x{name}"
             raise BadInput(
                 f"One worker has nobody to exchange with: {form} needs at least two.",
-                hint="Use --workers 2 or more, or --exchange sync.",
+                hint=f"{more}, or --exchange sync.",
+            )
+
+    def _refuse_unknown_metric(self, metric: str) -> None:
+        self.model.eval()
+        known = self.lesson.examine(self.model)
+        if metric not in known:
+            raise BadInput(
+                f"The evaluation of {self.name} has no metric {metric!r}.", hint=nearest(metric, known)
             )
 
     def _grouped(self) -> ExchangeSettings:
@@ -244,13 +257,7 @@ class ClusterLoop:
         """Whether a row is at the target."""
         if self.goal is None:
             return False
-        metric = self.goal.metric
-        if metric not in row.figures:
-            raise BadInput(
-                f"The evaluation of {self.name} has no metric {metric!r}.",
-                hint=f"Known: {', '.join(row.figures)}.",
-            )
-        value, better = row.figures[metric], self.goal.better or self.lesson.better
+        value, better = row.figures[self.goal.metric], self.goal.better or self.lesson.better
         return value >= self.goal.target if better == "higher" else value <= self.goal.target
 
     def _outcome(self, resumed: int) -> ClusterTraining:

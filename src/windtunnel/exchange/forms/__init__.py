@@ -18,7 +18,5 @@ FORMS: dict[str, Form] = {
 def named(name: str) -> Form:
     """The form of this name."""
     if name not in FORMS:
-        raise UnknownName(
-            f"No exchange is called {name!r}.", hint=f"{nearest(name, FORMS)} Known: {', '.join(FORMS)}."
-        )
+        raise UnknownName(f"No exchange is called {name!r}.", hint=nearest(name, FORMS))
     return FORMS[name]

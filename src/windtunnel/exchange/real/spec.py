@@ -45,6 +45,8 @@ class RealTraining:
 
     def __post_init__(self) -> None:
         forms.named(self.exchange)
+        if self.workers < 1:
+            raise BadInput(f"--workers {self.workers}: there is nobody to train.", hint="Use --workers 2.")
         if self.workers < 2 and self.exchange not in ("sync", "server"):
             raise BadInput(
                 f"One worker has nobody to exchange with: {self.exchange} needs at least two.",
