@@ -17,10 +17,11 @@ import windtunnel as wt
 from windtunnel.errors import BadInput, MeasurementFailed, Unavailable
 from windtunnel.exchange.real.engines import OnRay, OnSlurm, engine_for
 from windtunnel.exchange.real.gathering import RealOutcome
-from windtunnel.exchange.real.launch import OnThisMachine, run_workers
+from windtunnel.exchange.real.launch import OnThisMachine, run_workers, shares
 from windtunnel.exchange.real.spec import RealTraining
 from windtunnel.exchange.run import ExchangeSettings
 from windtunnel.exchange.training import ClusterOptions, train_on_cluster
+from windtunnel.machine import here
 
 SMALL = {"hidden": 16}
 
@@ -84,6 +85,30 @@ class Killer:
                 os.kill(process.pid, signal.SIGKILL)
                 return
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "expected"),
+    [
+        ([[0], [1], [2], [3]], 2, [{0, 1}, {2, 3}]),
+        ([[0], [1], [2]], 2, [{0}, {1, 2}]),
+        ([[0, 2], [1, 3]], 2, [{0, 2}, {1, 3}]),  # both threads of a core belong to one worker
+        ([[0], [1]], 4, [{0}, {1}, {0}, {1}]),
+    ],
+)
+def test_workers_share_cores_evenly_and_none_is_left_over(
+    cores: list[list[int]], workers: int, expected: list[set[int]]
+) -> None:
+    assert shares(cores, workers) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to cores here")
+def test_each_worker_gets_cores_of_its_own_and_the_server_all(tmp_path: Path) -> None:
+    seen: list[set[int]] = []
+    spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange="server", epochs=1)
+    engine = OnThisMachine(started=lambda found: seen.extend(os.sched_getaffinity(p.pid) for p in found))
+    run_workers(spec, tmp_path, engine)
+    assert seen == [*shares(here.processors_by_core(), 2), os.sched_getaffinity(0)]
 
 
 @pytest.mark.parametrize(("exchange", "victim"), [("sync", 0), ("server", 1), ("local", 0)])

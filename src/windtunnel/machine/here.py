@@ -283,11 +283,16 @@ def available_cpus() -> list[int]:
 
 def available_cores() -> int:
     """The physical cores of the processors that this process may use."""
-    cores = set()
+    return len(processors_by_core())
+
+
+def processors_by_core() -> list[list[int]]:
+    """The logical processors that this process may use, those of a physical core together."""
+    cores: dict[str, list[int]] = {}
     for cpu in available_cpus():
         path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        cores.add(read_text(path).strip() or str(cpu))
-    return len(cores)
+        cores.setdefault(read_text(path).strip() or str(cpu), []).append(cpu)
+    return list(cores.values())
 
 
 def _describe_cpu() -> tuple[Device, dict[str, str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from windtunnel.errors import BadInput
 from windtunnel.exchange.host import MOST_PROCESSES
 from windtunnel.exchange.real.gathering import RealOutcome, gather
 from windtunnel.exchange.real.spec import GOES_ON, WITH_SERVER, RealTraining
+from windtunnel.machine import here
 
 MODULE = "windtunnel.exchange.real.worker"
 _GRACE_SECONDS = 20.0  # for the others to notice that a worker is lost
@@ -44,6 +46,7 @@ class OnThisMachine:
             start_process(spec, folder, rank, rank, "127.0.0.1", port, self.threads)
             for rank in range(spec.processes)
         ]
+        keep_apart([process.pid for process in processes[: spec.workers]])
         try:
             if self.started:
                 self.started(processes)
@@ -65,6 +68,35 @@ def run_workers(spec: RealTraining, folder: Path, engine: WorkerEngine | None = 
         old.unlink(missing_ok=True)
     spec.save(folder)
     return gather(spec, folder, engine.run(spec, folder))
+
+
+def keep_apart(pids: Sequence[int]) -> None:
+    """Gives each worker cores of its own, as far as they reach. A server may use all of them.
+
+    Linux tends to put processes that wake each other on one core, so that they compute one after another.
+    """
+    if len(pids) < 2 or not hasattr(os, "sched_setaffinity"):
+        return
+    for pid, processors in zip(pids, shares(here.processors_by_core(), len(pids)), strict=True):
+        with contextlib.suppress(OSError):  # it has ended already, or its container does not allow it
+            os.sched_setaffinity(pid, processors)
+
+
+def shares(cores: Sequence[Sequence[int]], workers: int) -> list[set[int]]:
+    """The logical processors of each worker, from those of each core.
+
+    >>> shares([[0], [1], [2], [3]], 2)
+    [{0, 1}, {2, 3}]
+    >>> shares([[0, 2], [1, 3]], 3)
+    [{0, 2}, {1, 3}, {0, 2}]
+    """
+    count = len(cores)
+    if workers > count:
+        return [set(cores[worker % count]) for worker in range(workers)]
+    return [
+        {cpu for core in cores[worker * count // workers : (worker + 1) * count // workers] for cpu in core}
+        for worker in range(workers)
+    ]
 
 
 def free_port() -> int:
