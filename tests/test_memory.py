@@ -154,7 +154,7 @@ def test_repeated_steps_do_not_leak_memory(recorded: Recorded) -> None:
 
     steps = recorded("gpt2", "gpu", batch=4, **TINY)
     pools = Pools()
-    replay = memory._Replay(steps, pools, None)
+    replay = memory._Replay(memory._script_of(steps, None), pools)
     replay.hold("weights", "data")
     sizes = []
     for _ in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 
 import pytest
 from conftest import run
@@ -17,6 +18,7 @@ from windtunnel.forecast.collectives import Group, collective_seconds, point_to_
 from windtunnel.forecast.contributors.ops import GpuOps
 from windtunnel.forecast.contributors.stages import Stages, StageWork, most_in_flight, order_of
 from windtunnel.forecast.contributors.workers import Segment, WorkerOps
+from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.links import Carried, Links
 from windtunnel.forecast.parallel import parallel_step
 from windtunnel.forecast.price import Price
@@ -130,6 +132,20 @@ def test_tensor_and_pipeline_workers_hold_a_part_of_the_weights() -> None:
 def test_sequence_parallel_workers_keep_fewer_activations() -> None:
     with_sequence = fly(tensor_parallel=4, sequence_parallel=True).memory.parts["activations"]
     assert with_sequence < fly(tensor_parallel=4).memory.parts["activations"]
+
+
+def test_a_forecast_does_not_search_the_memory_of_the_process_for_cycles() -> None:
+    searches = []
+    strategy = Strategy(batch=64, accumulate=4, data_parallel=2, tensor_parallel=4)
+    trace, machine = prediction.trace(job(), strategy, "gpu"), wt.Machine.named("8xh100")
+    gc.callbacks.append(lambda phase, facts: searches.append(facts["generation"]))
+    try:
+        forecast_step(trace, machine, strategy, profile_for(machine))
+        during = list(searches)
+    finally:
+        gc.callbacks.pop()
+    # Objects made before count until the pause begins, those made meanwhile when it ends: one search each.
+    assert len(during) <= 2 and gc.isenabled()
 
 
 def test_the_exchange_overlaps_backward() -> None:

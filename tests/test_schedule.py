@@ -25,6 +25,7 @@ from windtunnel.forecast.schedule import (
     Step,
     StepBuilder,
     Wait,
+    _Contended,
     place,
 )
 from windtunnel.forecast.timeline import lay_out
@@ -146,6 +147,20 @@ def test_contention_never_shortens_a_run_and_lanes_stay_in_order(seed: int) -> N
         assert span.start >= last.get(task.lane, 0.0) and span.end - span.start >= task.seconds - 1e-9
         last[task.lane] = span.end
         assert span.cause < 0 or slow.spans[span.cause].end <= span.start
+
+
+def test_a_host_that_waits_for_nobody_is_placed_without_events() -> None:
+    """Three launches of 1 s; kernels of 2 s that take 1.5 times as long beside a copy of 4 s."""
+    step = StepBuilder()
+    launches = [step.add(LaneTask(HOST, 1.0, "launch")) for _ in range(3)]
+    step.add(LaneTask(COPY, 4.0, "copy"))
+    for launch in launches:
+        step.add(LaneTask(DEVICE, 2.0, "compute", contention=(Contention(COPY, 1.5),)), after=(launch,))
+    built = step.build()
+    scheduler = _Contended(built)
+    assert [built.tasks[scheduler._lanes.index(lane)].lane for lane in scheduler._events] == [COPY, DEVICE]
+    # The first kernel runs from 1 to 4 s beside the copy, the others alone.
+    assert [span.end for span in scheduler.run(1).spans] == [1.0, 2.0, 3.0, 4.0, 4.0, 6.0, 8.0]
 
 
 def test_steps_of_alternating_length_are_averaged_over_their_period_by_hand() -> None:

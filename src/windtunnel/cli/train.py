@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from windtunnel.cli import exchange, levels, words
 from windtunnel.errors import BadInput, nearest
+from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.ownership import temporary_folder
 from windtunnel.records import parse_settings
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = ("simulated", "real")
 HELP = """
-Train a network with several workers that exchange what they learn.
+Train a network, or your own job, with several workers that exchange what they learn.
 
 Without --on, each worker is a real process: on this machine, or with --engine on a cluster of Ray or Slurm
 (torch.distributed: DistributedDataParallel, FSDP2 with --shard, a parameter server, or averages).
@@ -44,6 +46,8 @@ learned against the time of that machine, which need not exist.
   windtunnel train ffn --workers 2 --exchange async --slow 1 --slow-factor 3
 
   windtunnel train dcn --workers 8 --exchange mixed --groups 2 --engine ray://head:10001
+
+  windtunnel train my_model.py:build width=64 --workers 2 --exchange async
 """
 
 _Exchange = Annotated[str, typer.Option("--exchange", help="sync, server, async, mixed, local or diloco.")]
@@ -128,8 +132,18 @@ _ShardWeights = Annotated[
 _Fresh = Annotated[bool, typer.Option("--fresh", help="Start again instead of continuing.")]
 
 
+_Job = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB [key=value ...]",
+        help="A network with settings (windtunnel network list), or your own job: path/to/file.py:function.",
+        show_default=False,
+    ),
+]
+
+
 def train(
-    job: words.NetworkName,
+    job: _Job,
     on: _OnMachine = None,
     exchange_form: _Exchange = "sync",
     compare: _Compare = None,
@@ -167,9 +181,11 @@ def train(
     folders = {name: folder / name if folder and compare else folder for name in names}
     if is_real:
         _refuse_simulated(variation, until, fresh)
+        network, chosen = _shared_network(job, data)
         specs = [
             dataclasses.replace(
-                _real_spec(job, name, workers, settings, epochs, variation),
+                _real_spec(network, name, workers, settings, epochs, variation),
+                settings=chosen,
                 data=data,
                 seed=seed,
                 shard=shard,
@@ -180,7 +196,7 @@ def train(
         _train_for_real(specs, engine, folders, plot, as_json)
         return
     _refuse_real(engine, backend, shard)
-    machine, found = Machine.find(on or _SIMULATED_DEFAULT), []
+    on, found = on or _SIMULATED_DEFAULT, []
     for name in names:
         options = ClusterOptions(
             exchange=name,
@@ -193,7 +209,7 @@ def train(
             folder=folders[name],
             fresh=fresh,
         )
-        found.append(_train(job, machine, options, data))
+        found.append(_train(job, on, options, data))
     _show_simulated(found, bool(compare), plot, as_json)
 
 
@@ -267,8 +283,33 @@ def _backend(word: str) -> Backend:
     return known[word]
 
 
+def _shared_network(job: list[str], data: str | None) -> tuple[str, Mapping[str, object]]:
+    """The network whose steps workers can share, and its settings; a job of one's own by its full path."""
+    from windtunnel.exchange import own_jobs
+    from windtunnel.exchange.splitting import refuse_undivided
+
+    workload = _own(job, data)
+    if workload is None:
+        name, settings = job[0], parse_settings(job[1:])
+        refuse_undivided(name, settings)
+        return name, settings
+    own_jobs.refuse_undivided_job(workload)
+    assert workload.origin is not None
+    return workload.origin.job, workload.origin.settings
+
+
+def _own(job: list[str], data: str | None) -> Workload | None:
+    """The job of one's own that is named, in the process where it lives."""
+    from windtunnel.learning import own_job
+
+    if not own_job.is_own(job[0]):
+        return None
+    own_job.refuse_data(job[0], data)
+    return words.find_job(job)
+
+
 def _real_spec(
-    job: list[str],
+    network: str,
     exchange_form: str,
     workers: int | None,
     settings: ExchangeSettings,
@@ -276,14 +317,11 @@ def _real_spec(
     variation: Variation,
 ) -> RealTraining:
     from windtunnel.exchange.real.spec import RealTraining
-    from windtunnel.exchange.splitting import refuse_undivided
 
-    refuse_undivided(job[0], dict(parse_settings(job[1:])))
     count = 2 if workers is None else workers
     groups = settings.groups if settings.groups > 1 or count % 2 else 2
     return RealTraining(
-        network=job[0],
-        settings=dict(parse_settings(job[1:])),
+        network=network,
         workers=count,
         exchange=exchange_form,
         groups=groups if exchange_form == "mixed" else 1,
@@ -326,9 +364,11 @@ def _train_for_real(
     words.show(as_json, shown.plain, lambda: _with_plot(str(shown), plot))
 
 
-def _train(job: list[str], machine: Machine, options: ClusterOptions, data: str | None) -> ClusterTraining:
+def _train(job: list[str], on: str, options: ClusterOptions, data: str | None) -> ClusterTraining:
+    from windtunnel.exchange.own_jobs import train_apart
     from windtunnel.exchange.training import train_on_cluster
 
+    machine, own = Machine.find(on), _own(job, data)
     name, *rest = job
     said = ""
     with levels.show_line() as say:
@@ -339,6 +379,8 @@ def _train(job: list[str], machine: Machine, options: ClusterOptions, data: str 
                 said = text
                 say(f"{options.exchange}: {text}, {done:,} of at most {total:,} changes")
 
+        if own is not None:
+            return train_apart(own, on, options, tell)
         return train_on_cluster(
             name, machine, options, settings=dict(parse_settings(rest)), data=data, progress=tell
         )

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from windtunnel.errors import BadInput
 from windtunnel.job.lesson import Lesson, Stage
 
+_ALONE = "One worker can train built-in networks in other ways: windtunnel network train"
 Gradients = list[Tensor | None]
 
 
@@ -21,7 +22,7 @@ def only_stage(lesson: Lesson, name: str) -> Stage:
         names = ", ".join(stage.name for stage in lesson.stages)
         raise BadInput(
             f"{name} is trained in {len(lesson.stages)} stages ({names}); workers can share only one.",
-            hint="Train it on one worker: windtunnel network train",
+            hint=_ALONE,
         )
     return lesson.stages[0]
 
@@ -33,7 +34,7 @@ def only_optimizer(optimizers: Any, name: str) -> torch.optim.Optimizer:
     raise BadInput(
         f"The step of {name} uses several optimizers or one of its own, so its gradients and its update "
         "cannot be separated.",
-        hint="Train it on one worker: windtunnel network train",
+        hint=_ALONE,
     )
 
 
@@ -68,7 +69,7 @@ class StepSplitter:
             raise BadInput(
                 f"The step of {self.name} updates the weights {len(self._noted)} times; workers that "
                 "exchange gradients need exactly one update a step.",
-                hint="Train it on one worker: windtunnel network train",
+                hint=_ALONE,
             )
         return self._noted.pop(), loss.detach()
 
@@ -79,6 +80,12 @@ class StepSplitter:
         return mean([gradients for gradients, _ in found], sizes), [loss for _, loss in found]
 
     def _note(self, closure: Any = None) -> None:
+        if closure is not None:
+            raise BadInput(
+                f"The step of {self.name} gives its optimizer a closure, so that the gradients are computed "
+                "inside of the update and cannot be exchanged.",
+                hint="Call loss.backward() before optimizer.step().",
+            )
         self._noted.append([None if p.grad is None else p.grad.detach().clone() for p in self.parameters])
 
     def update(self, gradients: Gradients) -> None:

@@ -28,9 +28,10 @@ from windtunnel.job.lesson import Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.learning import checkpoint
 from windtunnel.learning.goal import Goal, parse_goal
-from windtunnel.learning.training import prepare
+from windtunnel.learning.own_job import prepare
 from windtunnel.machine.machine import Machine
 
+_ROUND_STEPS = 100  # of jobs, whose passes over the data may be long: a choice
 TOGETHER, SERVED, LOCAL = ("sync", "server"), ("async", "mixed"), ("local", "diloco")
 Progress = Callable[[int, int, str], None]  # changes done, changes in all, text
 
@@ -62,7 +63,7 @@ class ClusterOptions:
 
 
 def train_on_cluster(
-    name: str,
+    job: str | Workload,
     machine: Machine,
     options: ClusterOptions | None = None,
     *,
@@ -70,11 +71,14 @@ def train_on_cluster(
     data: str | None = None,
     progress: Progress | None = None,
 ) -> ClusterTraining:
-    """Train a built-in network with the workers of a machine that need not be here."""
+    """Train a built-in network, by its name, or a job with the workers of a machine that need not be here.
+
+    A job with data of its own is tested after every 100 steps, or after a pass over them if that is shorter.
+    """
     options = options or ClusterOptions()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        loop = opened(name, machine, options, settings, data)
+        loop = opened(job, machine, options, settings, data)
         try:
             return loop.run(progress or (lambda done, total, text: None))
         except KeyboardInterrupt:
@@ -85,14 +89,16 @@ def train_on_cluster(
 
 
 def opened(
-    name: str,
+    job: str | Workload,
     machine: Machine,
     options: ClusterOptions,
     settings: dict[str, object] | None = None,
     data: str | None = None,
 ) -> ClusterLoop:
     """A training that has not begun. Its weights come from the current random state."""
-    lesson, identity = prepare(name, settings or {}, data or None)
+    lesson, identity = prepare(job, settings or {}, data or None)
+    if isinstance(job, Workload) and options.round_steps is None:
+        options = dataclasses.replace(options, round_steps=min(_ROUND_STEPS, lesson.stages[0].steps))
     loop = ClusterLoop(lesson, machine, options, identity.network)
     loop.identity = {**identity.plain(options.seed), **_identity(machine, options)}
     return loop

@@ -80,16 +80,19 @@ class Pools:
         self.allocated = self.reserved = self.most_reserved = 0
         self._free_lists: defaultdict[Pool, FreeList] = defaultdict(list)
         self._next_address = 0
+        self._grain = self.rounding.grain
+        self._least_rest = SMALL + 1  # of a large block that becomes a block of its own
 
     def take(self, size: float, stream: str = "") -> Block:
         """Allocate the smallest free block that is large enough; split it if the rest is useful."""
-        grain = self.rounding.grain
+        grain = self._grain
         wanted = -(-int(size) // grain) * grain or grain
         pool = stream, wanted <= SMALL
         free_list = self._free_lists[pool]
         place = self._best_fit(free_list, wanted)
-        block = free_list.pop(place)[2] if place < len(free_list) else self._take_segment(wanted, pool)
-        if self._is_useful(block.size - wanted, block.is_small):
+        block: Block = free_list.pop(place)[2] if place < len(free_list) else self._take_segment(wanted, pool)
+        rest = block.size - wanted
+        if rest and rest >= (grain if block.is_small else self._least_rest):
             self._split(block, wanted)
         block.is_free = False
         self.allocated += block.size
@@ -131,10 +134,6 @@ class Pools:
     def _best_fit(self, free_list: FreeList, wanted: int) -> int:
         """The place of the smallest block that is large enough; the end of the list if there is none."""
         return bisect_left(free_list, (wanted,))
-
-    def _is_useful(self, rest: int, is_small: bool) -> bool:
-        """Whether the rest of a block becomes a block of its own."""
-        return rest >= self.rounding.grain if is_small else rest > SMALL
 
     def _take_segment(self, wanted: int, pool: Pool) -> Block:
         rules, is_small = self.rounding, pool[1]

@@ -33,6 +33,7 @@ class ExpandablePools(Pools):
     def __init__(self, rounding: Rounding | None = None, limit: float = float("inf")) -> None:
         super().__init__(rounding, limit)
         self._unmapped: dict[Pool, list[Block]] = {}  # ranges without memory, by address
+        self._least_rest = self._grain
 
     def release(self) -> None:
         """Return free pages to the driver."""
@@ -46,9 +47,6 @@ class ExpandablePools(Pools):
         while place + 1 < len(free_list) and _reach(free_list[place + 1][2]) < _reach(free_list[place][2]):
             place += 1
         return place
-
-    def _is_useful(self, rest: int, is_small: bool) -> bool:
-        return rest >= self.rounding.grain
 
     def _take_segment(self, wanted: int, pool: Pool) -> Block:
         """Map memory at the lowest address with enough room. Before it fails, free pages are returned."""

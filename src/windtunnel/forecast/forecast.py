@@ -19,6 +19,7 @@ from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline, lay_out
 from windtunnel.forecast.uncertainty import interval_of, spreads_of
 from windtunnel.forecast.workers import workers_of
+from windtunnel.garbage import short_lives
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Result, Row
 from windtunnel.strategy import LOADED, Strategy
@@ -89,6 +90,7 @@ class ForecastStep(NamedTuple):
     timeline: Timeline
 
 
+@short_lives()
 def forecast_step(
     trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None
 ) -> ForecastStep:

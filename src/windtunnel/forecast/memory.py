@@ -90,7 +90,7 @@ def account(
     `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
     """
     if machine.device.kind == "cpu":
-        replay = _Replay(trace, Heap(), workspace)
+        replay = _Replay(_script_of(trace, workspace), Heap())
         _run_eagerly(replay, 0)
         parts = replay.peak_parts()
         lost = replay.peak - sum(parts.values())
@@ -99,9 +99,9 @@ def account(
             parts={**parts, "fragmentation": lost} if lost else parts,
             capacity_bytes=machine.device.memory_bytes,
         )
-    plenty = _pools(strategy, rounding)
-    replay = _run(trace, plenty, strategy, workspace)
-    scarce = _run_scarcely(trace, replay, strategy, workspace)
+    plenty, script = _pools(strategy, rounding), _script_of(trace, workspace)
+    replay = _run(script, plenty, strategy)
+    scarce = _run_scarcely(trace, script, replay, strategy, workspace)
     return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
@@ -124,7 +124,7 @@ def follow(
     """The memory in use at each op of a warm step that moves memory; their peak is that of `account`."""
     on_cpu = machine.device.kind == "cpu"
     store = Heap() if on_cpu else _pools(strategy, rounding)
-    replay = _Replay(trace, store, workspace, matrix_workspace=0 if on_cpu else _MATRIX_WORKSPACE)
+    replay = _Replay(_script_of(trace, workspace), store, 0 if on_cpu else _MATRIX_WORKSPACE)
     replay.moments = []
     if isinstance(store, Pools) and strategy.execution == "graph":
         _capture(replay, store)
@@ -141,18 +141,19 @@ def fits(
     if capacity is None:
         return True
     if machine.device.kind == "gpu":
-        plenty = _run(trace, _pools(strategy, rounding), strategy, workspace)
+        plenty = _run(_script_of(trace, workspace), _pools(strategy, rounding), strategy)
         if plenty.reserved * (1 + SPARE) + CONTEXT <= capacity:
             return True
         needs = _indispensable(trace, workspace)
-        least = plenty if needs == workspace else _run(trace, _pools(strategy, rounding), strategy, needs)
+        script = _script_of(trace, needs)
+        least = plenty if needs == workspace else _run(script, _pools(strategy, rounding), strategy)
         if least.peak + CONTEXT > capacity:
             return False
     return account(trace, machine, strategy, workspace, rounding).fits is not False
 
 
 def _run_scarcely(
-    trace: Trace, plenty: _Replay, strategy: Strategy, workspace: Sequence[float] | None
+    trace: Trace, script: _Script, plenty: _Replay, strategy: Strategy, workspace: Sequence[float] | None
 ) -> _Replay:
     """Replay steps in the smallest memory in which they run.
 
@@ -160,13 +161,13 @@ def _run_scarcely(
     tried, up to what the allocator reserves where memory is `plenty`.
     """
 
-    def run(limit: float, needs: Sequence[float] | None = workspace) -> _Replay | None:
+    def run(limit: float, script: _Script = script) -> _Replay | None:
         with contextlib.suppress(Exhausted):
-            return _run(trace, _pools(strategy, plenty.rounding, limit), strategy, needs)
+            return _run(script, _pools(strategy, plenty.rounding, limit), strategy)
         return None
 
     needs = _indispensable(trace, workspace)
-    least = plenty if needs == workspace else run(math.inf, needs)
+    least = plenty if needs == workspace else run(math.inf, _script_of(trace, needs))
     assert least is not None, "nothing fails without a limit"
     peak, low, high, best = least.peak, float(least.peak), float(plenty.reserved), plenty
     for share in _FRAGMENTED_SHARES:
@@ -199,9 +200,9 @@ def _pools(strategy: Strategy, rounding: Rounding | None, limit: float = math.in
     return (ExpandablePools if strategy.expandable_segments else Pools)(rounding, limit)
 
 
-def _run(trace: Trace, pools: Pools, strategy: Strategy, workspace: Sequence[float] | None) -> _Replay:
+def _run(script: _Script, pools: Pools, strategy: Strategy) -> _Replay:
     """Replay steps on a GPU's allocator."""
-    replay = _Replay(trace, pools, workspace, matrix_workspace=_MATRIX_WORKSPACE)
+    replay = _Replay(script, pools, _MATRIX_WORKSPACE)
     if strategy.execution == "graph":
         _capture(replay, pools)
     else:
@@ -230,67 +231,88 @@ def _capture(replay: _Replay, pools: Pools) -> None:
     replay.step("graph")
 
 
+class _Script(NamedTuple):
+    """What a replay reads of a trace: the sizes and parts of its memory, and the ops that move memory."""
+
+    allocations: Mapping[int, tuple[float, str]]
+    held: Sequence[int]
+    allocated: Sequence[int]
+    ops: Sequence[tuple[int, Op, float]]  # with its position and its workspace
+
+
+def _script_of(trace: Trace, workspace: Sequence[float] | None) -> _Script:
+    needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
+    return _Script(
+        allocations={name: (each.bytes, each.part) for name, each in trace.allocations.items()},
+        held=trace.held,
+        allocated=[name for op in trace.ops for name in op.allocated],
+        # Most ops of a trace are views or work in place, and move no memory.
+        ops=[
+            (position, op, need)
+            for position, (op, need) in enumerate(zip(trace.ops, needs, strict=True))
+            if op.allocated or op.freed or need or op.family == "matmul"
+        ],
+    )
+
+
 class _Replay:
     """Replays steps of a trace on an allocator and remembers the peak with its parts."""
 
-    def __init__(
-        self, trace: Trace, store: Pools | Heap, workspace: Sequence[float] | None, matrix_workspace: int = 0
-    ) -> None:
+    def __init__(self, script: _Script, store: Pools | Heap, matrix_workspace: int = 0) -> None:
         self.peak = 0
         self._peak_parts: dict[str, int] = {}
-        self._store = store
+        self._is_new_peak = False  # and its parts are not kept yet
+        self._script, self._store = script, store
         self._matrix_workspace = matrix_workspace
         self._is_warm = False
         self._parts: dict[str, int] = {}
         self._blocks: dict[Hashable, tuple[Block, str]] = {}
-        self._allocations = {
-            name: (allocation.bytes, allocation.part) for name, allocation in trace.allocations.items()
-        }
-        self._held = trace.held
-        self._allocated = [name for op in trace.ops for name in op.allocated]
-        needs = workspace if workspace is not None else (0.0,) * len(trace.ops)
-        # Most ops of a trace are views or work in place, and move no memory.
-        self._ops = [
-            (position, op, need)
-            for position, (op, need) in enumerate(zip(trace.ops, needs, strict=True))
-            if op.allocated or op.freed or need or op.family == "matmul"
-        ]
         self.moments: list[AllocatedMoment] | None = None  # of the last step, if they are asked for
 
     def hold(self, *parts: str, stream: str = "", copy: int = 0) -> None:
         """Allocate what exists between steps for these `parts`; each `copy` has its own memory."""
-        for name in self._held:
-            size, part = self._allocations[name]
+        for name in self._script.held:
+            size, part = self._script.allocations[name]
             if part in parts:
                 self._take((name, copy) if copy else name, size, part, stream)
 
     def step(self, stream: str = "") -> None:
         """Replay one step. It frees what the step before left. The first one creates the optimizer's
         state."""
-        self._free(self._allocated)
+        script, store, blocks, parts = self._script, self._store, self._blocks, self._parts
+        self._free(script.allocated)
         if self._is_warm:
             self._take_state(stream)
         if self.moments is not None:
             self.moments.clear()
-        for position, op, need in self._ops:
-            if op.phase == "update" and not self._is_warm:
+        for position, op, need in script.ops:
+            if not self._is_warm and op.phase == "update":
                 self._take_state(stream)
-            for name in op.allocated:
-                self._take(name, *self._allocations[name], stream)
-            if op.family == "matmul" and self._matrix_workspace:
+            for name in op.allocated:  # as `_take` does; most of a replay's time is spent here
+                size, part = script.allocations[name]
+                if size:
+                    block = store.take(size, stream)
+                    blocks[name] = block, part
+                    parts[part] = parts.get(part, 0) + block.size
+            if self._matrix_workspace and op.family == "matmul":
                 self._take_matrix_workspace(stream, op.phase == "backward")
             if need:
                 self._take_workspace(op, need, stream)
-            self._update_peak()
+            if store.allocated > self.peak:
+                self._note_peak()
             if self.moments is not None:
-                self.moments.append(AllocatedMoment(position, self._store.allocated, dict(self._parts)))
+                self.moments.append(AllocatedMoment(position, store.allocated, dict(parts)))
             if need:
                 self._free(("need",))
             if op.freed:
                 self._free(op.freed)
         if not self._is_warm:
             self._take_state(stream)
-        self._update_peak()
+        if store.allocated > self.peak:
+            self._note_peak()
+
+    def _note_peak(self) -> None:
+        self.peak, self._is_new_peak = self._store.allocated, True
 
     @property
     def reserved(self) -> int:
@@ -302,11 +324,8 @@ class _Replay:
         return self._store.rounding if isinstance(self._store, Pools) else None
 
     def peak_parts(self) -> dict[str, float]:
-        return {part: float(size) for part, size in self._peak_parts.items() if size}
-
-    def _update_peak(self) -> None:
-        if self._store.allocated > self.peak:
-            self.peak, self._peak_parts = self._store.allocated, dict(self._parts)
+        parts = self._parts if self._is_new_peak else self._peak_parts
+        return {part: float(size) for part, size in parts.items() if size}
 
     def _take_state(self, stream: str) -> None:
         """Allocate what a warm step finds and the first step did not: the optimizer's state.
@@ -314,8 +333,8 @@ class _Replay:
         A warm step may also find the gradients of the step before, if it frees them only later. The first
         step has none but its own.
         """
-        for name in self._held:
-            size, part = self._allocations[name]
+        for name in self._script.held:
+            size, part = self._script.allocations[name]
             if name not in self._blocks and (self._is_warm or part != "gradients"):
                 self._take(name, size, part, stream)
         self._is_warm = True
@@ -339,12 +358,16 @@ class _Replay:
             self._parts[part] = self._parts.get(part, 0) + block.size
 
     def _free(self, keys: Iterable[Hashable]) -> None:
+        blocks, parts, free = self._blocks, self._parts, self._store.free
         for key in keys:
-            entry = self._blocks.pop(key, None)
-            if entry is not None:
-                block, part = entry
-                self._parts[part] -= block.size
-                self._store.free(block)
+            entry = blocks.pop(key, None)
+            if entry is None:
+                continue
+            if self._is_new_peak:
+                self._peak_parts, self._is_new_peak = dict(parts), False
+            block, part = entry
+            parts[part] -= block.size
+            free(block)
 
 
 def _spare_bytes(trace: Trace, peak: int, knows_workspaces: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -91,6 +91,7 @@ class Pricer:
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
+        self._known_keys: dict[int, tuple[Op, tuple[object, ...]]] = {}  # the op keeps its id its own
         self._known_prices: dict[tuple[object, ...], Price] = {}
         self._known_pieces: dict[tuple[object, ...], list[PricedPiece]] = defaultdict(list)
         self._last: tuple[Sequence[Op], list[Price]] | None = None
@@ -135,7 +136,7 @@ class Pricer:
         """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
         if self._last is not None and self._last[0] is ops:
             return self._last[1]
-        keys = [_key(op) for op in ops]
+        keys = self._keys(ops)
         unique = dict(zip(keys, ops, strict=True))
         known = self._known_prices
         new = {key: op for key, op in unique.items() if key not in known}
@@ -150,11 +151,19 @@ class Pricer:
         self._last = ops, prices
         return prices
 
+    def _keys(self, ops: Sequence[Op]) -> list[tuple[object, ...]]:
+        """What the price of each op depends on. An op that is asked for again is the same object."""
+        known, keys = self._known_keys, []
+        for op in ops:
+            entry = known.get(id(op))
+            if entry is None:
+                entry = known[id(op)] = op, _key(op)
+            keys.append(entry[1])
+        return keys
+
     def pieces(self, ops: Sequence[Op]) -> list[tuple[PricedPiece, int]]:
         """The different pieces of work of ops that were priced, and how often each is done."""
-        counts: dict[tuple[object, ...], int] = defaultdict(int)
-        for op in ops:
-            counts[_key(op)] += 1
+        counts = Counter(self._keys(ops))
         return [(piece, count) for key, count in counts.items() for piece in self._known_pieces.get(key, ())]
 
     def _note_unknown_sizes(self, ops: Sequence[Op], prices: Sequence[Price]) -> None:

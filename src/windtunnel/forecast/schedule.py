@@ -14,7 +14,8 @@ critical path can be followed back.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -202,96 +203,112 @@ class _Contended:
     """Tasks slow each other down while they overlap, so time advances from event to event over all lanes.
 
     Lanes are numbers here, and a task is its place in the run: a step of a large job has thousands of events.
+    A lane that waits for nobody, as a host that launches ahead, is placed at once and needs no events.
     """
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self._step, size = step, len(step.tasks)
         numbers = {lane: number for number, lane in enumerate(dict.fromkeys(t.lane for t in step.tasks))}
         self._lanes = [numbers[task.lane] for task in step.tasks]
         self._contention = [
             [(numbers[lane], slowdown) for lane, slowdown in task.contention if lane in numbers]
             for task in step.tasks
         ]
+        # How far back in the run the tasks are that a task waits for.
+        self._back = [
+            [position - t for t in after] + [position - t + ago * size for t, ago in earlier]
+            for position, (after, earlier) in enumerate(zip(step.after, step.earlier, strict=True))
+        ]
+        watched = {lane for contention in self._contention for lane, _ in contention}
+        each_task = zip(self._lanes, self._back, self._contention, strict=True)
+        waiting = {lane for lane, *others in each_task if any(others)}
+        self._events = watched | waiting  # the lanes that need them
 
     def run(self, steps: int) -> Schedule:
         size = len(self._step.tasks)
         tasks = self._step.tasks * steps
-        self._queues: list[list[int]] = [[] for _ in range(max(self._lanes) + 1)]
+        self._spans: list[Span | None] = [None] * len(tasks)
+        self._ends = [math.inf] * len(tasks)
+        queues: list[list[int]] = [[] for _ in range(max(self._lanes) + 1)]
         for index in reversed(range(len(tasks))):  # the next task of a lane is the last of its list
-            self._queues[self._lanes[index % size]].append(index)
-        self._done: list[Span | None] = [None] * len(tasks)
-        self._heads = {lane: self._waits(queue[-1]) for lane, queue in enumerate(self._queues)}
-        self._previous = [-1] * len(self._queues)
+            queues[self._lanes[index % size]].append(index)
+        for lane, queue in enumerate(queues):
+            if lane not in self._events:
+                self._place_ahead(reversed(queue))
+        self._queues = {lane: queues[lane] for lane in self._events}
+        self._heads = {lane: self._waits(queue[-1]) for lane, queue in self._queues.items()}
+        self._previous = [-1] * len(queues)
         self._running: dict[int, _Running] = {}
         now = 0.0
-        while self._start_ready(now) or self._running:
-            now = min([running.end for running in self._running.values()])
+        while (now := self._next_event(now)) < math.inf:
             self._finish(now)
-        spans = tuple(span for span in self._done if span is not None)
+        spans = tuple(span for span in self._spans if span is not None)
         last_ends = itertools.accumulate((span.end for span in spans), max)
         ends = tuple(itertools.islice(last_ends, size - 1, None, size))
         return Schedule(tasks=tasks, spans=spans, step_ends=ends)
 
-    def _start_ready(self, now: float) -> bool:
-        """Start the next task of every idle lane whose waits are over; whether there was one."""
-        done, running = self._done, self._running
-        ready = []
+    def _place_ahead(self, queue: Iterable[int]) -> None:
+        """Place the tasks of a lane one after another."""
+        end, before, size = 0.0, -1, len(self._lanes)
+        for index in queue:
+            start, end = end, end + self._step.tasks[index % size].seconds
+            self._spans[index], self._ends[index] = Span(index, start, end, before), end
+            before = index
+
+    def _next_event(self, now: float) -> float:
+        """Start the tasks that can start now. Return when the next one ends or can start."""
+        ends, running, previous = self._ends, self._running, self._previous
+        started, next_start = [], math.inf
         for lane, waits in self._heads.items():
             if lane in running:
                 continue
+            # The task that ended last among those it waits for and the one before it on its lane.
+            cause = previous[lane]
+            latest = ends[cause] if cause >= 0 else 0.0
             for wait in waits:
-                if done[wait] is None:
-                    break
-            else:
-                ready.append((lane, waits))
-        for lane, waits in ready:
-            queue = self._queues[lane]
-            index = queue.pop()
-            position = index % len(self._lanes)
-            seconds = self._step.tasks[position].seconds
-            cause = self._cause(lane, waits)
-            running[lane] = _Running(index, cause, now, seconds, self._contention[position])
-            if queue:
-                self._heads[lane] = self._waits(queue[-1])
-            else:
-                del self._heads[lane]
-        if ready:
+                if ends[wait] > latest:
+                    cause, latest = wait, ends[wait]
+            if latest <= now:
+                started.append((lane, cause))
+            elif latest < next_start:
+                next_start = latest
+        for lane, cause in started:
+            self._start(lane, cause, now)
+        if started:
             self._update_rates(now)
-        return bool(ready)
+        return min([next_start, *[each.end for each in running.values()]])
+
+    def _start(self, lane: int, cause: int, now: float) -> None:
+        queue = self._queues[lane]
+        index = queue.pop()
+        position = index % len(self._lanes)
+        seconds, contention = self._step.tasks[position].seconds, self._contention[position]
+        self._running[lane] = _Running(index, cause, now, seconds, contention)
+        if queue:
+            self._heads[lane] = self._waits(queue[-1])
+        else:
+            del self._heads[lane]
 
     def _waits(self, index: int) -> list[int]:
-        size = len(self._lanes)
-        number, position = divmod(index, size)
-        first = index - position
-        waits = [first + target for target in self._step.after[position]]
-        for target, steps_ago in self._step.earlier[position]:
-            if number >= steps_ago:
-                waits.append(first - steps_ago * size + target)
-        return waits
-
-    def _cause(self, lane: int, waits: Sequence[int]) -> int:
-        """The task that ended last among those a task waited for and the one before it on its lane."""
-        cause, end = self._previous[lane], 0.0
-        before = self._done[cause] if cause >= 0 else None
-        if before is not None:
-            end = before.end
-        for other in waits:
-            span = self._done[other]
-            if span is not None and span.end > end:
-                cause, end = other, span.end
-        return cause
+        """The tasks that a task waits for; those of steps before the run are over."""
+        return [index - back for back in self._back[index % len(self._lanes)] if back <= index]
 
     def _finish(self, now: float) -> None:
         ended = [(lane, running) for lane, running in self._running.items() if running.end <= now]
         for lane, running in ended:
-            self._done[running.task] = Span(running.task, running.start, now, running.cause)
-            self._previous[lane] = running.task
+            index = running.task
+            self._spans[index] = Span(index, running.start, now, running.cause)
+            self._ends[index] = now
+            self._previous[lane] = index
             del self._running[lane]
-        self._update_rates(now)
+        if ended:
+            self._update_rates(now)
 
     def _update_rates(self, now: float) -> None:
         """When the set of busy lanes changes, what is left of a task takes another time."""
         for running in self._running.values():
+            if not running.contention:
+                continue
             slowdown = 1.0
             for lane, factor in running.contention:
                 if lane in self._running:

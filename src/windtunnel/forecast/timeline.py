@@ -32,6 +32,7 @@ class Timeline:
     period_steps: int = 1
     is_steady: bool = True
     spreads: Mapping[str, float] = field(default_factory=dict)
+    _known_path: dict[tuple[str, str], float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def step_seconds(self) -> float:
@@ -53,12 +54,13 @@ class Timeline:
     def critical_path(self) -> dict[tuple[str, str], float]:
         """Seconds of a steady step by part and kind of lane, followed back from its end. Folded work counts
         for the lanes that it is made of. "waiting" belongs to no lane."""
-        path: dict[tuple[str, str], float] = {}
-        for task, seconds in self._followed_back():
-            if seconds > 0:
-                key = task.part, task.limited_by or task.lane.kind
-                path[key] = path.get(key, 0.0) + seconds / self.period_steps
-        return path
+        path = self._known_path
+        if not path:
+            for task, seconds in self._followed_back():
+                if seconds > 0:
+                    key = task.part, task.limited_by or task.lane.kind
+                    path[key] = path.get(key, 0.0) + seconds / self.period_steps
+        return dict(path)
 
     def labels_of(self, part: str) -> dict[str, float]:
         """Seconds of the critical path in one part, by the labels of its tasks."""

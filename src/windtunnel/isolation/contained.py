@@ -53,6 +53,7 @@ class Contained:
         self.notes: IO[bytes] | None = None
         self.heard = 0
         self.last = ""
+        self.doing = "traced"  # what happens to the job, in the messages
 
     def start(self, module: str = CHILD) -> Contained:
         """Start a fresh interpreter that answers requests: `module.main()`. The usual one begins to import
@@ -117,6 +118,7 @@ class Contained:
     def ask(self, request: Plain) -> Answer:
         """Send a request and wait for the answer, within the limits."""
         what = f"{request['job']}"
+        self.doing = str(request.get("doing", "traced"))
         try:
             line = json.dumps({**request, "bytes": self.limits.memory_bytes}).encode() + b"\n"
         except TypeError as error:
@@ -186,7 +188,7 @@ class Contained:
             used = _resident_with_children(self.pid)
         if used > self.limits.memory_bytes:
             raise JobStopped(
-                f"{what} took {_gib(used)} of memory while it was traced; "
+                f"{what} took {_gib(used)} of memory while it was {self.doing}; "
                 f"{_gib(self.limits.memory_bytes)} are allowed.",
                 state="out of memory",
                 hint=self._with_line("Allow more with --trace-memory, or use a smaller job."),
@@ -194,7 +196,8 @@ class Contained:
 
     def _timed_out(self, what: str) -> JobStopped:
         return JobStopped(
-            f"{what} did not end within {self.limits.seconds:g} s while it was traced, and was stopped.",
+            f"{what} did not end within {self.limits.seconds:g} s while it was {self.doing}, and was "
+            "stopped.",
             state="timed out",
             hint=self._with_line("Allow more with --trace-seconds, or use a smaller job."),
         )
@@ -205,25 +208,25 @@ class Contained:
         code = self._wait()
         if code is None or code == CLOSED:
             return JobStopped(
-                f"{what} closed the files of its process while it was traced.",
+                f"{what} closed the files of its process while it was {self.doing}.",
                 state="exited",
                 hint="Let the job not close descriptors that it did not open.",
             )
         if code >= 0:
             return JobStopped(
-                f"{what} ended its process with exit code {code} while it was traced.{self._said()}",
+                f"{what} ended its process with exit code {code} while it was {self.doing}.{self._said()}",
                 state="exited",
                 hint=self._with_line("Let the job return its workload, and not exit (os._exit)."),
             )
         name = _signal_name(-code)
         if -code == signal.SIGKILL:
             return JobStopped(
-                f"{what} was ended by signal {-code} ({name}) while it was traced.{self._said()}",
+                f"{what} was ended by signal {-code} ({name}) while it was {self.doing}.{self._said()}",
                 state="crashed",
                 hint=self._with_line("Most often this means that memory ran out: try a smaller job."),
             )
         return JobStopped(
-            f"{what} crashed by signal {-code} ({name}) while it was traced.{self._said()}",
+            f"{what} crashed by signal {-code} ({name}) while it was {self.doing}.{self._said()}",
             state="crashed",
             hint=self._with_line("The fault is in the job or in a library that it calls."),
         )

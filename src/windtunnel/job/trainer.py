@@ -85,7 +85,7 @@ class Trainer:
         if self.workload.step is not None:
             with self._precision():
                 return self.workload.step(self.model, batch, self.optimizer)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss = self._backward(batch) if self.strategy.accumulate == 1 else self._accumulate(batch)
         if self.workload.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_norm)
@@ -287,15 +287,24 @@ def _make_optimizer(workload: Workload, model: torch.nn.Module, strategy: Strate
 
 
 def _own_optimizer(workload: Workload, model: torch.nn.Module) -> Optimizers:
-    if workload.optimizers is not None:
-        return workload.optimizers(model)
-    if workload.optimizer is None:
+    name, make = "optimizers", workload.optimizers
+    if workload.optimizer is not None:
+        name, make = "optimizer", workload.optimizer
+    if make is None:
         return None
-    made = workload.optimizer(model.parameters())
-    if made is None:
+    made = make(model if name == "optimizers" else model.parameters())
+    if made is None and (workload.loss is not None or name == "optimizer"):
         raise BadJob(
-            f"optimizer() of {workload.name} returned nothing.",
-            hint=f"Return the optimizer. {_look_at(workload.optimizer)}",
+            f"{name}() of {workload.name} returned nothing.",
+            hint=f"Return the optimizer. {_look_at(make)}",
+        )
+    if workload.loss is not None and not all(
+        callable(getattr(made, method, None)) for method in ("step", "zero_grad")
+    ):
+        raise BadJob(
+            f"{name}() of {workload.name} returned {_describe(made)}; with loss() it must be one optimizer.",
+            hint="Return the optimizer alone. Or define step(model, batch, optimizer) instead of loss: it "
+            f"gets what {name}() returns. {_look_at(make)}",
         )
     return made
 

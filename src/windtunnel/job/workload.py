@@ -78,8 +78,9 @@ class Workload:
     forward(model, batch)    what inference runs; default: loss(model, batch)
     data                     what one example is on storage; default: the tensors of the batch
 
-    A job with several losses or optimisers defines `step(model, batch, optimizer)` instead of `loss`. It may
-    also define `optimizers(model)` instead of `optimizer`; `step` receives its result as third argument.
+    A job with several losses or optimisers defines `step(model, batch, optimizer)` instead of `loss`. Any job
+    may define `optimizers(model)` instead of `optimizer`; `step` receives its result as third argument, and
+    for `loss` it is one optimiser.
     """
 
     name: str
@@ -107,7 +108,7 @@ class Workload:
             )
         if self.optimizer is not None and self.optimizers is not None:
             raise BadRecord(f"workload {self.name}: define optimizer or optimizers, not both.")
-        if self.loss is not None and self.optimizer is None:
+        if self.loss is not None and self.optimizer is None and self.optimizers is None:
             raise BadRecord(
                 f"workload {self.name}: loss needs an optimizer.",
                 hint="For example optimizer=lambda params: torch.optim.AdamW(params)",

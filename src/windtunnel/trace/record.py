@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import psutil
@@ -42,6 +43,7 @@ from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
 from windtunnel.trace.standins import CudaIsCpu, replaced
 from windtunnel.trace.tensor_parallel import divide
+from windtunnel.trace.updates import Updates
 
 # What PyTorch says if a job needs CUDA.
 _WITHOUT_CUDA = ("with CUDA enabled", "CUDA support", "dummy base class", "NVIDIA driver", "No CUDA GPUs")
@@ -177,7 +179,6 @@ def _record_once(
     torch.manual_seed(0)
     batch = strategy.batch or workload.default_batch
     fake = KnownTensorMode(target, notes, lessons)
-    recorder = Recorder(target, fake.is_waiting)
     world = (strategy.data_parallel or 1) * strategy.model_parallel
     with replaced(target, notes, world), answered(fake):
         model = fake_model(workload, strategy, fake)
@@ -190,25 +191,8 @@ def _record_once(
                 divide(model, strategy.tensor_parallel, workload.name, sequence=strategy.sequence_parallel)
             examples = arrange(fake_batch(workload, fake, batch), strategy)
             trainer = Trainer(workload, model, strategy, "cpu")
-            if target == "gpu":
-                for optimizer in trainer.all_optimizers():
-                    lower.prefer_lists(optimizer)
-            _prime(trainer, examples)
-            recorder.hold(model.parameters(), "weights")
-            recorder.hold(model.buffers(), "weights")
-            recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
-            recorder.hold(_state_tensors(trainer), "optimiser")
-            recorder.hold(main_gradients(model), "gradients")
-            for other in _other_models(trainer):
-                recorder.hold((*other.parameters(), *other.buffers()), "weights")
-            recorder.hold(batches.tensors(examples), "data")
-            notes.begin()
-            marks = Marks(recorder, model) if strategy.is_parallel else None
-            if marks is not None:
-                marks.own(trainer.all_optimizers())
-            with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
-                trainer.step(examples)
-            recorder.name_gradients(model)
+            make = functools.partial(Recorder, target, fake.is_waiting)
+            recorder, marks = _steady_step(trainer, examples, target, notes, make)
     found = _Recorded(workload, strategy, model, recorder, examples).trace()
     _note_idle(trainer, found, notes)
     found = dataclasses.replace(found, cautions=notes.cautions(target, strategy.execution))
@@ -216,6 +200,63 @@ def _record_once(
         return found
     found = marks.added_to(dataclasses.replace(found, parameters=parameters))
     return unfold(found, folded_of(model, removed)) if removed else found
+
+
+def _steady_step(
+    trainer: Trainer, examples: Any, target: str, notes: Notes, make: Callable[[], Recorder]
+) -> tuple[Recorder, Marks | None]:
+    """Record a step after the first one. Of a job that updates weights in some steps only, one that does."""
+    updates = Updates(target, trainer.all_optimizers())
+    with updates.watch():
+        _prime(trainer, examples)
+    idle, recorder = updates.idle, make()
+    with updates.watch():
+        marks = _record_step(trainer, examples, updates, notes, recorder)
+    is_steady = not idle and not updates.idle
+    if is_steady or trainer.workload.step is None or trainer.strategy.inference:
+        return recorder, marks
+    period = updates.seek(lambda: trainer.step(examples), recorder.position + 1)
+    if period is None:
+        notes.say(
+            f"the step calls {len(updates.optimizers) - updates.idle} of the {len(updates.optimizers)} "
+            "optimizers of the job: the forecast has no update by the others"
+        )
+    if period is None or period == 1:
+        return recorder, marks
+    notes.say(
+        f"the job updates all weights in every {period}th step only: the forecast is of such a step, and the "
+        "others take less"
+    )
+    recorder = make()
+    return recorder, _record_step(trainer, examples, updates, notes, recorder)
+
+
+def _record_step(
+    trainer: Trainer, examples: Any, updates: Updates, notes: Notes, recorder: Recorder
+) -> Marks | None:
+    """Record one step, with all memory that exists before it."""
+    model = trainer.model
+    _hold(recorder, model, updates)
+    recorder.hold(main_gradients(model), "gradients")
+    for other in _other_models(trainer):
+        recorder.hold((*other.parameters(), *other.buffers()), "weights")
+    recorder.hold(batches.tensors(examples), "data")
+    notes.begin()
+    marks = Marks(recorder, model) if trainer.strategy.is_parallel else None
+    if marks is not None:
+        marks.own(trainer.all_optimizers())
+    with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
+        trainer.step(examples)
+    recorder.name_gradients(model)
+    return marks
+
+
+def _hold(recorder: Recorder, model: torch.nn.Module, updates: Updates) -> None:
+    """What a network and its optimizers keep from step to step."""
+    recorder.hold(model.parameters(), "weights")
+    recorder.hold(model.buffers(), "weights")
+    recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
+    recorder.hold(_state_tensors(updates.optimizers), "optimiser")
 
 
 def _count(model: torch.nn.Module, workload: Workload) -> int:
@@ -316,18 +357,17 @@ def _record_compiled_once(
     with fake, lower.as_on(target), lower.decide_as_real(), compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
-        for optimizer in trainer.all_optimizers():
-            lower.prefer_lists(optimizer)
-        _prime(trainer, examples)
-        compiler.warm_up(trainer, examples)
-        recorder.hold(model.parameters(), "weights")
-        recorder.hold(model.buffers(), "weights")
-        recorder.hold([p.grad for p in model.parameters() if p.grad is not None], "gradients")
-        recorder.hold(_state_tensors(trainer), "optimiser")
+        updates = Updates(target, trainer.all_optimizers())
+        with updates.watch():
+            _prime(trainer, examples)
+            compiler.warm_up(trainer, examples)
+        _hold(recorder, model, updates)
         recorder.hold(tensors_of(examples), "data")
         with recorder.watch(model, modules=False), recorder:
             trainer.step(examples)
         recorder.name_gradients(model)
+    if updates.optimizers and not recorder.update_calls and not strategy.inference:
+        raise BadJob(f"The step of {workload.name} does not update its weights each time.")
     recorded = _Recorded(workload, strategy, model, recorder, examples)
     cautions = notes.cautions(target, strategy.execution)
     return dataclasses.replace(recorded.trace(), compilation=compiler.compilation, cautions=cautions)
@@ -383,7 +423,7 @@ def _prime(trainer: Trainer, examples: Any) -> None:
     """
     if trainer.strategy.inference:
         return
-    if trainer.workload.step is not None:
+    if trainer.workload.step is not None or not trainer.all_optimizers():
         trainer.step(examples)
         return
     try:
@@ -393,10 +433,10 @@ def _prime(trainer: Trainer, examples: Any) -> None:
         trainer.model.zero_grad(set_to_none=True)
 
 
-def _state_tensors(trainer: Trainer) -> list[Tensor]:
+def _state_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
     return [
         t
-        for optimizer in trainer.all_optimizers()
+        for optimizer in optimizers
         for t in tensors_of([dict(s) for s in getattr(optimizer, "state", {}).values()])
     ]
 

@@ -210,10 +210,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = OpCall(name, args, inputs, outputs)
         phase = self._phase()
         collective = collective_of(func, args, inputs, outputs)
+        if self._watching and not func._schema.name.startswith("aten::lift"):
+            self._hold_before(call.inputs, phase)
         if self.target == "gpu" and name.startswith(self._need_contiguous):
             self._copy_in_order(call.inputs, phase)
         if func.is_view:
-            self._hold_seen(call.outputs)
+            self._hold_before(call.outputs, "forward")
         allocated = [
             self._name(t.untyped_storage(), _part(phase))
             for t in call.outputs
@@ -288,15 +290,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             del self._pending[name]
         return tuple(dict.fromkeys(found.values()))
 
-    def _hold_seen(self, views: Sequence[Tensor]) -> None:
-        """Hold what is first seen as a view: it was there before, such as a network that no one named.
+    def _hold_before(self, tensors: Sequence[Tensor], phase: Phase) -> None:
+        """Hold what the step did not create: it was there before, such as a network that no one named, or an
+        optimizer's copy of the weights.
 
         PyTorch gives views of single numbers a fake storage of their own; those are no memory.
         """
-        for tensor in views:
+        for tensor in tensors:
             storage = tensor.untyped_storage()
             if storage not in self._names and storage.nbytes() > _NUMBER_BYTES:
-                self._held.append(self._name(storage, "weights"))
+                self._held.append(self._name(storage, "optimiser" if phase == "update" else "weights"))
 
     @property
     def _module(self) -> str:

@@ -25,7 +25,7 @@ from windtunnel.exchange.real.messages import unflatten
 from windtunnel.exchange.real.spec import NAME, WITH_SERVER, RealTraining
 from windtunnel.exchange.splitting import StepSplitter, only_stage
 from windtunnel.exchange.stream import BatchStream
-from windtunnel.learning.training import prepare
+from windtunnel.learning.own_job import prepare
 
 
 def main() -> None:
