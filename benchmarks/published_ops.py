@@ -216,8 +216,9 @@ def price(rows: list[PublishedOp]) -> list[float]:
             dtype = rows[number].op.dtype
             lacks = rates.get(dtype, 0.0) < rates["fp32"]
             pieces.append(pieces_of(rows[number].op, source.device.cores or 1, "fp32" if lacks else dtype)[0])
-        probed = profile.seconds(pieces, roofline_of(source, profile), 1)
-        transfer = Transfer(source.device, machine.device)
+        there = roofline_of(source, profile)
+        probed = profile.seconds(pieces, there, 1)
+        transfer = Transfer(source.device, machine.device, there)
         for number, seconds in zip(
             numbers, transfer.seconds(pieces, probed, roofline_of(machine, profile)), strict=True
         ):

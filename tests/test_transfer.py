@@ -115,8 +115,9 @@ def pieces() -> list[Piece]:
 
 def seconds_on(machine: Machine, work: list[Piece] | None = None) -> list[float]:
     work = work or pieces()
-    probed = PROFILE.seconds(work, roofline_of(H200, PROFILE), 1)
-    return Transfer(H200.device, machine.device).seconds(work, probed, roofline_of(machine, PROFILE))
+    there = roofline_of(H200, PROFILE)
+    probed = PROFILE.seconds(work, there, 1)
+    return Transfer(H200.device, machine.device, there).seconds(work, probed, roofline_of(machine, PROFILE))
 
 
 def with_device(machine: Machine, **changes: object) -> Machine:
@@ -307,10 +308,11 @@ def test_idle_multiprocessors_of_the_probed_gpu_do_not_slow_down_one_that_is_fil
 def test_a_gpu_with_more_multiprocessors_than_tiles_is_not_filled() -> None:
     """The rule for filled GPUs leaves it alone, whatever the multiple."""
     t4 = Machine.named("t4")
-    probed = PROFILE.seconds(small_convolution(), roofline_of(H200, PROFILE), 1)
+    work, there, own = small_convolution(), roofline_of(H200, PROFILE), roofline_of(t4, PROFILE)
+    probed = PROFILE.seconds(work, there, 1)
     strict = dataclasses.replace(RULES, filled_slowdown=1.0)
     plain, changed = (
-        Transfer(H200.device, t4.device, rules).seconds(small_convolution(), probed, roofline_of(t4, PROFILE))
+        Transfer(H200.device, t4.device, there, rules).seconds(work, probed, own)
         for rules in (RULES, strict)
     )
     assert plain == changed

@@ -75,6 +75,18 @@ class PlainOp(NamedTuple):
     calls: int = 1
 
 
+class Winograd(NamedTuple):
+    """Winograd's algorithm for a convolution of 3 x 3, in tiles of 2 x 2 or of 4 x 4 results.
+
+    Small tiles do 1 / 2.25 of the arithmetic in one kernel; a gradient of weights has none (0). Large tiles
+    do a quarter of it, and `large_bytes` pass through memory while images are transformed and back.
+    """
+
+    small_flop: float
+    large_flop: float
+    large_bytes: float
+
+
 class Piece(NamedTuple):
     """A piece of work of one kind: its features, its arithmetic, and the bytes it must move.
 
@@ -82,12 +94,14 @@ class Piece(NamedTuple):
     example by itself, in full precision. The other fields are for GPUs that were not probed:
 
     extra_bytes       what its kernels move beside `bytes`, in further passes or to transpose tensors
-    winograd_share    the share of its time that Winograd's algorithm needs, where libraries use it
+    winograd          what Winograd's algorithm would do instead, where libraries have it for such work
     lane_use          how many times more fp32 lanes of a Hopper multiprocessor it keeps busy than others do
     padded_flop       how many times as much arithmetic its kernels do: more where tiles are not full, less
                       where they skip what a mask leaves out
     has_few_channels  a convolution of fewer channels than tensor cores multiply at once
     slow_group_width  channels in a group, if cuDNN has no fast kernel for these groups in this layout
+    is_grouped        a convolution in groups of several channels
+    before_hopper     how many times longer than its limits it takes on GPUs before Hopper
     tiles             of 64 x 64 in the result of a forward convolution without groups; 0 for all other work
     """
 
@@ -98,11 +112,13 @@ class Piece(NamedTuple):
     dtype: str
     per_example_bytes: float = 0.0
     extra_bytes: float = 0.0
-    winograd_share: float = 1.0
+    winograd: Winograd | None = None
     lane_use: float = 1.0
     padded_flop: float = 1.0
     has_few_channels: bool = False
     slow_group_width: float = 0.0
+    is_grouped: bool = False
+    before_hopper: float = 1.0
     tiles: float = 0.0
 
 

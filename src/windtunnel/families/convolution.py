@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from windtunnel.families import convolution_draws, convolution_image_draws
-from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
+from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp, Winograd
 from windtunnel.families.drawing import ProbeCase, Sizes
 from windtunnel.families.features import BYTES, evenness, log2, number_format
 from windtunnel.families.matmul import Product, TileFeatures
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 # Winograd's algorithm needs fewer products than the definition of a 3 x 3 convolution: up to 4 times fewer.
 _WINOGRAD_SHARE = 0.25
-# What it saves in practice: VGG-11 to VGG-19 on an RTX 2080 Ti against convolutions of other kernel sizes.
-_WINOGRAD_TIME = 0.7
+# How many times fewer: 4 products for each result of a tile of 2 x 2 instead of 9, 2.25 with 4 x 4.
+_SMALL_TILES, _LARGE_TILES = 9 / 4, 9 / 2.25
+# Large tiles: 6 x 6 numbers for each tile of 4 x 4 are written and read again, of images and of results.
+_TRANSFORM_PASSES = 1 + 2 * (6 * 6) / (4 * 4)
 # A 1 x 1 convolution in fp32 is a matrix product, and cuDNN's kernels for it use more lanes of a Hopper
 # multiprocessor: DeepBench's on V100, T4, GTX 1080 Ti, P100 and Titan X.
 _POINTWISE_LANE_USE = 1.18
@@ -34,6 +36,8 @@ _POINTWISE_LANE_USE = 1.18
 # Ampere (pytorch issue 70954). On an RTX 3090, 32 groups of these widths are fast; the groups of 9 networks
 # with other numbers or widths are not.
 _FAST_GROUPS, _FAST_GROUP_WIDTHS = 32, {4.0, 8.0, 16.0, 32.0}
+# Gradients of depthwise convolutions in channels-last: steps of an RTX 3090, a V100 and an A100.
+_DEPTHWISE_GRADIENTS = 1.5
 _NOT_PROBED_GROUPS = "grouped convolutions in channels-last were not probed; before Ada they are slow"
 _FEW_CHANNELS = 8  # tensor cores multiply 8 numbers of fp16 at once
 _GRADIENTS = ("to_input", "to_weight", "to_bias")
@@ -292,6 +296,7 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
     moved = sizes.input_elements * size + sizes.weights * size + sizes.output_elements * size
     features = (*sizes.product(role).tile_features(cores), *_features(sizes, dtype, moved))
     per_example = sizes.examples * sizes.weights * BYTES["fp32"] if role == "weight" else 0.0
+    is_slow_gradient = sizes.is_depthwise and bool(sizes.channels_last) and role != "forward"
     return Piece(
         kind=f"{_VOLUME if sizes.kernel_depth else _IMAGE} {role}",
         features=features,
@@ -300,12 +305,14 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
         dtype=dtype,
         per_example_bytes=per_example,
         extra_bytes=_transposed_bytes(sizes, dtype, moved),
-        winograd_share=_WINOGRAD_TIME if _takes_winograd(sizes, dtype) else 1.0,
+        winograd=_winograd(sizes, role, flop, dtype),
         has_few_channels=min(sizes.channels, sizes.out_channels) / sizes.groups < _FEW_CHANNELS,
         slow_group_width=sizes.slow_group_width if dtype in _TRANSPOSED_FORMATS else 0.0,
         lane_use=_POINTWISE_LANE_USE
         if sizes.kernel_height * sizes.kernel_width == 1 and dtype == "fp32"
         else 1.0,
+        is_grouped=sizes.groups > 1 and not sizes.is_depthwise,
+        before_hopper=_DEPTHWISE_GRADIENTS if is_slow_gradient else 1.0,
         tiles=sizes.product(role).tiles if role == "forward" and sizes.groups == 1 else 0.0,
     )
 
@@ -338,12 +345,26 @@ def _features(sizes: ConvolutionSizes, dtype: str, moved: float) -> tuple[float,
     return (*own, *VolumeFeatures(log2(sizes.out_depth), log2(sizes.kernel_depth)))
 
 
-def _takes_winograd(sizes: ConvolutionSizes, dtype: str) -> bool:
+def _winograd(sizes: ConvolutionSizes, role: str, flop: float, dtype: str) -> Winograd | None:
     """3 x 3 in fp32, step by step over the image, with numbers of channels that fill the kernel's tiles."""
     is_square = sizes.kernel_height == sizes.kernel_width == 3
     is_plain = sizes.stride == sizes.dilation == sizes.groups == 1
     is_even = sizes.channels % 16 == 0 and sizes.out_channels % 16 == 0
-    return dtype == "fp32" and is_square and is_plain and is_even
+    if not (dtype == "fp32" and is_square and is_plain and is_even):
+        return None
+    positions = sizes.out_height * sizes.out_width
+    small, large = (_padded_to(sizes, tile) / positions for tile in (2, 4))
+    transformed = BYTES[dtype] * large * (sizes.input_elements + sizes.output_elements)
+    return Winograd(
+        small_flop=0.0 if role == "weight" else flop * small / _SMALL_TILES,
+        large_flop=flop * large / _LARGE_TILES,
+        large_bytes=_TRANSFORM_PASSES * transformed,
+    )
+
+
+def _padded_to(sizes: ConvolutionSizes, tile: int) -> int:
+    """The results of an image if its sides were multiples of a tile's."""
+    return math.ceil(sizes.out_height / tile) * math.ceil(sizes.out_width / tile) * tile * tile
 
 
 def _transposed_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:

@@ -283,8 +283,9 @@ class Pricer:
         own = self._roofline(1)
         if self._probed is None:
             return [Timed(seconds) for seconds in self.profile.seconds(pieces, own, 1)]
-        probed = self.profile.seconds(pieces, roofline_of(self._probed, self.profile), 1)
-        transfer = Transfer(self._probed.device, self.device)
+        there = roofline_of(self._probed, self.profile)
+        probed = self.profile.seconds(pieces, there, 1)
+        transfer = Transfer(self._probed.device, self.device, there)
         found = transfer.seconds_and_weak_shares(pieces, probed, own)
         return [
             self._sustained(piece, Timed(*each, is_one_unit=transfer.is_bound_by_double(piece)), own)

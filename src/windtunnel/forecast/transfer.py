@@ -36,6 +36,7 @@ class Rules:
     shared_lanes_share      the same where half of the lanes also compute integers (8.6, 8.9, 12.x)
     tensor_share            what large products and convolutions reach with tensor cores
     wide_tensor_share       the same if a multiprocessor does more than 600 flop a clock: hard to feed
+    tf32_share              what is left of these in tf32, whose numbers take twice the space
     first_tensor_share      what products reach on the first tensor cores (compute capability 7.x)
     first_convolution_share what convolutions reach there
     double_share            what fp64 products and convolutions reach of the stated rate
@@ -43,17 +44,17 @@ class Rules:
                             slower by the ratio of both rates
     first_few_channels_share  what fp16 convolutions of fewer than 8 channels reach there of the fp32 rate
     slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
-    first_transpose_share   what is left of `copy_share` where cuDNN transposes tensors for these cores
     copy_share              what large elementwise ops reach of the stated memory rate, where the machine file
                             states no `copy_rate` that was measured
     inline_ecc_share        what is left of that where check bits lie among the data
-    multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
-                            of other generations
+    small_tiles_share       what Winograd's algorithm in tiles of 2 x 2 reaches of the rate of other kernels
+    large_tiles_share       the same in tiles of 4 x 4, beside the passes over memory that transform images
     filled_slowdown         what a forward convolution takes at most, as a multiple of the longer of its two
                             other limits, on a target that it fills: its time on a probed GPU that it does
                             not fill says little then
     filled_tiles            tiles for each multiprocessor from which on it fills the target
     filling_exponent        how that multiple grows with fewer tiles, down to one
+    grouped_slowdown        the same for grouped convolutions, whatever the target
     sharpness               exponent of the smooth maximum of the three limits
     latency_seconds         a kernel's time up to this does not depend on the number of multiprocessors
     cached_share            the share of the memory time if a small part of the cache holds all bytes
@@ -64,20 +65,22 @@ class Rules:
     flop_share: float = 0.89
     shared_lanes_share: float = 0.7
     tensor_share: float = 0.98
-    wide_tensor_share: float = 0.82
-    first_tensor_share: float = 0.75
+    wide_tensor_share: float = 0.75
+    tf32_share: float = 0.9
+    first_tensor_share: float = 0.7
     first_convolution_share: float = 0.6
     double_share: float = 0.75
     double_instructions: float = 0.15
     first_few_channels_share: float = 0.3
     slow_groups_share: float = 0.14
-    first_transpose_share: float = 0.5
-    copy_share: float = 0.85
+    copy_share: float = 0.8
     inline_ecc_share: float = 0.91
-    multiprocessor_factor: float = 0.85
+    small_tiles_share: float = 0.6
+    large_tiles_share: float = 0.9
     filled_slowdown: float = 2.0
     filled_tiles: float = 8.0
     filling_exponent: float = 0.25
+    grouped_slowdown: float = 3.0
     sharpness: float = 7.0
     latency_seconds: float = 4e-6
     cached_share: float = 0.5
@@ -110,16 +113,19 @@ _WITHOUT_SLOW_GROUPS = 8.9
 _GROUP_TILE = 64.0  # channels of a group that a slow grouped convolution computes at once
 # From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
 _WITHOUT_WINOGRAD = 9.0
-# Weight gradients use it from this one on: on T4 and V100, not on P100, GTX 1080 Ti and Titan X (DeepBench).
-_WITH_WINOGRAD_WEIGHTS, _WEIGHT_GRADIENT = 7.0, "convolution weight"
+# From this one on, it is as fast as its tiles of 4 x 4 allow: on GTX 1080 Ti, V100 and T4, not on P100 and
+# Titan X, which DeepBench measured with older libraries.
+_WITH_LARGE_TILES = 6.1
 
 
 class Transfer:
     """Prices pieces of work on a target GPU from their seconds on the probed GPU."""
 
-    def __init__(self, source: Device, target: Device, rules: Rules = RULES) -> None:
+    def __init__(
+        self, source: Device, target: Device, probed_roofline: Roofline, rules: Rules = RULES
+    ) -> None:
         self.target, self.rules = target, rules
-        self._probed_cores = source.cores
+        self._source, self._probed_roofline = source, probed_roofline
         throttle = power_share(target)
         self._throttle = throttle
         self._has_first_tensor_cores = int(target.compute_capability or 0) == 7
@@ -127,11 +133,10 @@ class Transfer:
         self._clock_ratio = (source.clock_rate or 1.0) / (target.clock_rate or source.clock_rate or 1.0)
         is_alike = int(source.compute_capability or 0) == int(target.compute_capability or 0)
         self._is_alike = is_alike
-        factor = 1.0 if is_alike else rules.multiprocessor_factor
         # Kernels that keep more lanes busy are slower where a multiprocessor has fewer; half way where lanes
         # share their ports with integer arithmetic.
         self._lane_exponent = 0.0 if is_alike else 0.5 if shares_lanes(target) else 1.0
-        self._scale = _throughput(source) / _throughput(target) * factor / throttle**0.5
+        self._scale = _throughput(source) / _throughput(target) / throttle**0.5
 
     def seconds(
         self, pieces: Sequence[Piece], probed_seconds: Sequence[float], roofline: Roofline
@@ -149,17 +154,36 @@ class Transfer:
         """
         if not pieces:
             return []
-        saved = np.array([self._winograd_share(piece) for piece in pieces])
-        arithmetic = self._arithmetic_seconds(pieces, roofline, saved)
-        memory = self._memory_seconds(pieces, roofline)
-        multiprocessors = self._multiprocessor_seconds(pieces, np.asarray(probed_seconds) * saved)
+        probed = np.asarray(probed_seconds)
+        saved = np.array([self._winograd_share(piece, roofline) for piece in pieces])
+        real = self._real_share(pieces, probed)
+        arithmetic = self._arithmetic_seconds(pieces, roofline, saved) * real
+        memory = self._memory_seconds(pieces, roofline) * real
+        multiprocessors = self._multiprocessor_seconds(pieces, probed * saved)
         most = np.array([self._most_slowdown(piece, roofline) for piece in pieces])
         multiprocessors = np.minimum(multiprocessors, most * np.maximum(arithmetic, memory))
         limits = np.stack([arithmetic, memory, multiprocessors])
         powers = limits**self.rules.sharpness
         sums = powers.sum(axis=0)
         weak = (powers * np.array([self._weak_limits(piece) for piece in pieces]).T).sum(axis=0) / sums
-        return list(zip((sums ** (1 / self.rules.sharpness)).tolist(), weak.tolist(), strict=True))
+        slower = np.array([1.0 if self._is_alike else piece.before_hopper for piece in pieces])
+        seconds = sums ** (1 / self.rules.sharpness) * slower
+        return list(zip(seconds.tolist(), weak.tolist(), strict=True))
+
+    def _real_share(self, pieces: Sequence[Piece], probed: Numbers) -> Numbers:
+        """What is left of the limits of pieces with further passes, which may be fewer than assumed.
+
+        Where the probed GPU is faster than these limits allow there, they are too long by as much here.
+        """
+        has_passes = np.array([piece.extra_bytes > 0 for piece in pieces])
+        if not has_passes.any():
+            return np.ones(len(pieces))
+        there = Transfer(self._source, self._source, self._probed_roofline, self.rules)
+        unsaved = np.ones(len(pieces))
+        arithmetic = there._arithmetic_seconds(pieces, self._probed_roofline, unsaved)
+        limits = np.stack([arithmetic, there._memory_seconds(pieces, self._probed_roofline)])
+        longest = (limits**self.rules.sharpness).sum(axis=0) ** (1 / self.rules.sharpness)
+        return np.where(has_passes, np.minimum(1.0, probed / longest), 1.0)
 
     def _weak_limits(self, piece: Piece) -> tuple[float, float, float]:
         """Which of the three limits carries over badly for this piece: 1, else 0."""
@@ -171,28 +195,35 @@ class Transfer:
     def _most_slowdown(self, piece: Piece, roofline: Roofline) -> float:
         """The most that the multiprocessors can take, as a multiple of the other limits."""
         each = piece.tiles / (self.target.cores or math.inf)
-        fills_probed = piece.tiles >= (self._probed_cores or 0.0)
+        if piece.is_grouped and not self._uses_tensor_cores(piece, roofline):
+            return self.rules.grouped_slowdown
+        fills_probed = piece.tiles >= (self._source.cores or 0.0)
         if each < 1.0 or fills_probed or self._uses_tensor_cores(piece, roofline):
             return math.inf
         rules = self.rules
         return float(rules.filled_slowdown * max(1.0, rules.filled_tiles / each) ** rules.filling_exponent)
 
-    def _winograd_share(self, piece: Piece) -> float:
-        first = _WITH_WINOGRAD_WEIGHTS if piece.kind == _WEIGHT_GRADIENT else 0.0
-        has_winograd = first <= (self.target.compute_capability or 0.0) < _WITHOUT_WINOGRAD
-        return piece.winograd_share if has_winograd else 1.0
+    def _winograd_share(self, piece: Piece, roofline: Roofline) -> float:
+        """What is left of a convolution's time if Winograd's algorithm is the fastest."""
+        capability, work = self.target.compute_capability or 0.0, piece.winograd
+        if work is None or capability >= _WITHOUT_WINOGRAD:
+            return 1.0
+        rate = roofline.flop_rate(piece) * self._flop_share(piece, roofline)
+        direct = piece.flop / rate
+        ways = [direct]
+        if work.small_flop:
+            ways.append(work.small_flop / (rate * self.rules.small_tiles_share))
+        if capability >= _WITH_LARGE_TILES:
+            transforms = work.large_bytes / (roofline.memory_rate * self._copy_share)
+            ways.append(work.large_flop / (rate * self.rules.large_tiles_share) + transforms)
+        return min(ways) / direct
 
     def _arithmetic_seconds(self, pieces: Sequence[Piece], roofline: Roofline, saved: Numbers) -> Numbers:
         padded = np.array([piece.flop * (1.0 if self._is_alike else piece.padded_flop) for piece in pieces])
         flop = padded / np.array([roofline.flop_rate(piece) for piece in pieces]) * saved
         shares = np.array([self._flop_share(piece, roofline) for piece in pieces])
-        extra = np.array([piece.extra_bytes / self._extra_share(piece, roofline) for piece in pieces])
+        extra = np.array([piece.extra_bytes for piece in pieces]) / self._copy_share
         return np.asarray(flop / shares + extra / roofline.memory_rate)
-
-    def _extra_share(self, piece: Piece, roofline: Roofline) -> float:
-        """What further passes reach of the stated memory rate."""
-        is_transposed = self._has_first_tensor_cores and self._uses_tensor_cores(piece, roofline)
-        return self._copy_share * (self.rules.first_transpose_share if is_transposed else 1.0)
 
     def _uses_tensor_cores(self, piece: Piece, roofline: Roofline) -> bool:
         family = registry.of_kind(piece.kind)
@@ -224,15 +255,13 @@ class Transfer:
             return rules.first_convolution_share if is_convolution else rules.first_tensor_share
         clocks = (device.cores or 0) * (device.clock_rate or 0.0)
         is_wide = clocks > 0 and roofline.flop_rate(piece) / clocks > _WIDE_TENSOR_CORES
-        return rules.wide_tensor_share if is_wide else rules.tensor_share
+        share = rules.wide_tensor_share if is_wide else rules.tensor_share
+        return share * (rules.tf32_share if piece.dtype == "tf32" else 1.0)
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
         moved = np.array([piece.bytes + piece.extra_bytes for piece in pieces])
-        extra = np.array([piece.extra_bytes / self._extra_share(piece, roofline) for piece in pieces])
-        own = np.array([piece.bytes for piece in pieces]) / self._copy_share
-        return np.asarray(
-            (own + extra) / roofline.memory_rate * self._cached_share(moved, roofline.cache_bytes)
-        )
+        seconds = moved / self._copy_share / roofline.memory_rate
+        return np.asarray(seconds * self._cached_share(moved, roofline.cache_bytes))
 
     def _cached_share(self, moved: Numbers, cache_bytes: float) -> Numbers:
         """Less than 1 where the last cache of the target holds what an op before it wrote."""
