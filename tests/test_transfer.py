@@ -8,7 +8,7 @@ import pytest
 
 from windtunnel.errors import BadRecord
 from windtunnel.families import Piece, pieces_of, registry
-from windtunnel.families.base import PlainOp
+from windtunnel.families.base import PlainOp, Winograd
 from windtunnel.families.matmul import Product
 from windtunnel.forecast.price import Pricer, product_format, roofline_of
 from windtunnel.forecast.transfer import RULES, Transfer, power_share, sustained_share
@@ -250,20 +250,77 @@ def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() 
     assert fp32.extra_bytes == 0
 
 
-def test_winograd_shortens_even_convolutions_of_three_by_three_before_hopper_only() -> None:
-    assert convolved(128, 3)[0].winograd_share < 1
-    assert convolved(128, 5)[0].winograd_share == convolved(120, 3)[0].winograd_share == 1
-    work = convolved(128, 3)
-    direct = [piece._replace(winograd_share=1.0) for piece in work]
-    assert seconds_on(Machine.named("v100-16gb"), work) < seconds_on(Machine.named("v100-16gb"), direct)
-    assert seconds_on(Machine.named("h100"), work) == seconds_on(Machine.named("h100"), direct)
+def test_winograds_tiles_by_hand() -> None:
+    """64 images of 56 x 56, which tiles of 2 x 2 and of 4 x 4 fill: 2.25 and 4 times fewer products. 256
+    channels of images and results in fp32 pass once, and 36 / 16 of them are written and read again."""
+    [piece] = convolved(128, 3)
+    assert piece.winograd == Winograd(
+        small_flop=pytest.approx(piece.flop / 2.25),
+        large_flop=pytest.approx(piece.flop / 4),
+        large_bytes=pytest.approx(5.5 * 64 * 56 * 56 * 256 * 4),
+    )
+    [gradient] = convolved(128, 3, role="weight")
+    assert gradient.winograd is not None and gradient.winograd.small_flop == 0
+    others = (
+        convolved(128, 5),
+        convolved(120, 3),
+        convolved(128, 3, dtype="fp16"),
+        convolved(128, 3, groups=2),
+    )
+    assert [work[0].winograd for work in others] == [None] * 4
 
 
-def test_winograd_shortens_gradients_of_weights_from_volta_on() -> None:
-    work = convolved(128, 3, role="weight")
-    direct = [piece._replace(winograd_share=1.0) for piece in work]
-    assert seconds_on(Machine.named("v100-16gb"), work) < seconds_on(Machine.named("v100-16gb"), direct)
-    assert seconds_on(Machine.named("p100"), work) == seconds_on(Machine.named("p100"), direct)
+@pytest.mark.parametrize(
+    ("name", "role", "is_shorter"),
+    [
+        ("v100-16gb", "forward", True),
+        ("v100-16gb", "weight", True),
+        ("titan-x-maxwell", "forward", True),
+        ("titan-x-maxwell", "weight", False),
+        ("h100", "forward", False),
+    ],
+)
+def test_winograd_shortens_convolutions_where_libraries_have_it(
+    name: str, role: str, is_shorter: bool
+) -> None:
+    work = convolved(128, 3, role=role)
+    direct = [piece._replace(winograd=None) for piece in work]
+    with_it, without = (seconds_on(Machine.named(name), each)[0] for each in (work, direct))
+    assert with_it < without if is_shorter else with_it == without
+
+
+def test_a_limit_that_the_probed_gpu_beats_is_as_much_too_long_elsewhere() -> None:
+    """A convolution that ran on the H200 in half of the time that its own transposes would take there."""
+    v100 = Machine.named("v100-16gb")
+    there, own = roofline_of(H200, PROFILE), roofline_of(v100, PROFILE)
+    work = [piece._replace(extra_bytes=1e12) for piece in convolved(64, 3, dtype="fp16")]
+    transfer = Transfer(H200.device, v100.device, there)
+    limit = 1e12 / RULES.copy_share / there.memory_rate
+    honest, faster = (transfer.seconds(work, [limit * share], own)[0] for share in (1.0, 0.5))
+    assert faster == pytest.approx(honest / 2, rel=0.02)
+
+
+def test_multiprocessors_slow_a_grouped_convolution_in_fp32_three_times_at_most() -> None:
+    v100 = Machine.named("v100-16gb")
+    there, own = roofline_of(H200, PROFILE), roofline_of(v100, PROFILE)
+    transfer = Transfer(H200.device, v100.device, there)
+    grouped, plain = (convolved(128, 3, groups=groups)[0] for groups in (32, 1))
+    assert (grouped.is_grouped, plain.is_grouped) == (True, False)
+    assert not convolved(128, 3, groups=128)[0].is_grouped, "a depthwise one has kernels of its own"
+    slow, slower = (transfer.seconds([grouped], [seconds], own)[0] for seconds in (1.0, 2.0))
+    assert slow == slower < transfer.seconds([plain], [1.0], own)[0]
+
+
+def test_depthwise_gradients_in_channels_last_are_slower_before_hopper() -> None:
+    [gradient] = convolved(256, 3, role="weight", dtype="fp16", groups=256, last=1)
+    assert gradient.before_hopper > 1.0
+    for other in ({"role": "forward"}, {"last": 0}, {"groups": 32}):
+        settings = {"role": "weight", "groups": 256, "last": 1, **other}
+        assert convolved(256, 3, dtype="fp16", **settings)[0].before_hopper == 1.0
+    plain = gradient._replace(before_hopper=1.0)
+    for name, factor in (("a100-80gb", gradient.before_hopper), ("h100", 1.0)):
+        slow, quick = (seconds_on(Machine.named(name), [piece])[0] for piece in (gradient, plain))
+        assert slow == pytest.approx(factor * quick)
 
 
 def test_tiles_of_a_product_by_hand() -> None:
@@ -312,8 +369,7 @@ def test_a_gpu_with_more_multiprocessors_than_tiles_is_not_filled() -> None:
     probed = PROFILE.seconds(work, there, 1)
     strict = dataclasses.replace(RULES, filled_slowdown=1.0)
     plain, changed = (
-        Transfer(H200.device, t4.device, there, rules).seconds(work, probed, own)
-        for rules in (RULES, strict)
+        Transfer(H200.device, t4.device, there, rules).seconds(work, probed, own) for rules in (RULES, strict)
     )
     assert plain == changed
 

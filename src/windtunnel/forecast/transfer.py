@@ -46,9 +46,13 @@ class Rules:
     slow_groups_share       what grouped convolutions without a fast kernel reach of 64 lanes a multiprocessor
     copy_share              what large elementwise ops reach of the stated memory rate, where the machine file
                             states no `copy_rate` that was measured
+    stacked_copy_share      the same with stacked memory (HBM)
     inline_ecc_share        what is left of that where check bits lie among the data
     small_tiles_share       what Winograd's algorithm in tiles of 2 x 2 reaches of the rate of other kernels
     large_tiles_share       the same in tiles of 4 x 4, beside the passes over memory that transform images
+    multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
+                            of other generations. cuDNN's kernels do not gain it there: it was older, or
+                            knows Hopper's multiprocessors better
     filled_slowdown         what a forward convolution takes at most, as a multiple of the longer of its two
                             other limits, on a target that it fills: its time on a probed GPU that it does
                             not fill says little then
@@ -65,7 +69,7 @@ class Rules:
     flop_share: float = 0.89
     shared_lanes_share: float = 0.7
     tensor_share: float = 0.98
-    wide_tensor_share: float = 0.75
+    wide_tensor_share: float = 0.82
     tf32_share: float = 0.9
     first_tensor_share: float = 0.7
     first_convolution_share: float = 0.6
@@ -74,9 +78,11 @@ class Rules:
     first_few_channels_share: float = 0.3
     slow_groups_share: float = 0.14
     copy_share: float = 0.8
+    stacked_copy_share: float = 0.85
     inline_ecc_share: float = 0.91
     small_tiles_share: float = 0.6
     large_tiles_share: float = 0.9
+    multiprocessor_factor: float = 0.85
     filled_slowdown: float = 2.0
     filled_tiles: float = 8.0
     filling_exponent: float = 0.25
@@ -110,6 +116,9 @@ _WIDE_TENSOR_CORES = 600.0
 # GPUs from this compute capability on need cuDNN 8.6 or later, which has better grouped convolutions (pytorch
 # issue 95604).
 _WITHOUT_SLOW_GROUPS = 8.9
+# Compute capabilities of the chips with stacked memory: P100, V100, A100, H100 and H200, B200.
+_STACKED_MEMORY = (6.0, 7.0, 8.0, 9.0, 10.0)
+_CUDNN_KINDS = ("convolution", "normalisation batch", "normalisation rows")
 _GROUP_TILE = 64.0  # channels of a group that a slow grouped convolution computes at once
 # From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
 _WITHOUT_WINOGRAD = 9.0
@@ -276,11 +285,19 @@ class Transfer:
         latency = np.minimum(probed, self.rules.latency_seconds)
         scale = np.array(
             [
-                self._scale * piece.lane_use**self._lane_exponent * self._double_slowdown(piece)
+                self._scale
+                * self._clock_share(piece)
+                * piece.lane_use**self._lane_exponent
+                * self._double_slowdown(piece)
                 for piece in pieces
             ]
         )
         return np.asarray(latency * self._clock_ratio + (probed - latency) * scale)
+
+    def _clock_share(self, piece: Piece) -> float:
+        """The share of the probed GPU's stated clock on which the scale rests."""
+        is_as_stated = self._is_alike or piece.kind.startswith(_CUDNN_KINDS)
+        return 1.0 if is_as_stated else self.rules.multiprocessor_factor
 
     def _double_slowdown(self, piece: Piece) -> float:
         """fp64 was not probed: a kernel's time is that of fp32, and longer where fp64 is far slower."""
@@ -298,6 +315,8 @@ def copy_share(device: Device, rules: Rules = RULES) -> float:
     """What large elementwise ops reach of a GPU's stated memory rate: as measured, else as others reach."""
     if device.copy_rate and device.memory_rate:
         return device.copy_rate / device.memory_rate
+    if device.compute_capability in _STACKED_MEMORY:
+        return rules.stacked_copy_share
     return rules.copy_share * (rules.inline_ecc_share if device.inline_ecc else 1.0)
 
 
