@@ -11,6 +11,7 @@ from typing import Any
 from published_tables import PublishedStep, place_of
 
 import windtunnel as wt
+from windtunnel.job import imports
 from windtunnel.job.language import LanguageSettings, MixedAdamW
 from windtunnel.machine.machine import Device
 
@@ -127,6 +128,7 @@ def _squad(name: str, *, half: bool) -> Callable[[], wt.Workload]:
     layers, width, heads = _BERT[name]
 
     def build() -> wt.Workload:
+        imports.install()  # transformers imports torchvision
         import torch
         import transformers
 

@@ -43,7 +43,7 @@ from windtunnel.families.drawing import Limits, ProbeCase, TensorSpec
 from windtunnel.forecast import profile_format
 from windtunnel.forecast.allocator import Pools, Rounding
 from windtunnel.forecast.forecast import forecast_step
-from windtunnel.forecast.profile import Kind, Profile
+from windtunnel.forecast.profile import MOST_SPREAD, Kind, Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.machine import here, profiles
 from windtunnel.machine.machine import reference_network_factors
@@ -339,6 +339,18 @@ def test_a_truncated_profile_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BadRecord, match="cannot be read"):
         profiles.load(str(path))
+
+
+def test_a_probe_on_a_very_busy_machine_gives_a_profile_that_can_be_read() -> None:
+    """Other programs made every second op ten million times slower. The spread says that nothing is known."""
+    rows = streaming_rows(1.7)
+    busy = [
+        dataclasses.replace(row, seconds=row.seconds * (1e7 if number % 2 else 1.0))
+        for number, row in enumerate(rows)
+    ]
+    kinds = fit.fit_kinds(busy, {1: ROOFLINE}, fit.Effort(few=20, many=20, depth=3))
+    assert kinds["streaming"].spread == MOST_SPREAD
+    assert profile_format.read(profile_format.plain(blank(kinds)), "p.json").kinds
 
 
 def small_profile() -> Profile:

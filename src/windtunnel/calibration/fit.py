@@ -16,6 +16,7 @@ from windtunnel.calibration.boosting import Boosting
 from windtunnel.calibration.probe import ProbeRow
 from windtunnel.families import Piece, pieces_of, registry
 from windtunnel.forecast.profile import (
+    MOST_SPREAD,
     Kind,
     feature_names,
     feature_row,
@@ -163,7 +164,7 @@ def _spread(boosting: Boosting, table: Numbers, slowdown: Numbers) -> float:
         fitted = fold != number
         trees = boosting.fit(table[fitted], slowdown[fitted])
         errors[~fitted] = trees.predict(table[~fitted]) - slowdown[~fitted]
-    return float(np.exp(np.quantile(np.abs(errors), 0.8)))
+    return min(MOST_SPREAD, float(np.exp(np.quantile(np.abs(errors), 0.8))))
 
 
 def _range(values: Iterable[float]) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from windtunnel.forecast.trees import Numbers, Trees
 
 _OUTSIDE_FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 _UNPROBED_SPREAD = 2.0  # of a kind that no probe had: its roofline may be half of its time
+MOST_SPREAD = 1e3  # beyond this, nothing is known: other programs kept the machine busy
 _MAX_WORKSPACE_RATIO = 12.0
 _LIKELY = 0.2  # low, because a step that does not fit is worse than a forecast of a little too much memory
 

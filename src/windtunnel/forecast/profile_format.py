@@ -13,7 +13,7 @@ import numpy as np
 
 from windtunnel.errors import BadRecord
 from windtunnel.families.recurrent import WORKSPACE_TERMS
-from windtunnel.forecast.profile import Kind, Profile, feature_names
+from windtunnel.forecast.profile import MOST_SPREAD, Kind, Profile, feature_names
 from windtunnel.forecast.trees import Trees
 
 FORMAT = 5  # since 5 with a checksum in the file
@@ -24,7 +24,7 @@ _SECONDS = ("fixed_seconds", "gap_seconds", "node_seconds", "launch_seconds")
 _FACTORS = ("device_spread", "host_spread", "launch_cost_factor", "cached_op_factor")
 _SCALARS = (*_TEXTS, *_SECONDS, *_FACTORS)
 # No probe measures beyond these: a figure outside of them would only overflow later.
-_MOST_SECONDS, _FACTOR_RANGE, _LARGEST = 3600.0, (1e-3, 1e3), 1e30
+_MOST_SECONDS, _FACTOR_RANGE, _LARGEST = 3600.0, (1e-3, MOST_SPREAD), 1e30
 
 
 def plain(profile: Profile) -> dict[str, Any]:
