@@ -161,6 +161,7 @@ class FakeChild:
     def __init__(self, name: str, step: float, turns: list[str], fails_after: int | None = None) -> None:
         self.name, self.step, self.turns, self.fails_after = name, step, turns, fails_after
         self.counts, self.abandoned, self.interrupt_at = list[int](), False, -1
+        self.lengths = list[float]()
 
     def listen(self, until: str) -> bool:
         if len(self.counts) == self.interrupt_at:
@@ -168,7 +169,7 @@ class FakeChild:
         return self.fails_after is None or len(self.counts) < self.fails_after
 
     def tell(self, word: str) -> None:
-        assert float(word) == pairs.TURN_SECONDS
+        self.lengths.append(float(word))
         self.turns.append(self.name)
         self.counts.append(2)
 
@@ -196,14 +197,21 @@ def report(seconds: list[float], turns: list[int]) -> ProcessReport:
     return ProcessReport(samples=samples, turns=tuple(turns))
 
 
-def test_a_pairs_ratio_is_the_median_of_its_rounds() -> None:
-    """Turns of A: 1, 1 | 1, 4 | 1, 1 s; of B: 2, 2 | 2, 2 | 128, 2 s. Rounds: 2, sqrt(4 / 4), sqrt(256)."""
-    a = report([1, 1, 1, 1, 4, 4, 1, 1], [1, 1, 2, 2, 1, 1])
+def test_a_pairs_ratio_is_the_median_over_the_turns_of_the_same_round() -> None:
+    """Turns of A: 1, 1 | 1, 4 | 1, 1 s; of B: 2, 2 | 2, 2 | 128, 2 s. The median sample of a turn counts."""
+    a = report([1, 1, 1, 1, 9, 4, 3, 1, 1], [1, 1, 2, 3, 1, 1])
     b = report([2, 2, 2, 2, 128, 2], [1] * 6)
     pair = PairReport(a=a, b=b)
     assert pair.rounds == 3
-    assert [math.exp(log) for log in pair.logs] == pytest.approx([2.0, 1.0, 16.0])
+    ratios = [2, 2, 2, 2, 2, 2, 0.5, 0.5, 128, 2, 128, 2]
+    assert [math.exp(log) for log in pair.logs] == pytest.approx(ratios)
     assert math.exp(pair.log) == pytest.approx(2.0)
+
+
+def test_a_pair_forgives_turns_that_another_program_met_on_one_side_alone() -> None:
+    """Of A, one turn in four takes three times as long."""
+    a, b = report([3.0, 1.0, 1.0, 1.0] * 4, [1] * 16), report([1.1] * 16, [1] * 16)
+    assert math.exp(PairReport(a=a, b=b).log) == pytest.approx(1.1)
 
 
 @pytest.mark.usefixtures("told")
@@ -213,6 +221,9 @@ def test_the_sides_step_in_turn_and_the_order_alternates() -> None:
     pair = run_pair([lambda n: a, lambda n: b], ["A", "B"], 0, 0.0)  # type: ignore[list-item, return-value]
     assert "".join(turns) == "ABBABAABABBA" and pair.rounds == 3 and not pair.interrupted
     assert math.exp(pair.log) == pytest.approx(1.25)
+    lengths = [*a.lengths, *b.lengths]
+    assert len(set(lengths)) == 12, "a neighbour that comes by the clock must not meet the same turn each time"
+    assert all(0.5 <= length / pairs.TURN_SECONDS <= 1.5 for length in lengths)
 
 
 @pytest.mark.usefixtures("told")
