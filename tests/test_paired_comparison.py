@@ -222,7 +222,9 @@ def test_the_sides_step_in_turn_and_the_order_alternates() -> None:
     assert "".join(turns) == "ABBABAABABBA" and pair.rounds == 3 and not pair.interrupted
     assert math.exp(pair.log) == pytest.approx(1.25)
     lengths = [*a.lengths, *b.lengths]
-    assert len(set(lengths)) == 12, "a neighbour that comes by the clock must not meet the same turn each time"
+    assert len(set(lengths)) == 12, (
+        "a neighbour that comes by the clock must not meet the same turn each time"
+    )
     assert all(0.5 <= length / pairs.TURN_SECONDS <= 1.5 for length in lengths)
 
 
