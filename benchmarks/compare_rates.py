@@ -84,6 +84,10 @@ def noises(comparisons: int, pairs: int = PAIRS, lengths: Lengths = turn_lengths
         both = numpy.stack([_wandering(rng, shape, 0.95) for _ in range(2)], axis=-1)
         return calm(rng) + 0.05 * numpy.where(is_b, both[..., 1], both[..., 0])
 
+    def whole_pairs(rng: numpy.random.Generator) -> Turns:
+        is_off = rng.random((*shape[:2], 2)) < 0.025
+        return calm(rng) + 0.3 * by_side(is_off)
+
     return {
         "calm: processes 1.3 %, turns 5 %": calm,
         "heavy tails of processes and turns": heavy,
@@ -94,6 +98,7 @@ def noises(comparisons: int, pairs: int = PAIRS, lengths: Lengths = turn_lengths
         "half of each 100 ms by the clock: twofold": functools.partial(in_step, there=0.05, period=0.1),
         "half of each 200 ms by the clock: twofold": functools.partial(in_step, there=0.1, period=0.2),
         "each process wanders by 5 % for half a second": wandering,
+        "one process in forty is 35 % slower throughout": whole_pairs,
     }
 
 

@@ -229,6 +229,21 @@ def test_the_sides_step_in_turn_and_the_order_alternates() -> None:
 
 
 @pytest.mark.usefixtures("told")
+def test_the_side_that_starts_first_alternates_from_pair_to_pair() -> None:
+    """The first one waits until the other is ready: that must not always be the same side."""
+    begun = list[str]()
+
+    def start(name: str) -> FakeChild:
+        begun.append(name)
+        return FakeChild(name, 1.0, [])
+
+    starts = [lambda number: start("A"), lambda number: start("B")]
+    for number in range(4):
+        run_pair(starts, ["A", "B"], number, 0.0)  # type: ignore[arg-type]
+    assert "".join(begun) == "ABBAABBA"
+
+
+@pytest.mark.usefixtures("told")
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_side_that_fails_is_named_and_the_other_is_ended(after: int) -> None:
     a, b = FakeChild("A", 1.0, []), FakeChild("B", 1.0, [], fails_after=after)
@@ -321,6 +336,22 @@ def test_batches_that_differ_are_compared_by_the_example(
     answer = wt.compare(wt.Workload.named("ffn"), "batch=32", "batch=64", here(), store=store)
     assert answer.per == "example" and answer.ratio == pytest.approx(0.5, rel=0.02)
     assert "an example takes 0.5" in answer.sentence() and "batches differ" in answer.cautions[0]
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [(0.1, ""), (0.9, "their ratio hardly"), (1.6, "long ones more often"), (4.0, "4.0 of 2 cores")],
+)
+def test_other_processes_are_a_caution_and_more_so_where_they_leave_no_core(
+    others: float, words: str, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    """Each side uses one of two cores."""
+    given(monkeypatch, noisy(1.0))
+    monkeypatch.setattr(module.environment, "busy_cores", lambda seconds: others)
+    monkeypatch.setattr(module.here, "available_cpus", lambda: [0, 1])
+    one = wt.Strategy(threads=1)
+    answer = wt.compare(wt.Workload.named("ffn"), "default", "default", here(), strategy=one, store=store)
+    assert len(answer.cautions) == (1 if words else 0) and words in " ".join(answer.cautions)
 
 
 def test_an_interrupt_keeps_the_pairs_that_are_done(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
