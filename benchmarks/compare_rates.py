@@ -1,7 +1,8 @@
 """How often the rule of `compare` is right: on noise of known kinds, and on real pairs drawn again.
 
-python benchmarks/compare_rates.py                    both tables of docs/design.md, a few seconds
+python benchmarks/compare_rates.py                    the tables of docs/design.md, a few seconds
 python benchmarks/compare_rates.py --comparisons 400  fewer simulated comparisons (default 2000)
+python benchmarks/compare_rates.py --equal-turns      as if all turns had the same length
 
 Each comparison gets at most as many pairs as 60 s allow. A pair of simulated noise has 18 rounds of four
 turns; its ratio comes from them as in measurement/pairs.py, and the verdict from measurement/looks.py.
@@ -46,6 +47,11 @@ def pair_logs(turns: Turns) -> Any:
 def turn_lengths(rng: numpy.random.Generator, shape: tuple[int, ...]) -> Turns:
     """The seconds of each turn, as measurement/pairs.py draws them."""
     return TURN_SECONDS * rng.uniform(1.0 - TURN_VARIES, 1.0 + TURN_VARIES, shape)
+
+
+def equal_lengths(rng: numpy.random.Generator, shape: tuple[int, ...]) -> Turns:
+    """Turns as they must not be: a neighbour that comes by the clock meets the same side again and again."""
+    return numpy.full(shape, TURN_SECONDS)
 
 
 def noises(comparisons: int, pairs: int = PAIRS, lengths: Lengths = turn_lengths) -> Mapping[str, Draw]:
@@ -212,8 +218,10 @@ def most_spread(share: float, factor: float, comparisons: int = COMPARISONS) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--comparisons", type=int, default=COMPARISONS)
+    parser.add_argument("--equal-turns", action="store_true")
     options = parser.parse_args()
-    simulated = [line(name, found) for name, found in simulated_rates(options.comparisons)]
+    lengths = equal_lengths if options.equal_turns else turn_lengths
+    simulated = [line(name, found) for name, found in simulated_rates(options.comparisons, lengths)]
     print("\n".join(("Simulated noise:", HEAD, *simulated)))
     for share, factor in ((0.80, 1.1), (0.95, 1.2)):
         most = most_spread(share, factor, options.comparisons)

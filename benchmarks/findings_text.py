@@ -201,6 +201,14 @@ class Figures:
         *others, last = sorted({row.measured_at[:10] for row in rows if row.measured_at})
         return f"{', '.join(others)} and {last}" if others else last
 
+    def restated(self) -> str:
+        """How many cells version 0.1 had scaled: `source` has the factor of each."""
+        sources = [row.source for row in self.cells(RNN, "xeon")]
+        found = [re.search(r"had divided these times by ([\d.]+\d)", source) for source in sources]
+        factors = [float(factor[1]) for factor in found if factor]
+        far = sum(abs(factor - 1) > 0.05 for factor in factors)
+        return f"{len(factors)} of {len(sources):,} cells scaled, {far} by more than 5 %"
+
     def disturbed(self) -> int:
         return sum(row.disturbed for row in self.cells(RNN, "xeon"))
 
