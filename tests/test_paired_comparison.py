@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy
 import pytest
@@ -31,7 +32,7 @@ from windtunnel.errors import (
     WindtunnelError,
 )
 from windtunnel.measurement import compare as module
-from windtunnel.measurement import looks, pairs
+from windtunnel.measurement import looks, pairs, process, sampler
 from windtunnel.measurement.equivalence import judge, parse_within
 from windtunnel.measurement.pairs import PairReport, run_pair
 from windtunnel.measurement.report import ProcessReport, Samples
@@ -212,6 +213,43 @@ def test_a_pair_forgives_turns_that_another_program_met_on_one_side_alone() -> N
     """Of A, one turn in four takes three times as long."""
     a, b = report([3.0, 1.0, 1.0, 1.0] * 4, [1] * 16), report([1.1] * 16, [1] * 16)
     assert math.exp(PairReport(a=a, b=b).log) == pytest.approx(1.1)
+
+
+def turn_of(steps: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any]]:
+    """One turn of these steps: the seconds of each, and how often another program took the core meanwhile."""
+    clock, taken, left, reported = [0.0], [0], list(steps), dict[str, Any]()
+
+    def step() -> None:
+        seconds, times = left.pop(0)
+        clock[0] += seconds
+        taken[0] += times
+
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
+    timed = sampler.Sampler(step, lambda: None, 0.0005, lambda m: reported.update({m["phase"]: m["seconds"]}))
+    counted = timed.turn(sum(seconds for seconds, _ in steps) - steps[0][0] - 1e-9, lambda: taken[0])
+    assert timed.seconds == reported["steady"]
+    return counted, reported
+
+
+def test_samples_during_which_another_program_took_the_core_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the system's count: a long sample without an interruption counts, a short one with one does not."""
+    steps = [(0.5, 0), (0.25, 0), (4.0, 0), (8.0, 2), (0.125, 1), (0.5, 0)]  # the first fills the caches
+    counted, reported = turn_of(steps, monkeypatch)
+    assert counted == 3 and reported["steady"] == [0.25, 4.0, 0.5] and reported["disturbed"] == [8.0, 0.125]
+    counted, reported = turn_of([(0.5, 0), (8.0, 1), (4.0, 1)], monkeypatch)
+    assert counted == 2 and reported["steady"] == [8.0, 4.0] and "disturbed" not in reported
+
+
+def test_threads_that_take_the_cores_from_one_another_are_no_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More threads than cores are slow by themselves: such samples must not be set apart."""
+    resource = pytest.importorskip("resource", reason="the system counts no interruptions")
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(resource, "getrusage", lambda _: mock.Mock(ru_nivcsw=7))
+    assert [process.interruptions_of(threads)() for threads in (1, 2, 3, None)] == [7, 7, 0, 0]
 
 
 @pytest.mark.usefixtures("told")
