@@ -312,7 +312,8 @@ class _Contest:
     def _others_in_words(self) -> str:
         """What other processes do to both times, and to their ratio where they left too few cores."""
         cores = len(here.available_cpus())
-        used = max(int(side.plan.task["threads"] or 1) for side in self.sides)
+        threads = [side.plan.task.get("threads") for side in self.sides]
+        used = max((each for each in threads if isinstance(each, int)), default=1)
         words = f"other processes kept {self.others:.1f} of {cores} cores busy just before a pair began: "
         if self.others + used <= cores:
             return words + "both times may be too long, their ratio hardly"
