@@ -4,10 +4,10 @@ the same job made 1.10 and 1.20 times as slow.
 Bars, each comparison within 60 s: two equal sides are called different in at most 5 %; a true 1.10 is
 detected in at least 80 %, a true 1.20 in at least 95 %. Detected means: different, in the right direction.
 
-The slow side spins after every step for the right share of the time that this step took: an exact factor,
-whatever else the machine does. Options: --comparisons 20 (of each factor; 0 prints what --results holds)
---seconds 60 --factors 1,1.1,1.2 --jobs rnn,autoencoder,ffn --results FILE (continue there) --limit 280
-(start no further comparison after so many seconds)
+The slow side spins after every step for the right share of the time that this step took: an exact factor
+while no other program interrupts it. Options: --comparisons 20 (of each factor; 0 prints what --results
+holds) --seconds 60 --factors 1,1.1,1.2 --jobs rnn,autoencoder,ffn --results FILE (continue there)
+--limit 280 (start no further comparison after so many seconds)
 
 compare_rates.py judges the same rule on simulated noise, and on the pairs that this one has stored.
 """

@@ -69,9 +69,21 @@ def test_a_comparison_is_judged_after_three_pairs_where_they_are_clear() -> None
 
 
 def test_the_design_page_has_the_recorded_comparisons() -> None:
-    for text in (*recorded.lines(TRIALS), *compare_rates.recorded_table(TRIALS)):
+    words = " ".join(DESIGN.split())
+    for text in (*recorded.lines(TRIALS), *compare_rates.recorded_table(TRIALS), compare_rates.bias(TRIALS)):
         for line in text.splitlines():
-            assert line in DESIGN, f"Print it: python benchmarks/compare.py --comparisons 0\n  {line}"
+            assert line in DESIGN or line in words, f"Print it: python benchmarks/compare_rates.py\n  {line}"
+
+
+def test_recorded_pairs_of_equal_sides_would_meet_the_bars() -> None:
+    """Drawn again, since a few comparisons show no rate of 5 or 95 %."""
+    again = compare_rates.drawn_again(TRIALS, 500, numpy.random.default_rng(1))
+    rates = compare_rates.rates(again)
+    assert rates.alarms <= 0.05 and rates.detected[0] >= 0.80 and rates.detected[1] >= 0.95
+    equal = [trial for trial in TRIALS if trial.factor == 1.0]
+    assert {round(abs(error), 9) for error in again.ravel()} <= {
+        round(abs(error), 9) for trial in equal for error in trial.errors
+    }
 
 
 def test_recorded_comparisons_have_the_ratios_of_their_turns() -> None:
