@@ -4,18 +4,22 @@ the same job made 1.10 and 1.20 times as slow.
 Bars, each comparison within 60 s: two equal sides are called different in at most 5 %; a true 1.10 is
 detected in at least 80 %, a true 1.20 in at least 95 %. Detected means: different, in the right direction.
 
-The slow side spins after every step for the right share of the time that this step took: an exact factor,
-whatever else the machine does. Options: --pairs 20 (comparisons of each factor) --seconds 60
---factors 1,1.1,1.2 --jobs rnn,autoencoder,ffn --results FILE (continue there) --limit 280 (start no further
-comparison after so many seconds)
+The slow side spins after every step for the right share of the time that this step took: an exact factor
+while no other program interrupts it. Options: --comparisons 20 (of each factor; 0 prints what --results
+holds) --seconds 60 --factors 1,1.1,1.2 --jobs rnn,autoencoder,ffn --results FILE (continue there)
+--limit 280 (start no further comparison after so many seconds)
+
+compare_rates.py judges the same rule on simulated noise, and on the pairs that this one has stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,8 +28,12 @@ from pathlib import Path
 import torch
 
 import windtunnel as wt
+from windtunnel import records
+from windtunnel.measurement.pairs import PairReport, turn_logs
 
 BARS = {1.0: (0.0, 0.05), 1.1: (0.80, 1.0), 1.2: (0.95, 1.0)}  # least and largest share of "different"
+RESULTS = Path(__file__).resolve().parents[1] / "docs/results/compare-epyc-turin.jsonl"
+_BUSY = 0.5  # cores that other processes keep busy, at the median of a comparison's pairs
 
 
 def slowed(job: str = "rnn", factor: float = 1.0) -> wt.Workload:
@@ -51,7 +59,11 @@ def slowed(job: str = "rnn", factor: float = 1.0) -> wt.Workload:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One comparison with a known factor."""
+    """One comparison with a known factor.
+
+    For each pair of processes: its ratio, the logarithms of the turns of A and of B (over the first turn of
+    A), and how many cores other processes kept busy just before it.
+    """
 
     job: str
     factor: float
@@ -59,27 +71,46 @@ class Trial:
     ratio: float
     low: float | None
     high: float | None
-    pairs: tuple[float, ...]
     seconds: float
+    pairs: tuple[float, ...]
+    turns: tuple[tuple[tuple[float, ...], ...], ...]
+    others: tuple[float, ...]
+    cpu: str
+    measured_at: str
 
     @property
     def is_called_different(self) -> bool:
         """For unequal sides only if the direction is right too."""
         return self.verdict == "different" and (self.factor == 1.0 or self.ratio > 1.0)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs used the machine meanwhile."""
+        return statistics.median(self.others) > _BUSY
+
+    @property
+    def errors(self) -> list[float]:
+        """The logarithm of each pair's ratio over the true one."""
+        return [math.log(ratio / self.factor) for ratio in self.pairs]
+
 
 def run(job: str, factor: float, seconds: float) -> Trial:
     sides = (f"{Path(__file__).resolve()}:slowed" for _ in range(2))
     a, b = (wt.Workload.named(side, job=job, factor=f) for side, f in zip(sides, (1.0, factor), strict=True))
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(wt.Store(Path(folder) / "store.sqlite")) as store,
+    ):
         answer = wt.compare(
             None,
             a,
             b,
             strategy=wt.Strategy(threads=1),
-            store=wt.Store(Path(folder) / "store.sqlite"),
+            store=store,
             options=wt.CompareOptions(seconds=seconds),
         )
+        later, earlier = (store.reports(cell.id) for cell in store.results())
+        found = [PairReport(a=one, b=other) for one, other in zip(earlier, later, strict=True)]
     return Trial(
         job=job,
         factor=factor,
@@ -87,9 +118,18 @@ def run(job: str, factor: float, seconds: float) -> Trial:
         ratio=answer.ratio,
         low=answer.low,
         high=answer.high,
+        seconds=round(answer.seconds, 2),
         pairs=answer.pairs,
-        seconds=answer.seconds,
+        turns=tuple(map(_turns, found)),
+        others=tuple(round(pair.a.others or 0.0, 2) for pair in found),
+        cpu=str(answer.environment["cpu"]),
+        measured_at=answer.measured_at,
     )
+
+
+def _turns(pair: PairReport) -> tuple[tuple[float, ...], ...]:
+    both = [turn_logs(side)[: 2 * pair.rounds] for side in (pair.a, pair.b)]
+    return tuple(tuple(round(log - both[0][0], 4) for log in side) for side in both)
 
 
 def binomial(hits: int, trials: int) -> tuple[float, float]:
@@ -101,31 +141,40 @@ def binomial(hits: int, trials: int) -> tuple[float, float]:
 
 
 def lines(trials: list[Trial]) -> Iterator[str]:
-    for factor in sorted({trial.factor for trial in trials}):
-        some = [trial for trial in trials if trial.factor == factor]
-        hits = sum(trial.is_called_different for trial in some)
-        low, high = binomial(hits, len(some))
-        verdicts = [trial.verdict for trial in some]
-        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("different", "same", "can't tell"))
-        covered = sum((t.low or 0.0) <= factor <= (t.high or math.inf) for t in some)
-        least, most = BARS.get(factor, (0.0, 1.0))
-        met = "" if least <= hits / len(some) <= most else "  NOT MET"
-        bar = f"bar {f'at most {most:.0%}' if factor == 1.0 else f'at least {least:.0%}'}{met}"
-        seconds = [trial.seconds for trial in some]
-        yield f"true {factor:g}: different in {hits} of {len(some)} ({low:.0%} to {high:.0%}), {bar}"
-        yield f"    {counts}; the interval holds the truth in {covered}"
-        yield f"    {sum(seconds) / len(seconds):.0f} s each, {max(seconds):.0f} s at most"
+    """One line of a table for each factor, on the quiet and on the busy machine."""
+    yield "| machine | true ratio | comparisons | different | same | can't tell | interval holds the truth |"
+    yield "|---|---|---|---|---|---|---|"
+    for busy in (False, True):
+        for factor in sorted({trial.factor for trial in trials}):
+            some = [trial for trial in trials if trial.factor == factor and trial.is_busy == busy]
+            if some:
+                yield _line("busy" if busy else "quiet", factor, some)
+    seconds = [trial.seconds for trial in trials]
+    if seconds:
+        yield f"\n{statistics.median(seconds):.0f} s at the median, {max(seconds):.0f} s at most"
+
+
+def _line(machine: str, factor: float, trials: list[Trial]) -> str:
+    hits = sum(trial.is_called_different for trial in trials)
+    low, high = binomial(hits, len(trials))
+    least, most = BARS.get(factor, (0.0, 1.0))
+    met = "" if least <= hits / len(trials) <= most else " NOT MET"
+    same, open_ = (sum(trial.verdict == verdict for trial in trials) for verdict in ("same", "can't tell"))
+    holds = sum((t.low or 0.0) <= factor <= (t.high or math.inf) for t in trials)
+    share = f"{hits} ({low:.0%} to {high:.0%}){met}"
+    return f"| {machine} | {factor:.2f} | {len(trials)} | {share} | {same} | {open_} | {holds} |"
 
 
 def read(path: Path | None) -> list[Trial]:
     if path is None or not path.is_file():
         return []
-    return [Trial(**json.loads(line)) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [records.read(Trial, row, f"{path}: row {number}") for number, row in enumerate(rows, 1)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--comparisons", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--factors", default="1,1.1,1.2")
     parser.add_argument("--jobs", default="rnn,autoencoder,ffn")
@@ -134,7 +183,7 @@ def main() -> None:
     options = parser.parse_args()
     factors, jobs = [float(text) for text in options.factors.split(",")], options.jobs.split(",")
     trials, end = read(options.results), time.monotonic() + options.limit
-    for number in range(options.pairs):
+    for number in range(options.comparisons):
         for factor in factors:
             done = sum(trial.factor == factor for trial in trials)
             if done > number or time.monotonic() + options.seconds > end:
@@ -147,7 +196,7 @@ def main() -> None:
                 flush=True,
             )
             if options.results:
-                with options.results.open("a") as file:
+                with options.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(dataclasses.asdict(trial)) + "\n")
     print("\n".join(lines(trials)))
 

@@ -184,10 +184,30 @@ class Figures:
     def number(self, study: str, machine: str) -> str:
         return f"{len(self.cells(study, machine)):,}"
 
+    def version(self, machine: str, framework: str) -> str:
+        """Of a framework in the rows of one machine, with the variants that were measured: 2.13: loop."""
+        rows = [row for row in self.cells(RNN, machine) if row.label.startswith(f"{framework}:")]
+        stated = {row.environment["ready"]["versions"][framework.partition("-")[0]] for row in rows}
+        numbers = ", ".join(sorted({".".join(each.split(".")[:2]) for each in stated}))
+        return f"{numbers}: {', '.join(sorted({row.label.partition(':')[2] for row in rows}))}"
+
+    def states(self) -> str:
+        """Whether all cells of both studies have a time."""
+        failed = sum(row.state != "done" for study in (RNN, GUIDE) for row in self.rows[study])
+        return f"{failed} cells failed" if failed else "No cell failed"
+
     def days(self) -> str:
         rows = [row for study in self.rows.values() for row in study]
         *others, last = sorted({row.measured_at[:10] for row in rows if row.measured_at})
         return f"{', '.join(others)} and {last}" if others else last
+
+    def restated(self) -> str:
+        """How many cells version 0.1 had scaled: `source` has the factor of each."""
+        sources = [row.source for row in self.cells(RNN, "xeon")]
+        found = [re.search(r"had divided these times by ([\d.]+\d)", source) for source in sources]
+        factors = [float(factor[1]) for factor in found if factor]
+        far = sum(abs(factor - 1) > 0.05 for factor in factors)
+        return f"{len(factors)} of {len(sources):,} cells scaled, {far} by more than 5 %"
 
     def disturbed(self) -> int:
         return sum(row.disturbed for row in self.cells(RNN, "xeon"))
@@ -304,10 +324,14 @@ class Figures:
         assert at.get(few) and at.get(many), f"{machine}: no rows of {label} with {few} and {many} threads"
         return at[few] / at[many]
 
-    def published_gain(self, label: str, few: int, many: int) -> float:
+    def published_seconds(self, label: str, threads: int) -> float:
         rows = [r for r in self.printed[GUIDE] if r.figure == "table-1" and r.label.startswith(label)]
-        at = {row.threads: row.step_seconds or 0.0 for row in rows}
-        return at[few] / at[many]
+        (seconds,) = [row.step_seconds for row in rows if row.threads == threads]
+        assert seconds is not None
+        return seconds
+
+    def published_gain(self, label: str, few: int, many: int) -> float:
+        return self.published_seconds(label, few) / self.published_seconds(label, many)
 
     def small_hosts(self) -> list[str]:
         """Machines of two cores with rows of Table I; the one of the newest rows is last."""

@@ -337,6 +337,15 @@ def test_threads_are_judged_up_to_and_beyond_the_physical_cores(
     assert judge_one(claim("oversubscribed", least=1.02), rows).ruling == hurts
 
 
+def test_of_several_thread_counts_beyond_the_cores_the_first_one_counts() -> None:
+    """Twice as many threads as cores: what more of them cost is another question."""
+    rows = [
+        row(s, threads=t, environment={"cores": 2})
+        for t, s in zip((1, 2, 4, 8), (2.0, 1.0, 1.2, 3.0), strict=True)
+    ]
+    assert judge_one(claim("oversubscribed", least=1.02), rows).effect == pytest.approx(1.2)
+
+
 def test_threads_cannot_be_judged_without_a_number_of_cores() -> None:
     rows = [row(s, threads=t) for t, s in ((1, 2.0), (2, 1.0))]
     assert judge_one(claim("threads", least=1.05), rows).ruling == "can't tell"

@@ -61,6 +61,19 @@ def test_no_committed_time_is_scaled() -> None:
         assert findings_text.measured(name)
 
 
+def test_cells_that_met_no_quiet_moment_are_in_no_ratio_of_the_page() -> None:
+    """Made up by hand: b takes half of a; where one side was disturbed, a ninth."""
+    rows = [row for row in findings_text.measured(findings_text.RNN) if row.device == "gpu"]
+    kept = next(row for row in rows if row.step_seconds and not row.disturbed)
+    other = dataclasses.replace(kept, settings={**kept.settings, "n_rec": 12345})
+    disturbed = dataclasses.replace(other, environment={**other.environment, "disturbed": True})
+    figures = object.__new__(findings_text.Figures)
+    sides = [(kept, "a", 2.0), (kept, "b", 1.0), (disturbed, "a", 9.0), (other, "b", 1.0)]
+    made = [dataclasses.replace(row, label=label, step_seconds=s) for row, label, s in sides]
+    figures.rows = {findings_text.RNN: made}
+    assert figures.ratios("a", "b", "gpu") == [2.0]
+
+
 def test_the_changelog_has_the_speedup_of_the_fused_kernel_that_the_rows_show() -> None:
     rows = findings_text.fused_names()["g"]
     text = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())

@@ -302,6 +302,12 @@ def test_kills_at_any_moment_leave_whole_processes_only(tmp_path: Path) -> None:
         store.close()
 
 
+def test_the_interval_is_as_wide_as_processes_differ_however_well_each_is_known() -> None:
+    """Of two processes, one in four draws has the first alone, and one in four the second alone."""
+    over = interval([[1.0] * 50, [2.0] * 50])
+    assert (over.low, over.median, over.high) == (1.0, 1.5, 2.0)
+
+
 def test_the_interval_holds_the_median_and_narrows_with_agreement() -> None:
     apart = interval([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [1.5, 1.6, 1.4]])
     alike = interval([[1.0, 1.01, 0.99]] * 3)

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy
 import pytest
@@ -31,7 +32,7 @@ from windtunnel.errors import (
     WindtunnelError,
 )
 from windtunnel.measurement import compare as module
-from windtunnel.measurement import looks, pairs
+from windtunnel.measurement import looks, pairs, process, sampler
 from windtunnel.measurement.equivalence import judge, parse_within
 from windtunnel.measurement.pairs import PairReport, run_pair
 from windtunnel.measurement.report import ProcessReport, Samples
@@ -161,6 +162,7 @@ class FakeChild:
     def __init__(self, name: str, step: float, turns: list[str], fails_after: int | None = None) -> None:
         self.name, self.step, self.turns, self.fails_after = name, step, turns, fails_after
         self.counts, self.abandoned, self.interrupt_at = list[int](), False, -1
+        self.lengths = list[float]()
 
     def listen(self, until: str) -> bool:
         if len(self.counts) == self.interrupt_at:
@@ -168,7 +170,7 @@ class FakeChild:
         return self.fails_after is None or len(self.counts) < self.fails_after
 
     def tell(self, word: str) -> None:
-        assert float(word) == pairs.TURN_SECONDS
+        self.lengths.append(float(word))
         self.turns.append(self.name)
         self.counts.append(2)
 
@@ -196,14 +198,58 @@ def report(seconds: list[float], turns: list[int]) -> ProcessReport:
     return ProcessReport(samples=samples, turns=tuple(turns))
 
 
-def test_a_pairs_ratio_is_the_median_of_its_rounds() -> None:
-    """Turns of A: 1, 1 | 1, 4 | 1, 1 s; of B: 2, 2 | 2, 2 | 128, 2 s. Rounds: 2, sqrt(4 / 4), sqrt(256)."""
-    a = report([1, 1, 1, 1, 4, 4, 1, 1], [1, 1, 2, 2, 1, 1])
+def test_a_pairs_ratio_is_the_median_over_the_turns_of_the_same_round() -> None:
+    """Turns of A: 1, 1 | 1, 4 | 1, 1 s; of B: 2, 2 | 2, 2 | 128, 2 s. The median sample of a turn counts."""
+    a = report([1, 1, 1, 1, 9, 4, 3, 1, 1], [1, 1, 2, 3, 1, 1])
     b = report([2, 2, 2, 2, 128, 2], [1] * 6)
     pair = PairReport(a=a, b=b)
     assert pair.rounds == 3
-    assert [math.exp(log) for log in pair.logs] == pytest.approx([2.0, 1.0, 16.0])
+    ratios = [2, 2, 2, 2, 2, 2, 0.5, 0.5, 128, 2, 128, 2]
+    assert [math.exp(log) for log in pair.logs] == pytest.approx(ratios)
     assert math.exp(pair.log) == pytest.approx(2.0)
+
+
+def test_a_pair_forgives_turns_that_another_program_met_on_one_side_alone() -> None:
+    """Of A, one turn in four takes three times as long."""
+    a, b = report([3.0, 1.0, 1.0, 1.0] * 4, [1] * 16), report([1.1] * 16, [1] * 16)
+    assert math.exp(PairReport(a=a, b=b).log) == pytest.approx(1.1)
+
+
+def turn_of(steps: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any]]:
+    """One turn of these steps: the seconds of each, and how often another program took the core meanwhile."""
+    clock, taken, left, reported = [0.0], [0], list(steps), dict[str, Any]()
+
+    def step() -> None:
+        seconds, times = left.pop(0)
+        clock[0] += seconds
+        taken[0] += times
+
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: clock[0])
+    timed = sampler.Sampler(step, lambda: None, 0.0005, lambda m: reported.update({m["phase"]: m["seconds"]}))
+    counted = timed.turn(sum(seconds for seconds, _ in steps) - steps[0][0] - 1e-9, lambda: taken[0])
+    assert timed.seconds == reported["steady"]
+    return counted, reported
+
+
+def test_samples_during_which_another_program_took_the_core_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the system's count: a long sample without an interruption counts, a short one with one does not."""
+    steps = [(0.5, 0), (0.25, 0), (4.0, 0), (8.0, 2), (0.125, 1), (0.5, 0)]  # the first fills the caches
+    counted, reported = turn_of(steps, monkeypatch)
+    assert counted == 3 and reported["steady"] == [0.25, 4.0, 0.5] and reported["disturbed"] == [8.0, 0.125]
+    counted, reported = turn_of([(0.5, 0), (8.0, 1), (4.0, 1)], monkeypatch)
+    assert counted == 2 and reported["steady"] == [8.0, 4.0] and "disturbed" not in reported
+
+
+def test_threads_that_take_the_cores_from_one_another_are_no_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More threads than cores are slow by themselves: such samples must not be set apart."""
+    resource = pytest.importorskip("resource", reason="the system counts no interruptions")
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(resource, "getrusage", lambda _: mock.Mock(ru_nivcsw=7))
+    assert [process.interruptions_of(threads)() for threads in (1, 2, 3, None)] == [7, 7, 0, 0]
 
 
 @pytest.mark.usefixtures("told")
@@ -213,6 +259,26 @@ def test_the_sides_step_in_turn_and_the_order_alternates() -> None:
     pair = run_pair([lambda n: a, lambda n: b], ["A", "B"], 0, 0.0)  # type: ignore[list-item, return-value]
     assert "".join(turns) == "ABBABAABABBA" and pair.rounds == 3 and not pair.interrupted
     assert math.exp(pair.log) == pytest.approx(1.25)
+    lengths = [*a.lengths, *b.lengths]
+    assert len(set(lengths)) == 12, (
+        "a neighbour that comes by the clock must not meet the same turn each time"
+    )
+    assert all(0.5 <= length / pairs.TURN_SECONDS <= 1.5 for length in lengths)
+
+
+@pytest.mark.usefixtures("told")
+def test_the_side_that_starts_first_alternates_from_pair_to_pair() -> None:
+    """The first one waits until the other is ready: that must not always be the same side."""
+    begun = list[str]()
+
+    def start(name: str) -> FakeChild:
+        begun.append(name)
+        return FakeChild(name, 1.0, [])
+
+    starts = [lambda number: start("A"), lambda number: start("B")]
+    for number in range(4):
+        run_pair(starts, ["A", "B"], number, 0.0)  # type: ignore[arg-type]
+    assert "".join(begun) == "ABBAABBA"
 
 
 @pytest.mark.usefixtures("told")
@@ -308,6 +374,22 @@ def test_batches_that_differ_are_compared_by_the_example(
     answer = wt.compare(wt.Workload.named("ffn"), "batch=32", "batch=64", here(), store=store)
     assert answer.per == "example" and answer.ratio == pytest.approx(0.5, rel=0.02)
     assert "an example takes 0.5" in answer.sentence() and "batches differ" in answer.cautions[0]
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [(0.1, ""), (0.9, "their ratio hardly"), (1.6, "long ones more often"), (4.0, "4.0 of 2 cores")],
+)
+def test_other_processes_are_a_caution_and_more_so_where_they_leave_no_core(
+    others: float, words: str, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    """Each side uses one of two cores."""
+    given(monkeypatch, noisy(1.0))
+    monkeypatch.setattr(module.environment, "busy_cores", lambda seconds: others)
+    monkeypatch.setattr(module.here, "available_cpus", lambda: [0, 1])
+    one = wt.Strategy(threads=1)
+    answer = wt.compare(wt.Workload.named("ffn"), "default", "default", here(), strategy=one, store=store)
+    assert len(answer.cautions) == (1 if words else 0) and words in " ".join(answer.cautions)
 
 
 def test_an_interrupt_keeps_the_pairs_that_are_done(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:

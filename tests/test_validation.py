@@ -81,6 +81,12 @@ def test_each_tolerance_can_be_exceeded_by_itself(tolerance: Tolerance, over: tu
     assert exceeded(agree([0.10, -0.30, 0.05, 0.20, -0.15]), tolerance) == over
 
 
+def test_a_bias_and_a_worst_error_below_zero_exceed_their_tolerances_too() -> None:
+    errors = [-0.10, -0.05, -0.20, -0.02, -0.30]
+    assert exceeded(agree(errors), Tolerance(bias=0.09)) == ("bias",)
+    assert exceeded(agree(errors), Tolerance(worst=0.29)) == ("worst",)
+
+
 def test_a_range_of_shares_must_be_in_order() -> None:
     with pytest.raises(BadRecord, match="in this order"):
         ShareRange(least=0.9, most=0.7)

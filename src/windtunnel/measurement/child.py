@@ -14,7 +14,7 @@ import os
 import statistics
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -161,7 +161,7 @@ class _Child:
         is_fed = self.order.job is not None and bool(self.order.job.folder)
         watches = subject.device == "cpu" and not self.order.takes_turns and not is_fed
         sampler = Sampler(built.step, built.sync, length, emit, watches=watches)
-        stopped = self._sample(sampler, self.order.protocol)
+        stopped = self._sample(sampler, self.order.protocol, built)
         if place.number == 0:
             self.emit({"kind": "memory", **_peak(built, place.resident_bytes)})
         if built.compiles:
@@ -177,21 +177,21 @@ class _Child:
             self.emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
         self.emit({"kind": "done", "stopped": stopped, "linear": linear})
 
-    def _sample(self, sampler: Sampler, protocol: Steps) -> str:
+    def _sample(self, sampler: Sampler, protocol: Steps, built: Built) -> str:
         sampler.warm_up(protocol.warm_seconds)
         if self.order.takes_turns:
-            return self._take_turns(sampler)
+            return self._take_turns(sampler, process.interruptions_of(built.threads()))
         stopped = sampler.steady(protocol)
         if sampler.readings:
             self.emit({"kind": "reference_loop", "readings": sampler.readings})
         return stopped
 
-    def _take_turns(self, sampler: Sampler) -> str:
+    def _take_turns(self, sampler: Sampler, interruptions: Callable[[], int]) -> str:
         """Sample only when the parent says for how long: another process steps meanwhile."""
         counts = []
         self.emit({"kind": "turn"})
         while seconds := self.words.readline().strip():
-            counts.append(sampler.turn(float(seconds)))
+            counts.append(sampler.turn(float(seconds), interruptions))
             self.emit({"kind": "turn"})
         self.emit({"kind": "turns", "counts": counts})
         return "turns"

@@ -13,6 +13,7 @@ from typing import Literal
 from windtunnel import records, units
 from windtunnel.errors import BadInput, Interrupted, MeasurementFailed, StoreError
 from windtunnel.job.workload import Workload
+from windtunnel.machine import here
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import environment, looks, summary
 from windtunnel.measurement.equivalence import WITHIN, Verdict, percent
@@ -305,11 +306,21 @@ class _Contest:
                 f"the batches differ ({a.batch} and {b.batch}): compared by the time of an example"
             )
         if self.others > environment.BUSY:
-            cautions.append(
-                f"other processes kept {self.others:.1f} cores busy just before a pair began: both times may "
-                "be too long, their ratio hardly"
-            )
+            cautions.append(self._others_in_words())
         return cautions
+
+    def _others_in_words(self) -> str:
+        """What other processes do to both times, and to their ratio where they left too few cores."""
+        cores = len(here.available_cpus())
+        threads = [side.plan.task.get("threads") for side in self.sides]
+        used = max((each for each in threads if isinstance(each, int)), default=1)
+        words = f"other processes kept {self.others:.1f} of {cores} cores busy just before a pair began: "
+        if self.others + used <= cores:
+            return words + "both times may be too long, their ratio hardly"
+        return words + (
+            "steps were interrupted, and long ones more often, so the ratio may be some percent too far from "
+            "1; compare again when fewer programs run"
+        )
 
     def _finish(self, result: PairedComparison) -> None:
         """Settle both measurements with all their samples."""

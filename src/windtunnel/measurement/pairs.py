@@ -1,14 +1,16 @@
 """One pair of processes of a comparison: both are alive, and they step in turn.
 
 A round is four turns, A B B A; the next round is B A A B. Another program that comes or goes, or a clock that
-drifts, meets both sides alike. The ratio of a round is that of its medians, and the ratio of a pair is the
-median of its rounds.
+drifts, meets both sides alike. Turns vary in length by chance: else a program that comes every 0.1 or 0.2 s
+would meet the same turn of each round. The ratio of a pair is the median of the ratios of each turn of B to
+each turn of A of the same round. So up to half of the ratios may be far off, either way.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from windtunnel.measurement.children import Conversation
 from windtunnel.measurement.report import ProcessReport
 
 TURN_SECONDS = 0.025
+TURN_VARIES = 0.5  # each turn is up to this share shorter or longer
 _ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 _LEAST_ROUNDS = 3
 Start = Callable[[int], Conversation]
@@ -39,9 +42,10 @@ class PairReport:
 
     @property
     def logs(self) -> list[float]:
-        """The logarithm of each round's ratio: seconds of B over those of A."""
+        """The logarithm of the seconds of B over those of A, for each two turns of the same round."""
         a, b = turn_logs(self.a), turn_logs(self.b)
-        return [(b[i] + b[i + 1] - a[i] - a[i + 1]) / 2.0 for i in range(0, 2 * self.rounds, 2)]
+        starts = range(0, 2 * self.rounds, 2)
+        return [theirs - ours for i in starts for ours in a[i : i + 2] for theirs in b[i : i + 2]]
 
     @property
     def log(self) -> float:
@@ -68,7 +72,7 @@ def run_pair(starts: Sequence[Start], names: Sequence[str], number: int, seconds
             living[place] = starts[place](number)
         for place, child in living.items():
             _await_turn(child, names[place])
-        interrupted = _take_rounds(living, names, seconds)
+        interrupted = _take_rounds(living, names, seconds, random.Random(number))
         reports = [_report(living[place], names[place]) for place in (0, 1)]
     finally:
         for child in living.values():
@@ -76,13 +80,16 @@ def run_pair(starts: Sequence[Start], names: Sequence[str], number: int, seconds
     return PairReport(a=reports[0], b=reports[1], interrupted=interrupted)
 
 
-def _take_rounds(living: dict[int, Conversation], names: Sequence[str], seconds: float) -> bool:
+def _take_rounds(
+    living: dict[int, Conversation], names: Sequence[str], seconds: float, lengths: random.Random
+) -> bool:
     """Whether the user interrupted the rounds; an interrupt before the first one ends the pair."""
     end, rounds = time.monotonic() + seconds, 0
     try:
         while rounds < _LEAST_ROUNDS or time.monotonic() < end:
             for place in _ORDERS[rounds % 2]:
-                living[place].tell(str(TURN_SECONDS))
+                varied = lengths.uniform(1.0 - TURN_VARIES, 1.0 + TURN_VARIES)
+                living[place].tell(str(TURN_SECONDS * varied))
                 _await_turn(living[place], names[place])
             rounds += 1
     except KeyboardInterrupt:

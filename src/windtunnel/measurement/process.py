@@ -74,6 +74,20 @@ def peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def interruptions_of(threads: int | None) -> Callable[[], int]:
+    """Counts how often the system took a core from this process to run something else on it.
+
+    Always 0 where the process has more threads than cores, since these take the cores from one another: that
+    belongs to its step. Also where the number of threads is not known, or the system counts nothing.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is None or threads > cores or sys.platform == "win32":
+        return lambda: 0
+    import resource
+
+    return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
 def _status_bytes(name: str) -> int | None:
     """A figure of this process from /proc; None where there is no such file."""
     with contextlib.suppress(OSError), open("/proc/self/status") as file:

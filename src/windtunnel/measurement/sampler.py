@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from windtunnel.measurement.process import Emit
+from windtunnel.measurement.report import DISTURBED, STEADY
 from windtunnel.measurement.steady import Protocol, is_precise
 
 _SAMPLE_SECONDS = {"cpu": 0.0005, "gpu": 0.02}
@@ -84,20 +85,30 @@ class Sampler:
                 due = len(self.seconds) * _CHECK_AGAIN
                 stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
             if stopped or len(self.seconds) - reported >= 1000:
-                self._report("steady", self.seconds[reported:], self.group)
+                self._report(STEADY, self.seconds[reported:], self.group)
                 reported = len(self.seconds)
         self._read_loop()
         return stopped
 
-    def turn(self, seconds: float) -> int:
-        """Sample for so long after another process stepped; return the number of samples."""
+    def turn(self, seconds: float, interruptions: Callable[[], int] = lambda: 0) -> int:
+        """Sample for so long after another process stepped; return the number of samples that count.
+
+        Those during which another program took the core are set apart by the system's count of
+        `interruptions`, never by their own time; all count where there are no others.
+        """
         if self.one < _WINDOW_SECONDS:
             self._time(self.group)  # refill the caches, or the first sample would be slower
-        begin, reported = time.perf_counter(), len(self.seconds)
-        while len(self.seconds) == reported or time.perf_counter() - begin < seconds:
-            self.seconds.append(self._time(self.group) / self.group)
-        self._report("steady", self.seconds[reported:], self.group)
-        return len(self.seconds) - reported
+        begin, whole, disturbed = time.perf_counter(), list[float](), list[float]()
+        while not (whole or disturbed) or time.perf_counter() - begin < seconds:
+            before = interruptions()
+            sample = self._time(self.group) / self.group
+            (whole if interruptions() == before else disturbed).append(sample)
+        if whole and disturbed:
+            self._report(DISTURBED, disturbed, self.group)
+        counted = whole or disturbed
+        self.seconds += counted
+        self._report(STEADY, counted, self.group)
+        return len(counted)
 
     def _read_loop(self) -> None:
         """Read how fast the machine is, before and after every few samples.
