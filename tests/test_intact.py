@@ -610,6 +610,34 @@ def test_rows_that_nobody_measured_are_refused(change: dict[str, Any], reason: s
     assert export.read(path) == [good]
 
 
+@pytest.mark.parametrize("environment", [1.5, "x", [1]])
+def test_rows_of_another_shape_are_refused(environment: object, tmp_path: Path) -> None:
+    good = StudyRow(study="s", figure="f", case="c", label="l", job="rnn", step_seconds=1.0)
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{**records.plain(good), "environment": environment}]))
+    with pytest.raises(BadRecord, match="environment must be a table"):
+        export.read(path)
+
+
+def test_rows_with_odd_settings_are_compared_and_no_parquet_is_a_clear_error(tmp_path: Path) -> None:
+    from windtunnel.study.statistics.compare import compare
+
+    odd = StudyRow(
+        study="s",
+        figure="f",
+        case="c",
+        label="l",
+        job="rnn",
+        settings={"a": {"b": [1, {}]}, "n": 10**30},
+        step_seconds=1.0,
+        groups=((1.0, 1.01), (1.0,)),
+    )
+    assert len(compare([odd], [odd]).cells) == 1
+    pytest.importorskip("pyarrow")
+    with pytest.raises(BadInput, match="cannot be written as Parquet"):
+        export.write([odd], tmp_path / "rows.parquet")
+
+
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
     import dataclasses
 

@@ -469,6 +469,32 @@ def test_the_second_command_starts_no_process_and_says_the_same(tmp_path: Path) 
     assert "traced now" in off.stderr
 
 
+# What a job does to Python itself, or to the code that answers for it.
+SABOTAGE = {
+    "import json; json.dumps = json.loads = None": "changed Python itself",
+    "import builtins; builtins.len = lambda each: 1 / 0": "changed Python itself",
+    "from windtunnel.isolation import child; child.describe = lambda job: {}": "cannot be read",
+    "from windtunnel.errors import JobStopped; raise JobStopped('as ours')": "as ours",
+    "raise type('Own', (wt.errors.BadInput,), {'__init__': lambda self: None})()": "Own",
+    "raise SystemExit('x' * 10_000_000)": "ended the program",
+}
+
+
+@pytest.mark.parametrize(("body", "said"), SABOTAGE.items())
+def test_a_job_that_changes_python_or_raises_our_errors_is_named(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    done = run("predict", write_job(tmp_path, top="import windtunnel.errors", body=body), "--on", "h200")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr) < 20_000
+
+
+def test_an_error_of_any_length_is_shortened_in_its_middle() -> None:
+    done = run("predict", "rnn", "n_rec=" + "x" * 100_000)
+    assert done.returncode == 2 and len(done.stderr) < 20_000
+    assert "characters) ..." in done.stderr and done.stderr.startswith("BadRecord")
+
+
 # ---------------------------------------------------------------- measuring processes
 
 

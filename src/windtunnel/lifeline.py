@@ -114,6 +114,14 @@ def _end_as(status: int | None) -> NoReturn:
     os._exit(code & 255)
 
 
+def signal_name(number: int) -> str:
+    """A signal with its name, as "signal 11 (SIGSEGV)". Most realtime signals have none."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
 def children_of(parent: int) -> list[int]:
     """The children of a process of one thread, by number."""
     try:

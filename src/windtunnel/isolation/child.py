@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel import lifeline, records
-from windtunnel.errors import WindtunnelError, is_out_of_memory, text_of
+from windtunnel.errors import WindtunnelError, is_out_of_memory, kind_of, text_of
 from windtunnel.garbage import many_objects
 from windtunnel.isolation import codec
 from windtunnel.isolation.contained import CLOSED, WHERE
@@ -55,6 +55,14 @@ def run_in_fork(descriptors: tuple[int, int, int], workload: Workload | None) ->
 
 def serve(words: int, answers: int, notes: int, workload: Workload | None = None) -> None:
     """Answer requests until the parent closes the pipe or ends."""
+    leave = os._exit
+    try:
+        _serve(words, answers, notes, workload)
+    except BaseException:  # a job may change what Python itself has: json, len(), os.write
+        leave(CLOSED)
+
+
+def _serve(words: int, answers: int, notes: int, workload: Workload | None) -> None:
     os.dup2(2, 1)
     jobs.forget_openers()
     faulthandler.enable(file=notes, all_threads=False)
@@ -110,7 +118,7 @@ def failure_of(error: BaseException, job: str) -> Plain:
     state = "out of memory" if any(is_out_of_memory(each) for each in chain) else "raised"
     text = traceback.format_exc()[-_MOST_TEXT:]
     if isinstance(error, WindtunnelError):
-        kind, message, hint = type(error).__name__, error.message, error.hint
+        kind, message, hint = kind_of(error).__name__, error.message, error.hint
     elif isinstance(error, SystemExit):
         kind, ended = "BadJob", jobs.ends_program(job, error)
         message, hint = ended.message, ended.hint
