@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import gc
 import importlib
@@ -122,7 +123,7 @@ def failure_of(error: BaseException, job: str) -> Plain:
     elif isinstance(error, SystemExit):
         kind, ended = "BadJob", jobs.ends_program(job, error)
         message, hint = ended.message, ended.hint
-    elif state == "out of memory" or not isinstance(error, Exception) or _is_in_users_code(error):
+    elif state == "out of memory" or not isinstance(error, Exception) or _is_by_job(error):
         kind, hint = "BadJob", jobs.place_of(error)
         message = f"{job} raised {type(error).__name__}: {text_of(error)[:500]}"
     else:
@@ -137,7 +138,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error, count = error.__cause__ or error.__context__, count + 1
 
 
-def _is_in_users_code(error: BaseException) -> bool:
+def _is_by_job(error: BaseException) -> bool:
+    """Whether the job raised an error, or left no descriptors to open even our own files."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
     frames = traceback.extract_tb(error.__traceback__)
     return any(jobs.is_users(frame.filename) for frame in frames)
 
