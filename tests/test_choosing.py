@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
+import json
 import random
 import re
 import shlex
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from windtunnel.choosing.rungs import lesson_for, rungs_for
 from windtunnel.choosing.task import KINDS, NetworkTask, check_form, find_kind, parse_duration, parse_share
 from windtunnel.errors import BadInput, BadQuantity, Interrupted, RateMissing, UnknownName
 from windtunnel.job.workload import Workload
-from windtunnel.learning import training
+from windtunnel.learning import checkpoint, training
 from windtunnel.learning.layers import layers
 from windtunnel.machine.machine import Machine
 
@@ -408,7 +411,10 @@ def test_a_seed_gives_the_same_ladder_and_another_seed_another(tmp_path):
     assert scores(first) != scores(other)
 
 
-def test_more_time_never_gives_a_worse_choice(tmp_path):
+def test_more_time_never_gives_a_worse_choice(tmp_path, monkeypatch):
+    looks = itertools.count()
+    # Every look at the clock is a millisecond later: a busy machine ends as many rounds as a quiet one.
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.001 * next(looks))
     path = circles(tmp_path / "c.csv")
     found = [climb(path, tmp_path / str(n), seconds) for n, seconds in enumerate((0.001, 0.15, 0.6, 3600))]
     chosen = [result.winner.score for result in found]
@@ -499,6 +505,67 @@ def test_unknown_words_and_missing_values_of_new_rows_are_said(tmp_path):
     new = write(tmp_path / "new.csv", [["v", "colour"], ["", "pink"], [0.5, "red"]])
     said = " ".join(answers_of(saved.load(tmp_path / "run"), new).notes)
     assert "'v': 1 missing values" in said and "never learned: pink" in said
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_a_damaged_numpy_file_is_an_error_and_never_a_fault(tmp_path, suffix):
+    """Each byte is changed once: zipfile, zlib, tokenize and NumPy raise errors of their own."""
+    path, draw = tmp_path / f"a{suffix}", np.random.default_rng(0)
+    table = np.hstack([draw.random((60, 3)), np.arange(60)[:, None] % 2])
+    np.save(path, table) if suffix == ".npy" else np.savez_compressed(path, x=table[:, :3], y=table[:, 3])
+    body = path.read_bytes()
+    places = [place for place in range(0, 400, 3) if place < len(body)]
+    damaged = [body[:place] + bytes([body[place] ^ 0xFF]) + body[place + 1 :] for place in places]
+    noticed = 0
+    for data in (*damaged, body[:-30], body[30:], b"", b"PK"):
+        path.write_bytes(data)
+        try:
+            own_data.read_own(path)
+        except BadInput:
+            noticed += 1
+    assert noticed > 10
+
+
+@pytest.mark.parametrize("values", [np.zeros((60, 0)), np.zeros((0, 4)), np.full((60, 4), np.inf)])
+def test_arrays_without_a_usable_value_are_refused(tmp_path, values):
+    np.save(tmp_path / "a.npy", values)
+    with pytest.raises(BadInput):
+        own_data.read_own(tmp_path / "a.npy")
+
+
+def test_infinite_values_of_an_array_count_as_missing(tmp_path):
+    table = np.random.default_rng(0).random((60, 3))
+    table[:, 2], table[3, 0] = np.arange(60) % 2, -np.inf
+    np.save(tmp_path / "a.npy", table)
+    assert any("1 missing values" in note for note in own_data.read_own(tmp_path / "a.npy").notes)
+
+
+def test_the_notes_of_a_ladder_that_changed_are_noticed(tmp_path):
+    path = circles(tmp_path / "c.csv", 60)
+    climb(path, tmp_path / "run", seconds=0.001)
+    notes = tmp_path / "run" / ladder._NOTES
+    whole = notes.read_text()
+    for text, said in (
+        (whole.replace('"rounds": 1', '"rounds": 2'), "checksum differs"),
+        ('{"identity": ' + json.dumps(json.loads(whole)["identity"]) + "}", "rungs must be a list"),
+    ):
+        notes.write_text(text)
+        with pytest.raises(BadInput, match=said):
+            climb(path, tmp_path / "run", seconds=0.001)
+
+
+@pytest.mark.parametrize("changed", ["form", "preparation"])
+def test_a_saved_network_whose_description_is_not_of_it_is_refused(tmp_path, changed):
+    path = circles(tmp_path / "c.csv", 60)
+    climb(path, tmp_path / "run", seconds=0.001)
+    trees, note = checkpoint.load(tmp_path / "run" / saved.NAME)
+    if changed == "form":
+        note["form"] = "sound"
+    else:
+        note["preparation"]["inputs"].pop()
+    checkpoint.save(tmp_path / "run" / saved.NAME, trees, note)
+    with pytest.raises(BadInput, match="does not fit itself"):
+        answers_of(saved.load(tmp_path / "run"), path)
 
 
 def test_places_that_hold_no_network_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from conftest import run
 
 import windtunnel as wt
 from windtunnel import ownership
-from windtunnel.errors import BadInput, BadJob, BadRecord, Unavailable
+from windtunnel.errors import BadInput, BadJob, BadRecord, StoreError, Unavailable
 from windtunnel.feed.measured import forecast_passes
 from windtunnel.measurement.feed.decoding import BatchShape, Decoder
 from windtunnel.measurement.feed.files import (
@@ -385,6 +386,18 @@ def test_bad_data_are_clear_errors_before_anything_runs(tmp_path: Path, data: st
     named = str(empty) if data == "EMPTY" else data
     done = run("measure", "ffn", "--data", named, store=tmp_path / "s.sqlite")
     assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_disk_that_fills_while_files_are_written_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StoreError, match="cannot be written"), data_files(f"raw:2x1KB@{tmp_path}"):
+        pass
+    assert not list(tmp_path.iterdir()), "nothing is left"
 
 
 def test_a_file_that_cannot_be_decoded_is_named_before_anything_runs(tmp_path: Path) -> None:

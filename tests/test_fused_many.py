@@ -76,17 +76,22 @@ def test_the_engine_releases_the_gil_while_it_works() -> None:
     examples = Examples(inputs=np.ones((1, 100, 2)), targets=np.ones((1, 100, 2))).checked(network)
     engine = engine_for(network, Weights.random(network), n_steps=100)
     engine.train(examples, np.zeros((1, 1), int))
-    inside, counted = threading.Event(), [0]
 
-    def work() -> None:
-        inside.set()
-        engine.train(examples, np.zeros((20_000, 1), int))
-        inside.clear()
+    def counted_beside_one_call() -> int:
+        begun, ended, counted = threading.Event(), threading.Event(), 0
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    inside.wait()
-    while inside.is_set():
-        counted[0] += 1
-    worker.join()
-    assert counted[0] > 100_000
+        def work() -> None:
+            begun.set()
+            engine.train(examples, np.zeros((20_000, 1), int))
+            ended.set()
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        begun.wait()
+        while not ended.is_set():
+            counted += 1
+        worker.join()
+        return counted
+
+    # On a busy machine this thread may get no core while one of the calls runs.
+    assert any(counted_beside_one_call() > 100_000 for _ in range(5))

@@ -158,6 +158,32 @@ def test_a_repair_reads_around_a_page_that_sqlite_cannot(tmp_path: Path) -> None
     assert run(study, Store(path), FakeEngine(), FakeMachine(), ORDER).states == {"done": 120}
 
 
+SHAPES = {
+    "no key": "CREATE TABLE o AS SELECT * FROM meta; DROP TABLE meta; ALTER TABLE o RENAME TO meta",
+    "a view": "ALTER TABLE meta RENAME TO o; CREATE VIEW meta AS SELECT * FROM o",
+    "no trigger": "DROP TRIGGER meta_added",
+    "a column less": "ALTER TABLE cell DROP COLUMN error",
+}
+
+
+@pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES)
+def test_a_table_that_is_not_as_it_was_made_is_found_and_built_again(change: str, tmp_path: Path) -> None:
+    study, path = measured(tmp_path)
+    whole = read_all(study, path)
+    only_trigger = "TRIGGER" in change
+    db = sqlite3.connect(path, isolation_level=None) if only_trigger else raw(path)
+    for statement in change.split("; "):
+        db.execute(statement)
+    db.close()
+    found = (
+        "the trigger meta_added" if only_trigger else f"the table {'cell' if 'cell' in change else 'meta'}"
+    )
+    assert f"{found} is not as windtunnel makes it" in repair.check(path).problems
+    repair.repair(path)
+    assert repair.check(path).is_whole
+    assert read_all(study, path) == whole or "COLUMN" in change
+
+
 def test_a_repair_of_a_whole_store_changes_nothing(tmp_path: Path) -> None:
     _, path = measured(tmp_path)
     before = path.read_bytes()
@@ -608,6 +634,34 @@ def test_rows_that_nobody_measured_are_refused(change: dict[str, Any], reason: s
         export.read(path)
     export.write([good], path)
     assert export.read(path) == [good]
+
+
+@pytest.mark.parametrize("environment", [1.5, "x", [1]])
+def test_rows_of_another_shape_are_refused(environment: object, tmp_path: Path) -> None:
+    good = StudyRow(study="s", figure="f", case="c", label="l", job="rnn", step_seconds=1.0)
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{**records.plain(good), "environment": environment}]))
+    with pytest.raises(BadRecord, match="environment must be a table"):
+        export.read(path)
+
+
+def test_rows_with_odd_settings_are_compared_and_no_parquet_is_a_clear_error(tmp_path: Path) -> None:
+    from windtunnel.study.statistics.compare import compare
+
+    odd = StudyRow(
+        study="s",
+        figure="f",
+        case="c",
+        label="l",
+        job="rnn",
+        settings={"a": {"b": [1, {}]}, "n": 10**30},
+        step_seconds=1.0,
+        groups=((1.0, 1.01), (1.0,)),
+    )
+    assert len(compare([odd], [odd]).cells) == 1
+    pytest.importorskip("pyarrow")
+    with pytest.raises(BadInput, match="cannot be written as Parquet"):
+        export.write([odd], tmp_path / "rows.parquet")
 
 
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:

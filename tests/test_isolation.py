@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -21,9 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import windtunnel as wt
+from windtunnel import ownership
 from windtunnel.errors import BadInput, BadJob, JobStopped
 from windtunnel.isolation import cache as caching
-from windtunnel.isolation import codec
+from windtunnel.isolation import child, codec
 from windtunnel.isolation.cache import AnswerCache
 from windtunnel.isolation.jobs import PRICED_ONLY, Containment, contained, traced_fields
 from windtunnel.isolation.limits import TraceLimits, read_limits
@@ -44,6 +46,7 @@ import os
 import torch
 from torch import nn
 import windtunnel as wt
+from windtunnel import ownership
 {top}
 
 def build(width=8):
@@ -467,6 +470,47 @@ def test_the_second_command_starts_no_process_and_says_the_same(tmp_path: Path) 
     assert (third.stdout, "traced now" in third.stderr) == (first.stdout, True)
     off = run("predict", job, "--on", "h200", WINDTUNNEL_CACHE="off")
     assert "traced now" in off.stderr
+
+
+def test_what_a_killed_process_left_in_the_cache_is_removed_and_the_rest_stays(tmp_path: Path) -> None:
+    boot, parent, start = ownership.own_mark().split("-")[0], os.getppid(), ownership._start(os.getppid())
+    gone, living = (tmp_path / f".new-{boot}-{parent}-{when}-abc" for when in ("1", start))
+    for left in (gone, living):
+        left.write_bytes(b"half")
+    AnswerCache(tmp_path).put("question", {}, b"answer")
+    assert not gone.exists() and living.exists()
+
+
+def test_a_job_that_leaves_no_descriptors_is_no_fault_of_ours() -> None:
+    failed = child.failure_of(OSError(errno.EMFILE, "Too many open files"), "job.py:build")
+    assert failed["kind"] == "BadJob" and "Too many open files" in failed["message"]
+    assert not child.failure_of(OSError(errno.EIO, "Input/output error"), "job.py:build")["kind"]
+
+
+# What a job does to Python itself, or to the code that answers for it.
+SABOTAGE = {
+    "import json; json.dumps = json.loads = None": "changed Python itself",
+    "import builtins; builtins.len = lambda each: 1 / 0": "changed Python itself",
+    "from windtunnel.isolation import child; child.describe = lambda job: {}": "cannot be read",
+    "from windtunnel.errors import JobStopped; raise JobStopped('as ours')": "as ours",
+    "raise type('Own', (wt.errors.BadInput,), {'__init__': lambda self: None})()": "Own",
+    "raise SystemExit('x' * 10_000_000)": "ended the program",
+}
+
+
+@pytest.mark.parametrize(("body", "said"), SABOTAGE.items())
+def test_a_job_that_changes_python_or_raises_our_errors_is_named(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    done = run("predict", write_job(tmp_path, top="import windtunnel.errors", body=body), "--on", "h200")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr) < 20_000
+
+
+def test_an_error_of_any_length_is_shortened_in_its_middle() -> None:
+    done = run("predict", "rnn", "n_rec=" + "x" * 100_000)
+    assert done.returncode == 2 and len(done.stderr) < 20_000
+    assert "characters) ..." in done.stderr and done.stderr.startswith("BadRecord")
 
 
 # ---------------------------------------------------------------- measuring processes

@@ -128,6 +128,42 @@ def test_a_mark_names_one_child_only(tmp_path: Path) -> None:
     lifeline.end(child.pid, has_ended(child))
 
 
+# Every process makes the next one and lives on: whoever looks once misses the last.
+FORKS = """
+while True:
+    time.sleep(0.005)
+    if os.fork():
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("keeper_is_killed", [False, True])
+def test_none_is_left_of_a_child_that_forks_again_and_again(tmp_path: Path, keeper_is_killed: bool) -> None:
+    mark = lifeline.new_mark()
+    child = start(tmp_path, FORKS, mark=mark)
+    daemon_of(tmp_path)  # it has begun
+    assert wait_for(lambda: len(marked(mark)) > 8)
+    if keeper_is_killed:
+        child.kill()
+        child.wait()
+        lifeline.kill_marked(mark)
+    else:
+        lifeline.end(child.pid, has_ended(child), mark)
+    assert not marked(mark)
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes of a child."""
+    found = []
+    for pid in lifeline._processes():
+        try:
+            if f"{lifeline.MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
 def test_a_daemon_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     (tmp_path / "worker_module.py").write_text(WORKER)
     code = (

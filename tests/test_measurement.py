@@ -121,7 +121,8 @@ def test_a_job_made_in_python_is_measured_too_even_after_threads_were_used(
     ("body", "state", "word"),
     [
         ("raise ValueError('nothing to learn')", "raised", "nothing to learn"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "signal 11 (SIGSEGV)"),
+        ("os.kill(os.getpid(), 40)", "crashed", "signal 40"),  # a realtime signal, which has no name
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed", "SIGKILL"),
         ("print('garbage'); os._exit(0)", "no result", "code 0"),
         ("torch.empty(10**15)", "out of memory", "smaller batch"),
@@ -143,6 +144,21 @@ def test_a_child_that_fails_is_a_named_result(
 def test_what_a_job_prints_is_not_taken_for_a_report(here: wt.Machine, store: Store, tmp_path: Path) -> None:
     job = job_file(tmp_path, 'print(\'{"kind": "done"}\'); return model(batch).mean()')
     assert wt.measure(job, here, protocol=QUICK, store=store).samples > 0
+
+
+@pytest.mark.parametrize("junk", [b"[" * 100_000 + b"\n", b"x" * 100_000 + b"\n", b"9" * 5000 + b"\n\xff\n"])
+def test_what_a_job_writes_between_the_messages_is_dropped(
+    junk: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_MOST_LINE", 50_000)
+
+    def run(pipe: int) -> None:
+        for piece in (b'{"kind": "memory"}\n', junk, b'{"kind": "end"}\n'):
+            while piece:
+                piece = piece[os.write(pipe, piece) :]
+
+    ending = children.start_fork(run, None, 300.0).finish()
+    assert [message["kind"] for message in ending.messages] == ["memory", "end"] and ending.code == 0
 
 
 def test_only_this_machine_can_be_measured(store: Store) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,16 @@ def test_a_gpu_is_called_cuda_for_pytorch_only() -> None:
     assert [device_kind(name) for name in ("cpu", "gpu", "cuda")] == ["cpu", "gpu", "gpu"]
     with pytest.raises(BadInput, match="'tpu' is not a kind of device"):
         torch_device("tpu")
+
+
+def test_a_file_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_MOST_BYTES", 10_000)
+    endless, bomb = tmp_path / "zero.toml", tmp_path / "bomb.json.gz"
+    endless.symlink_to("/dev/zero")
+    bomb.write_bytes(gzip.compress(bytes(10_000_000)))
+    for path in (endless, bomb):
+        with pytest.raises(BadRecord, match="more than 10,000 bytes"):
+            records.load(path)
 
 
 def test_here_describes_this_machine() -> None:

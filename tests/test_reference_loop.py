@@ -264,7 +264,7 @@ def test_a_child_for_a_cpu_reads_the_loop_before_and_after_all_its_samples() -> 
     report = frameworks.run_task(task, protocol)
     assert report.reference_loop is not None
     readings = report.reference_loop.readings
-    assert readings[0][0] == 0 and readings[-1][0] == len(report.steady) and len(readings) > 2
+    assert readings[0][0] == 0 and readings[-1][0] == len(report.steady) and len(readings) >= 2
     quiet = keep_quiet(report)
     fastest, slowest = (choose(seconds for _, seconds in readings) for choose in (min, max))
     assert quiet.loop_seconds is not None and fastest <= quiet.loop_seconds <= slowest

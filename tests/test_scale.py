@@ -169,10 +169,14 @@ def test_a_factor_of_learning_is_clear_only_beyond_the_difference_of_two_seeds()
     assert missed.is_clear and missed.ratio == 1.5
 
 
-def test_small_runs_are_really_trained_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at it is a millisecond later: a busy machine ends as many epochs as a quiet one."""
     looks = itertools.count()
-    # Every look at the clock is a millisecond later: a busy machine ends as many epochs as a quiet one.
     monkeypatch.setattr(time, "perf_counter", lambda: 0.001 * next(looks))
+
+
+def test_small_runs_are_really_trained_within_the_time(clock: None) -> None:
     found = learn_factors(wt.Workload.named("ffn"), LearnOptions(seconds=2.0), lambda text: None)
     by_name = {factor.name: factor for factor in found}
     assert set(by_name) == {"initial weights", "nodes", "layers"}
@@ -182,7 +186,7 @@ def test_small_runs_are_really_trained_within_the_time(monkeypatch: pytest.Monke
     assert "one hidden layer" in by_name["layers"].reason
 
 
-def test_a_target_that_no_run_reaches_is_no_error() -> None:
+def test_a_target_that_no_run_reaches_is_no_error(clock: None) -> None:
     options = LearnOptions(seconds=0.7, until="accuracy=1.01")
     found = learn_factors(wt.Workload.named("ffn"), options, lambda text: None)
     weights = next(factor for factor in found if factor.name == "initial weights")

@@ -67,6 +67,8 @@ def test_old_measurements_keep_results_reports_and_samples(tmp_path: Path) -> No
     (report,) = store.reports(cell.id)
     assert report.steady == (0.0021, 0.002, 0.0019) and report.first_seconds == 0.01
     assert report.ready.threads == 1 and report.linear == 2.0 and report.stopped == "time"
+    store.close()
+    assert repair.check(store.path).is_whole, "converted tables are those of a new store"
 
 
 def test_old_measurements_speak_the_words_of_today(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "mine.py").write_text(JOB)
     study, rows = write_wide_study(folder)
     command = [sys.executable, "-m", "windtunnel", "serve", "--port", "0", "--workers", "1"]
+    command += ["--trace-seconds", "900"]  # a loaded machine traces slowly
     process = subprocess.Popen(
         [*command, "--job", "mine.py:build", "--study", str(study), "--rows", str(rows)],
         cwd=folder,

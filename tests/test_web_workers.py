@@ -153,16 +153,19 @@ def test_a_job_that_ends_its_process_or_hangs_is_named_and_others_are_still_answ
 ) -> None:
     left = ask("job=jobs.py:leave&on=h200")
     assert left.state == "refused" and "exit code 3" in left.message
-    begin = time.monotonic()
     assert ask("job=ffn&on=l4&batch=64").state == "done", "in a new process"
-    # A limit that hangs exceed and others do not, however busy this machine is.
-    limit = max(8.0, 5 * (time.monotonic() - begin))
-    whole = Workshop(setup_of(tmp_path, trace_seconds=limit))
+    # On a busy machine others need a longer limit, too.
+    assert any(_answers_after_a_hang(tmp_path, limit) for limit in (5.0, 50.0, 500.0))
+
+
+def _answers_after_a_hang(folder: Path, limit: float) -> bool:
+    """Whether a worker traces within the limit, after a job that hangs has exceeded it."""
+    whole = Workshop(setup_of(folder, trace_seconds=limit))
     try:
         hung = whole.ask("forecast", "job=jobs.py:hang&on=h200", "hang").future.result(timeout=1800)
         assert hung.state == "refused" and "did not end within" in hung.message
         good = whole.ask("forecast", "job=ffn&on=l4&batch=64", "ffn").future.result(timeout=1800)
-        assert good.state == "done", good.message
+        return good.state == "done"
     finally:
         whole.end()
 

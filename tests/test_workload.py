@@ -38,7 +38,11 @@ def test_any_pytorch_job_can_be_predicted() -> None:
         ({"step": lambda *a: None}, "loss or step"),
         ({"optimizer": None}, "optimizer"),
         ({"model": nn.Linear(2, 2), "batch": 3}, "function"),
-        ({"examples": 0}, "examples"),
+        ({"examples": 0}, "examples must be a whole number from 1 to 1,000,000,000,000,000,000, not 0"),
+        ({"examples": 10**5000}, "a number of more than 30 digits"),
+        ({"default_batch": None}, "default_batch must be a whole number"),
+        ({"model": None}, "model must be a function, not None"),
+        ({"batch": None}, "batch must be a function, not None"),
     ],
 )
 def test_an_impossible_workload_is_refused_by_name(changes: dict[str, Any], word: str) -> None:

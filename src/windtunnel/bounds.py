@@ -16,6 +16,7 @@ MOST_THREADS = 4096
 MOST_EPOCHS = 10**6
 MOST_SEED = 2**63 - 1  # PyTorch's generators take no more
 MOST_PARAMETERS = 10**13
+MOST_EXAMPLES = 10**18  # of a data set: beyond all that is stored anywhere
 MOST_OPS = 10**6  # of a step: recording so many takes minutes
 MOST_NAME = 200  # characters
 # Settings that repeat a part of the step, each time with new ops.
@@ -49,10 +50,11 @@ def check_setting(name: str, value: object, where: str) -> None:
     most = MOST_REPEATED.get(name, MOST_SIZE)
     if isinstance(value, int) and value > most:
         raise BadRecord(
-            f"{where}: {name} must be at most {most:,}, not {_brief(value)}.",
+            f"{where}: {name} must be at most {most:,}, not {brief(value)}.",
             hint="A step beyond this bound cannot be traced in useful time.",
         )
 
 
-def _brief(number: int) -> str:
-    return f"{number:,}" if number < 10**30 else "a number of more than 30 digits"
+def brief(number: int) -> str:
+    """A number in words; Python writes none of more than 4,300 digits."""
+    return f"{number:,}" if abs(number) < 10**30 else "a number of more than 30 digits"

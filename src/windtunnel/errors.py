@@ -30,6 +30,7 @@ class WindtunnelError(Exception):
     """
 
     exit_code = 2
+    message = hint = ""  # of a user's own subclass, which may not call ours
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -67,7 +68,7 @@ class BadJob(BadInput):
 class JobStopped(BadJob):
     """The job ended its process, or was stopped; `state` says how."""
 
-    def __init__(self, message: str, *, state: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, state: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.state = state
 
@@ -90,7 +91,7 @@ class Unavailable(WindtunnelError):
 class MeasurementFailed(WindtunnelError):
     """A child process returned no measurement; `state` says why (crashed, timed out, ...)."""
 
-    def __init__(self, message: str, *, state: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, state: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.state = state
 
@@ -116,6 +117,11 @@ _MEMORY_WORDS = (
     "unable to allocate",
     "cudaerrormemoryallocation",
 )
+
+
+def kind_of(error: WindtunnelError) -> type[WindtunnelError]:
+    """The class above of an error. A user's job may raise one of a class of its own."""
+    return next(each for each in type(error).__mro__ if each.__module__ == __name__)
 
 
 def text_of(error: BaseException) -> str:

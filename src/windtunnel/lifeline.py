@@ -23,6 +23,7 @@ _PARENT_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SU
 _HAS_KEEPER = sys.platform == "linux"
 _MOST_FILES = 1 << 16
 _KILL_SECONDS = 5.0  # for killed processes to end
+_MARKED_SECONDS = 30.0
 _LOOK_SECONDS = 0.002
 
 
@@ -89,10 +90,13 @@ def _reap_one(worker: int) -> int | None:
 
 def _kill_children() -> None:
     """Kill all children of this process, and theirs, which become its own when their parents are gone."""
-    end = time.monotonic() + _KILL_SECONDS
+    end, known = time.monotonic() + _KILL_SECONDS, set[int]()
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < end:
             for child in children_of(os.getpid()):
+                if child not in known:  # a job that forks again and again has new ones for a while
+                    known.add(child)
+                    end = time.monotonic() + _KILL_SECONDS
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -112,6 +116,14 @@ def _end_as(status: int | None) -> NoReturn:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (-code,))
             os.kill(os.getpid(), -code)
     os._exit(code & 255)
+
+
+def signal_name(number: int) -> str:
+    """A signal with its name, as "signal 11 (SIGSEGV)". Most realtime signals have none."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def children_of(parent: int) -> list[int]:
@@ -160,14 +172,23 @@ def new_mark() -> str:
 
 def kill_marked(mark: str) -> None:
     """Kill what a child has left, by its mark. Only needed if its keeper was killed: it looks at the
-    environment of every process."""
-    wanted = f"{MARK}={mark}".encode()
-    for pid in _processes() if mark else []:
+    environment of every process. What forks meanwhile is found by the next look."""
+    end = time.monotonic() + _MARKED_SECONDS
+    while mark and _kill_found(f"{MARK}={mark}".encode()) and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _kill_found(wanted: bytes) -> bool:
+    """Kill all processes with a variable in their environment; whether there were any."""
+    found = False
+    for pid in _processes():
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", "rb") as file:
                 is_left = wanted in file.read().split(b"\0")
             if is_left:
                 os.kill(pid, signal.SIGKILL)
+                found = True
+    return found
 
 
 def _processes() -> list[int]:

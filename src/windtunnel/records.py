@@ -38,6 +38,7 @@ RENAMED = {
 SEAL = "checksum"
 _SEALED = re.compile(r'^\{\s*"checksum": "([0-9a-f]{32})",\n')
 _TRIAL_BYTES = 2**16
+_MOST_BYTES = 2**28  # of a file that is read at once: the largest profile has 9 MB
 _SCALARS = frozenset((bool, int, float, str, type(None)))
 
 
@@ -206,8 +207,11 @@ def _is_json(path: Path) -> bool:
 def read_text(path: Path) -> str:
     """The text of a file. A file whose name ends with .gz is decompressed."""
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise BadRecord(f"{path} has more than {_MOST_BYTES:,} bytes.", hint="Name another file.")
+        return data.decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadRecord(f"{path} cannot be read: {error}.") from error
 

@@ -229,7 +229,7 @@ class _Run:
                 f"{self.options.folder} holds a ladder on other data, another target or another seed.",
                 hint="Name another folder with --to, or start again with --fresh, which overwrites it.",
             )
-        results = [records.read(RungResult, row, str(path)) for row in notes["rungs"]]
+        results = records.convert(notes.get("rungs"), tuple[RungResult, ...], f"{path}: rungs")
         return {result.number: result for result in results}
 
     def _write(self) -> None:
@@ -237,7 +237,7 @@ class _Run:
         kept = {**self.known, **{result.number: result for result in self.done}}
         rows = [records.plain(kept[number]) for number in sorted(kept)]
         try:
-            records.save(self.options.folder / _NOTES, {"identity": self.identity, "rungs": rows})
+            records.save_sealed(self.options.folder / _NOTES, {"identity": self.identity, "rungs": rows})
         except OSError as error:
             raise StoreError(
                 f"{self.options.folder} cannot be written: {error.strerror or error}.",

@@ -187,6 +187,8 @@ def _from_arrays(path: Path, target: str | None, seed: int, mark: str) -> OwnDat
     labels = next((arrays[key] for key in ("labels", "y") if key in arrays), None)
     if values is None or values.ndim < 2 or (labels is None and values.ndim != 2) or values.dtype.kind == "U":
         _refuse_arrays(path, arrays)
+    if not values.size:
+        _refuse_arrays(path, arrays)
     if labels is not None and labels.size != len(values):
         _refuse_arrays(path, arrays)
     kept = tables.sampled(len(values), int(np.prod(values.shape[1:])), seed)

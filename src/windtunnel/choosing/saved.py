@@ -20,7 +20,7 @@ from windtunnel.choosing.columns import Preparation
 from windtunnel.choosing.own_data import OwnData
 from windtunnel.choosing.rungs import Rung, model_for
 from windtunnel.choosing.tables import ARRAYS, TABLES, Table
-from windtunnel.errors import BadInput, UnknownName
+from windtunnel.errors import BadInput, UnknownName, text_of
 from windtunnel.learning import checkpoint, data, files
 from windtunnel.records import Plain
 
@@ -106,8 +106,9 @@ def load(place: Path) -> SavedNetwork:
         description = records.read(Description, note, str(path))
     except BadInput as error:
         raise BadInput(f"{path} is no network of the ladder: {error.message}", hint=error.hint) from error
+    with torch.device("meta"):  # without its memory, until its size is known to be that of the weights
+        checkpoint.check_fit(model_for(description.rung, description.facts), trees["model"], path)
     model = model_for(description.rung, description.facts)
-    checkpoint.check_fit(model, trees["model"], path)
     model.load_state_dict(trees["model"])
     return SavedNetwork(path=path, model=model.eval(), description=description)
 
@@ -117,7 +118,14 @@ def answer(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list
     if not path.exists():
         raise UnknownName(f"There is no file or folder {path}.", hint="Check the path given with --data.")
     form = network.description.form
-    return {"table": _answer_rows, "images": _answer_pictures, "text": _go_on}[form](network, path)
+    try:
+        return {"table": _answer_rows, "images": _answer_pictures, "text": _go_on}[form](network, path)
+    except (KeyError, IndexError, RuntimeError) as error:  # the file was written by something else
+        raise BadInput(
+            f"{network.path} does not fit itself: its description is not of its network "
+            f"({type(error).__name__}: {text_of(error)}).",
+            hint="Train it again with: windtunnel advise --task unclear --data FILE",
+        ) from error
 
 
 def _answer_rows(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:

@@ -100,14 +100,20 @@ def read_numpy(path: Path) -> dict[str, NDArray[Any]]:
 def from_arrays(values: NDArray[Any], target: NDArray[Any] | None = None) -> Table:
     """A table of the columns of a matrix, with a target column after them."""
     columns = [
-        TableColumn(name=f"column_{n}", texts=(), numbers=values[:, n - 1].astype(np.float64))
+        TableColumn(name=f"column_{n}", texts=(), numbers=_finite(values[:, n - 1]))
         for n in range(1, values.shape[1] + 1)
     ]
     if target is not None and target.dtype.kind == "U":
         columns.append(TableColumn(name="y", texts=tuple(str(word) for word in target.tolist())))
     elif target is not None:
-        columns.append(TableColumn(name="y", texts=(), numbers=target.astype(np.float64)))
+        columns.append(TableColumn(name="y", texts=(), numbers=_finite(target)))
     return Table(columns=tuple(columns), places=tuple(range(len(values))), named=False)
+
+
+def _finite(values: NDArray[Any]) -> Numbers:
+    """Numbers in which what is not finite is missing, as in a CSV file."""
+    numbers = values.astype(np.float64)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def sampled(count: int, width: int, seed: int) -> list[int]:

@@ -76,6 +76,8 @@ Fly your training run before you build it: predict or measure a training step's 
   --debug            show the traceback of an error
 """
 
+_MOST_TEXT = 8_000  # characters of an error
+
 app = typer.Typer(
     help=_HELP,
     no_args_is_help=True,
@@ -183,4 +185,11 @@ def _print_usage(error: Any) -> None:
 
 
 def _print_error(text: str) -> None:
-    tell(words.fitted(shown_lines(text), sys.stderr))
+    tell(words.fitted(shown_lines(_shortened(text)), sys.stderr))
+
+
+def _shortened(text: str) -> str:
+    """The text without its middle if it is very long: what a file or a job says may have any length."""
+    left_out = len(text) - _MOST_TEXT
+    half = _MOST_TEXT // 2
+    return f"{text[:half]} ... ({left_out:,} characters) ... {text[-half:]}" if left_out > 0 else text

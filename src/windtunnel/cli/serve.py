@@ -6,14 +6,13 @@ import ipaddress
 import os
 import re
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from windtunnel import folders
+from windtunnel import folders, ownership
 from windtunnel.cli import containment, levels
 from windtunnel.cli.printing import tell
 from windtunnel.errors import BadInput, Unavailable
@@ -89,10 +88,10 @@ def serve(
     port = listening.getsockname()[1]
     hosts = frozenset(name.lower() for name in allow_host or ())
     hosts |= LOOPBACK if is_loopback(host) else {host.lower()}
-    with tempfile.TemporaryDirectory(prefix="windtunnel-page-") as spare:
+    with ownership.temporary_folder(kind="page") as spare:
         setup = WorkshopSetup(
             **_limits(),
-            cache=_cache(Path(spare)),
+            cache=_cache(spare),
             files=allowed.files,
             store=store or folders.store_file(),
             rows=tuple(path.resolve() for path in rows or ()),

@@ -211,13 +211,15 @@ def report(
     from windtunnel.study import study as studies
 
     whole = studies.find(study)
+    out = out or Path(f"{whole.name}.html")
+    words.refuse_unwritable(out, "--out")
     forecasts = _forecasts_of(whole, store)
     rows = _joined(whole, [*_rows(whole, store, level), *forecasts.rows], also or ())
     verdicts = _verdicts(whole, rows, with_forecasts)
     report = pages.StudyReport(
         study=whole, rows=tuple(rows), verdicts=tuple(verdicts), explained=forecasts.explained
     )
-    path = report.save(out or Path(f"{whole.name}.html"))
+    path = report.save(out)
     words.show(
         as_json,
         lambda: {

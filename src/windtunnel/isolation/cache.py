@@ -19,13 +19,13 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from windtunnel import folders, records
+from windtunnel import folders, ownership, records
 from windtunnel.isolation.watch import is_unchanged
 
 VARIABLE, OFF = "WINDTUNNEL_CACHE", "off"
 _MOST_BYTES = 256 * 2**20
 _MOST_ENTRIES = 4096
-_SUFFIX = ".answer"
+_NEW, _SUFFIX = ".new-", ".answer"
 _INSTALLED = (".dist-info", ".egg-info", ".pth")
 
 
@@ -86,7 +86,11 @@ class AnswerCache:
     def _prune(self) -> None:
         entries = []
         for entry in os.scandir(self.folder):
-            if entry.name.endswith(_SUFFIX):
+            if entry.name.startswith(_NEW):
+                if ownership.is_abandoned(entry.name.removeprefix(_NEW).rpartition("-")[0]):
+                    with contextlib.suppress(OSError):  # of a process that was killed while it wrote
+                        os.unlink(entry)
+            elif entry.name.endswith(_SUFFIX):
                 with contextlib.suppress(OSError):
                     facts = entry.stat()
                     entries.append((facts.st_mtime_ns, facts.st_size, entry.path))
@@ -101,7 +105,7 @@ class AnswerCache:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all. Without a sync, since a checksum tells what a power cut has damaged."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{ownership.own_mark()}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import faulthandler
 import gc
 import importlib
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windtunnel import lifeline, records
-from windtunnel.errors import WindtunnelError, is_out_of_memory, text_of
+from windtunnel.errors import WindtunnelError, is_out_of_memory, kind_of, text_of
 from windtunnel.garbage import many_objects
 from windtunnel.isolation import codec
 from windtunnel.isolation.contained import CLOSED, WHERE
@@ -55,6 +56,14 @@ def run_in_fork(descriptors: tuple[int, int, int], workload: Workload | None) ->
 
 def serve(words: int, answers: int, notes: int, workload: Workload | None = None) -> None:
     """Answer requests until the parent closes the pipe or ends."""
+    leave = os._exit
+    try:
+        _serve(words, answers, notes, workload)
+    except BaseException:  # a job may change what Python itself has: json, len(), os.write
+        leave(CLOSED)
+
+
+def _serve(words: int, answers: int, notes: int, workload: Workload | None) -> None:
     os.dup2(2, 1)
     jobs.forget_openers()
     faulthandler.enable(file=notes, all_threads=False)
@@ -110,11 +119,11 @@ def failure_of(error: BaseException, job: str) -> Plain:
     state = "out of memory" if any(is_out_of_memory(each) for each in chain) else "raised"
     text = traceback.format_exc()[-_MOST_TEXT:]
     if isinstance(error, WindtunnelError):
-        kind, message, hint = type(error).__name__, error.message, error.hint
+        kind, message, hint = kind_of(error).__name__, error.message, error.hint
     elif isinstance(error, SystemExit):
         kind, ended = "BadJob", jobs.ends_program(job, error)
         message, hint = ended.message, ended.hint
-    elif state == "out of memory" or not isinstance(error, Exception) or _is_in_users_code(error):
+    elif state == "out of memory" or not isinstance(error, Exception) or _is_by_job(error):
         kind, hint = "BadJob", jobs.place_of(error)
         message = f"{job} raised {type(error).__name__}: {text_of(error)[:500]}"
     else:
@@ -129,7 +138,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error, count = error.__cause__ or error.__context__, count + 1
 
 
-def _is_in_users_code(error: BaseException) -> bool:
+def _is_by_job(error: BaseException) -> bool:
+    """Whether the job raised an error, or left no descriptors to open even our own files."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
     frames = traceback.extract_tb(error.__traceback__)
     return any(jobs.is_users(frame.filename) for frame in frames)
 

@@ -208,9 +208,10 @@ class Contained:
         code = self._wait()
         if code is None or code == CLOSED:
             return JobStopped(
-                f"{what} closed the files of its process while it was {self.doing}.",
+                f"{what} closed the files of its process, or changed Python itself, while it was "
+                f"{self.doing}.",
                 state="exited",
-                hint="Let the job not close descriptors that it did not open.",
+                hint=self._with_line("Let the job leave alone what it did not open or define."),
             )
         if code >= 0:
             return JobStopped(
@@ -218,15 +219,15 @@ class Contained:
                 state="exited",
                 hint=self._with_line("Let the job return its workload, and not exit (os._exit)."),
             )
-        name = _signal_name(-code)
+        name = lifeline.signal_name(-code)
         if -code == signal.SIGKILL:
             return JobStopped(
-                f"{what} was ended by signal {-code} ({name}) while it was {self.doing}.{self._said()}",
+                f"{what} was ended by {name} while it was {self.doing}.{self._said()}",
                 state="crashed",
                 hint=self._with_line("Most often this means that memory ran out: try a smaller job."),
             )
         return JobStopped(
-            f"{what} crashed by signal {-code} ({name}) while it was {self.doing}.{self._said()}",
+            f"{what} crashed by {name} while it was {self.doing}.{self._said()}",
             state="crashed",
             hint=self._with_line("The fault is in the job or in a library that it calls."),
         )
@@ -313,12 +314,6 @@ def _answer_in(received: bytearray) -> Answer | None:
         ) from error
     body = bytes(received[place + 1 :])
     return Answer(facts, body[:size]) if len(body) >= size else None
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return "unknown"
 
 
 def _gib(size: float) -> str:

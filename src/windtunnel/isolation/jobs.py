@@ -66,7 +66,10 @@ class Containment:
         job, plain = _full_name(name), dict(settings)
         request: Plain = {"task": "describe", "job": job, "settings": plain}
         facts = self._unpacked(self._kept(request, name), name)
-        return self._workload(facts, Origin(job=job, settings=plain))
+        try:
+            return self._workload(facts, Origin(job=job, settings=plain))
+        except (KeyError, TypeError, AttributeError) as error:  # what the child sends is checked by use
+            raise _unreadable(name) from error
 
     def take(self, workload: Workload) -> Workload:
         """The same job in a child: built again from its origin, or as it is in a copy of this process."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
-from windtunnel.bounds import MOST_NAME
-from windtunnel.errors import BadInput, BadJob, BadRecord, text_of
+from windtunnel.bounds import MOST_EXAMPLES, MOST_NAME, brief
+from windtunnel.errors import BadInput, BadJob, BadRecord, kind_of, text_of
 from windtunnel.foreign import shown
 from windtunnel.job import imports, scalers
 from windtunnel.job.stored import StoredData
@@ -113,6 +113,9 @@ class Workload:
                 f"workload {self.name}: loss needs an optimizer.",
                 hint="For example optimizer=lambda params: torch.optim.AdamW(params)",
             )
+        for name in ("model", "batch"):
+            if getattr(self, name) is None:
+                raise BadRecord(f"workload {self.name}: {name} must be a function, not None.")
         for name in _ARGUMENTS:
             _check_function(self.name, name, getattr(self, name))
         if self.data is not None and not isinstance(self.data, StoredData):
@@ -122,9 +125,13 @@ class Workload:
             )
         for name in ("examples", "default_batch"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is None and name == "examples":
+                continue
+            if not isinstance(value, int) or not 1 <= value <= MOST_EXAMPLES:
+                given = brief(value) if isinstance(value, int) else _cut(repr(value))
                 raise BadRecord(
-                    f"workload {self.name}: {name} must be a whole number above 0, not {value!r}."
+                    f"workload {self.name}: {name} must be a whole number from 1 to {brief(MOST_EXAMPLES)}, "
+                    f"not {given}."
                 )
 
     @staticmethod
@@ -238,7 +245,8 @@ def load_file(address: str, settings: Mapping[str, object]) -> Workload:
         with scalers.noted(), _as_script(path):
             workload = build(**settings)
     except BadInput as error:
-        raise type(error)(f"{address}: {error.message}", hint=error.hint or place_of(error)) from error
+        text = error.message or f"it raised {type(error).__name__}."
+        raise kind_of(error)(f"{address}: {text}", hint=error.hint or place_of(error)) from error
     except SystemExit as error:
         raise ends_program(address, error) from error
     except Exception as error:
@@ -315,7 +323,7 @@ def _as_script(path: Path) -> Iterator[None]:
 def ends_program(what: str, error: SystemExit) -> BadJob:
     """The user's code called exit(), or a parser of options did."""
     return BadJob(
-        f"{what} ended the program (SystemExit: {error.code}).",
+        f"{what} ended the program (SystemExit: {text_of(error) or None}).",
         hint='Put code that reads options or exits under: if __name__ == "__main__". ' + place_of(error),
     )
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from windtunnel.errors import BadInput, Unavailable
+from windtunnel.errors import BadInput, Unavailable, text_of
 from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data
 
@@ -168,10 +168,10 @@ def read_arrays(path: Path) -> dict[str, _Array]:
     """The arrays of an .npy or .npz file by name; an .npy file has one, called table."""
     try:
         loaded = np.load(path, allow_pickle=False)
-        return dict(loaded) if path.suffix.lower() == ".npz" else {"table": loaded}
-    except (OSError, ValueError, EOFError) as error:
+        return dict(loaded) if path.suffix.lower() == ".npz" else {"table": np.asarray(loaded)}
+    except Exception as error:  # NumPy, zipfile, zlib and tokenize raise errors of their own
         raise BadInput(
-            f"{path} cannot be read as NumPy data: {error}.",
+            f"{path} cannot be read as NumPy data: {text_of(error)}.",
             hint="Save it with numpy.save or numpy.savez; objects are not read.",
         ) from error
 

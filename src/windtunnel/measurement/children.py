@@ -29,6 +29,7 @@ _LIVING = set[int]()
 _GRACE_SECONDS = 2.0  # from a child's last message to its end: frameworks write their caches when they unload
 _CRASH_SECONDS = 20.0  # from the end of its messages to the end of a child that crashes
 _KEPT_BYTES, _CHUNKS = 1 << 14, 64  # of what a child prints; pieces that are read at once
+_MOST_LINE = 1 << 28  # bytes of a message: a timeline of a million ops has fewer
 _LINE = 300  # characters of a printed line that an error shows
 Message = Plain
 Hear = Callable[[Message], None]
@@ -127,7 +128,7 @@ class Conversation:
     def __init__(self, started: _Started, timeout: float, hear: Hear) -> None:
         self.started, self.timeout, self.hear = started, timeout, hear
         self.messages = list[Message]()
-        self.rest, self.timed_out, self.words_open = b"", False, True
+        self.rest, self.timed_out, self.words_open = bytearray(), False, True
         self.printed, self.prints = b"", True
         os.set_blocking(started.errors, False)
         _LIVING.add(started.pid)
@@ -147,8 +148,7 @@ class Conversation:
             if pipe not in ready:
                 continue
             chunk = os.read(pipe, 1 << 16)
-            *lines, self.rest = (self.rest + chunk).split(b"\n") if chunk else [self.rest, b""]
-            kinds = [self._hear(message) for message in filter(None, map(_decode, lines))]
+            kinds = [self._hear(message) for message in filter(None, map(_decode, self._lines_with(chunk)))]
             if "waits" in kinds or "locked" in kinds:
                 waiting = [kind for kind in kinds if kind in ("waits", "locked")][-1] == "waits"
                 deadline = math.inf if waiting else time.monotonic() + self.timeout
@@ -156,6 +156,17 @@ class Conversation:
                 return True
             if not chunk:
                 return False
+
+    def _lines_with(self, chunk: bytes) -> Sequence[bytearray]:
+        """The lines that this chunk completes; the last line of all needs no end. A job may write into the
+        pipe, too: a line that is longer than any message is dropped."""
+        self.rest += chunk
+        if chunk and b"\n" not in chunk:
+            if len(self.rest) > _MOST_LINE:
+                self.rest.clear()
+            return ()
+        *lines, self.rest = self.rest.split(b"\n") if chunk else [self.rest, bytearray()]
+        return lines
 
     def _hear(self, message: Message) -> str:
         self.messages.append(message)
@@ -326,9 +337,9 @@ def pinned(threads: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _decode(line: bytes) -> Message | None:
+def _decode(line: bytearray) -> Message | None:
     """A message, or None for anything else that came through the pipe."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
         if isinstance(message, dict) and _is_whole(message):
             return message
@@ -382,10 +393,9 @@ def silent_failure(ending: Ending) -> MeasurementFailed:
             state="no result",
             hint=hint,
         )
-    name = signal.Signals(-ending.code).name
-    killed = name == "SIGKILL"
+    killed = -ending.code == signal.SIGKILL
     return MeasurementFailed(
-        f"A process was ended by {name} before it had a result.{ending.errors}",
+        f"A process was ended by {lifeline.signal_name(-ending.code)} before it had a result.{ending.errors}",
         state="killed" if killed else "crashed",
         hint="SIGKILL most often means that memory ran out: try a smaller batch." if killed else hint,
     )

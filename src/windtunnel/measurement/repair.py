@@ -241,9 +241,32 @@ def _structure(db: sqlite3.Connection) -> list[str]:
     except sqlite3.Error as error:
         found = [str(error)]
     problems = [f"SQLite: {text}" for text in found if text != "ok"]
+    with contextlib.suppress(sqlite3.Error):  # what cannot be read is told when its rows are read
+        own, usual = _shape(db), _usual_shape()
+        problems += [
+            f"{name} is not as windtunnel makes it" for name in usual if own.get(name) != usual[name]
+        ]
     if not _is_of_today(db):
         problems.append("its numbers of program and version are not those of its tables")
     return problems
+
+
+def _usual_shape() -> dict[str, object]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        SCHEMA.create(db)
+        return _shape(db)
+
+
+def _shape(db: sqlite3.Connection) -> dict[str, object]:
+    """What statements rely on besides the rows: columns, keys, and the triggers that write checksums."""
+    shape: dict[str, object] = {}
+    for table in TABLES:
+        columns = {(name, key) for _, name, _, _, _, key in db.execute(f"PRAGMA table_info({table})")}
+        indexes = [name for _, name, unique, *_ in db.execute(f"PRAGMA index_list({table})") if unique]
+        keys = {tuple(row[2] for row in db.execute(f"PRAGMA index_info({name})")) for name in indexes}
+        shape[f"the table {table}"] = columns, keys
+    triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    return shape | {f"the trigger {name}": text for name, text in triggers}
 
 
 def _is_of_today(db: sqlite3.Connection) -> bool:

@@ -126,7 +126,8 @@ def _problem(row: StudyRow) -> str:
 
 def _refuse_scaled(path: str | Path, data: Sequence[Any]) -> None:
     """Windtunnel 0.1 divided times by the slowdown of its reference loop and wrote that as `slowed`."""
-    scaled = sum("slowed" in (row.get("environment") or ()) for row in data)
+    tables = [row["environment"] for row in data if isinstance(row.get("environment"), dict)]
+    scaled = sum("slowed" in table for table in tables)
     if scaled:
         raise BadRecord(
             f"{path} holds {scaled:,} times that windtunnel 0.1 had scaled; the clock said others.",
@@ -181,7 +182,12 @@ def _parquet(rows: Sequence[StudyRow]) -> bytes:
         for record, row in zip(flat(rows), rows, strict=True)
     ]
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(_one_type_a_column(data)), sink)
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(_one_type_a_column(data)), sink)
+    except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        raise BadInput(
+            f"These rows cannot be written as Parquet: {error}.", hint="Write .csv or .json."
+        ) from error
     return bytes(sink.getvalue())
 
 

@@ -55,4 +55,6 @@ def key_of(row: StudyRow, without: Sequence[str] = ()) -> CellKey:
 
 
 def _hashable(value: object) -> object:
+    if isinstance(value, Mapping):
+        return tuple((name, _hashable(value[name])) for name in sorted(value))
     return tuple(_hashable(each) for each in value) if isinstance(value, (list, tuple)) else value

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import json
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from windtunnel import records
+from windtunnel import ownership, records
 from windtunnel.errors import BadInput, Unavailable, nearest, need_package
 from windtunnel.exchange.real.gathering import LOST_NODE
 from windtunnel.exchange.real.launch import OnThisMachine, WorkerEngine, free_port, start_process
@@ -102,8 +101,7 @@ class _Seat:
 
     def run(self, text: str, rank: int, address: str, port: int) -> str:
         """Runs one worker to its end; returns its exit code and its files as text."""
-        with tempfile.TemporaryDirectory(prefix="windtunnel-") as name:
-            folder = Path(name)
+        with ownership.temporary_folder(kind="seat") as folder:
             records.write_whole(folder / NAME, text)
             spec = RealTraining.load(folder / NAME)
             code = start_process(spec, folder, rank, 0, address, port, threads=1).wait()

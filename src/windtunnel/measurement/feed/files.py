@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from windtunnel import units
-from windtunnel.errors import BadInput, Unavailable
+from windtunnel.errors import BadInput, StoreError, Unavailable
 from windtunnel.ownership import temporary_folder
 
 Kind = Literal["raw", "npy", "jpeg"]
@@ -105,7 +105,13 @@ def data_files(text: str) -> Iterator[DataFiles]:
             hint="Write fewer or smaller files, or add @FOLDER.",
         )
     with temporary_folder(parent, "data") as folder:
-        write_files(spec, folder)
+        try:
+            write_files(spec, folder)
+        except OSError as error:
+            raise StoreError(
+                f"--data {text}: its files cannot be written in {parent}: {error.strerror or error}.",
+                hint="Free some space, write fewer or smaller files, or add @FOLDER.",
+            ) from error
         files = find_files(folder)
         yield DataFiles(
             name=text, folder=files.folder, files=files.files, kind=files.kind, total_bytes=files.total_bytes
