@@ -52,6 +52,7 @@ class Part:
 
     name: str
     title: str
+    short: str
     says: str
     button: str
 
@@ -60,24 +61,28 @@ PARTS = (
     Part(
         name="advice",
         title="Advice",
+        short="Make it faster",
         says="What to change, what each change gains, and why. Each one can be applied with a click.",
         button="Find advice",
     ),
     Part(
         name="scaling",
         title="More devices",
+        short="More devices",
         says="How throughput grows with the number of devices.",
         button="Draw the scaling curve",
     ),
     Part(
         name="feed",
         title="Data feed",
+        short="Data feed",
         says="How well storage, decoding and copies keep the device busy, and what would help.",
         button="Examine the feed",
     ),
     Part(
         name="factors",
         title="Factors",
+        short="What matters most",
         says="Which choice matters most: network, sizes, batch, precision, device and more, one by one.",
         button="Rank the factors",
     ),
