@@ -272,6 +272,15 @@ def test_the_accuracy_is_that_of_the_tables(client: TestClient) -> None:
         assert f"{100 * first['errors']['median']:.1f} %" in text
 
 
+def test_each_measured_step_is_a_dot_and_a_row(client: TestClient) -> None:
+    rows = json.loads((ROOT / "docs/accuracy.json").read_text())["ice-lake-2-cores"]["rows"]
+    text = client.get("/accuracy/ice-lake-2-cores").text
+    assert text.count('class="dot"') == sum("step" in row for row in rows) > 0
+    assert text.count('class="dot base"') == sum("step roofline" in row for row in rows) > 0
+    worst = max(rows, key=lambda row: abs(row["step"]))
+    assert f"{100 * worst['step']:+.1f} %" in text
+
+
 def test_without_a_guide_the_page_says_where_to_begin(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +349,7 @@ def test_a_link_with_a_mistake_keeps_the_rest_of_the_form(client: TestClient) ->
     assert 'name="on" value="gtx1080"' in answer.text
     assert re.search(r'id="f-batch"[^>]* value="24"', answer.text)
     assert '<option value="fp16" selected>' in answer.text
-    assert "nosuch" in answer.text and "sideways" not in answer.text
+    assert 'name="job" list="jobs" value="nosuch"' in answer.text and "sideways" not in answer.text
 
 
 def test_a_page_that_is_missing_says_where_to_go(client: TestClient) -> None:

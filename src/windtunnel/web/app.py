@@ -89,7 +89,7 @@ class _Pages:
             state = read_state(request.query_params.multi_items(), self.allowed)
         except WindtunnelError as error:
             readable = read_what_is_right(request.query_params.multi_items(), self.allowed)
-            form = self._forms.form(readable, batch=None)
+            form = self._forms.form(readable, batch=None, typed=dict(request.query_params))
             body = forecast.body(form, states.refusal(error.message, error.hint), None)
             return self._page("Forecast", body, "Forecast", status=400)
         found = await self._asked("forecast", state, _PAGE_SECONDS)

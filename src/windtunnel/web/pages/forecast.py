@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from windtunnel import networks, strategy
+from windtunnel.foreign import shown
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Machine
 from windtunnel.records import Plain
@@ -95,13 +96,17 @@ class Forms:
     def __init__(self, allowed: AllowedJobs) -> None:
         self.allowed = allowed
 
-    def form(self, state: PageState, batch: int | None) -> Markup:
-        """`batch`: what the forecast took where the state sets none."""
+    def form(self, state: PageState, batch: int | None, typed: Mapping[str, str] | None = None) -> Markup:
+        """`batch`: what the forecast took where the state sets none. `typed`: job and settings of a link that
+        were refused, so that they can be mended."""
+        typed = {key: shown(text) for key, text in (typed or {}).items()}
         chosen = state.strategy.batch or batch
         template = templates().get_template("form.html")
         return Markup(
             template.render(
                 state=state,
+                job=typed.get("job", state.job),
+                settings=typed.get("settings", state.settings_text),
                 jobs=self._jobs(),
                 examples=_EXAMPLES,
                 machines=[machine_row(name) for name in state.on],
