@@ -121,7 +121,7 @@ def against(
     names, common = without_common_end(titles)
     short = dict(zip(titles, names, strict=True))
     for mark in (*marks.points, *marks.failures):
-        mark["line"] = short[mark["line"]]
+        mark["line"] = short[str(mark["line"])]
     legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 320}
     colour = category("line", names, _colours(lines), legend)
     shape = category("line", names, [SHAPES[n % len(SHAPES)] for n in range(len(names))], legend)

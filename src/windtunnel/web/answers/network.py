@@ -15,20 +15,20 @@ from windtunnel.records import Plain
 from windtunnel.reports.forecast.marks import box, drawing
 from windtunnel.reports.page import Column, Markup, Piece, element, joined, table
 from windtunnel.strategy import Strategy
-from windtunnel.web.desk import Desk
+from windtunnel.web.worker import Worker
 
 _MOST_LAYERS = 400
 _REFERENCE = "i7-3820"  # any CPU: a step's memory on it is asked, not its time
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
+def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
     entry = networks.named(state.job)
-    job = desk.shelf.job(state)
-    desk.tell(f"tracing {entry.name}")
-    recorded = desk.shelf.trace(state, Strategy(), "cpu")
+    job = worker.cache.job(state)
+    worker.tell(f"tracing {entry.name}")
+    recorded = worker.cache.trace(state, Strategy(), "cpu")
     memory = account(recorded, Machine.named(_REFERENCE), Strategy())
-    desk.tell(f"reading the layers of {entry.name}")
+    worker.tell(f"reading the layers of {entry.name}")
     facts = [
         ("Purpose", entry.purpose),
         ("When to use it", WHEN[entry.name]),
