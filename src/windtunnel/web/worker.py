@@ -31,7 +31,7 @@ from windtunnel.web.worker_cache import KeptOnly, NeedsTrace, WorkerCache
 _LATER = 5  # tracing gives way to answers that need no trace
 
 
-class Worker:
+class WorkerContext:
     """What the answers of a worker need: its jobs, its traces, and a way to say how far it is."""
 
     def __init__(self, setup: Plain) -> None:
@@ -71,13 +71,13 @@ def known_study(name: str) -> str:
     return name
 
 
-Answering = Callable[[Worker, Plain], tuple[str, Plain]]  # the text of a part, and facts about it
+Answering = Callable[[WorkerContext, Plain], tuple[str, Plain]]  # the text of a part, and facts about it
 
 
 def main() -> None:
     words, answers, _ = map(int, sys.argv[1:4])
     with os.fdopen(words, closefd=False) as requests:
-        worker = Worker(json.loads(next(requests)))
+        worker = WorkerContext(json.loads(next(requests)))
         _write(answers, b'{"state": "done", "size": 0}\n')
         with contained(worker.containment):
             for line in requests:
@@ -89,7 +89,7 @@ def main() -> None:
     os._exit(0)
 
 
-def answer(worker: Worker, request: Plain, known: Mapping[str, Answering]) -> tuple[Plain, str]:
+def answer(worker: WorkerContext, request: Plain, known: Mapping[str, Answering]) -> tuple[Plain, str]:
     """The answer to one request; whatever goes wrong ends this request only."""
     try:
         text, facts = known[request["task"]](worker, request)

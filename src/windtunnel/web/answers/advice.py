@@ -13,12 +13,12 @@ from windtunnel.reports.forecast import advice_list
 from windtunnel.strategy import Strategy
 from windtunnel.web.allowed import read_settings
 from windtunnel.web.state import CountedMachine, PageState, storages
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 SECONDS = 30.0  # of the search; what is left out by then is named
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     state = worker.state(request["query"])
     machine = state.machines()[0]
     options = AdviceOptions(seconds=SECONDS, on=state.on[0], storage=state.storage, progress=worker.tell)
@@ -31,7 +31,7 @@ def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
     return advice_list(found, link, _together(worker, state, found)), {}
 
 
-def _together(worker: Worker, state: PageState, found: Advice) -> str | None:
+def _together(worker: WorkerContext, state: PageState, found: Advice) -> str | None:
     """The address that applies the best combination."""
     whole = found.together
     after = applied(worker, state, whole.tried.setup) if whole is not None and whole.tried.fits else None
@@ -40,7 +40,7 @@ def _together(worker: Worker, state: PageState, found: Advice) -> str | None:
     return f"/?{after.query()}"
 
 
-def applied(worker: Worker, state: PageState, setup: Setup | None) -> PageState | None:
+def applied(worker: WorkerContext, state: PageState, setup: Setup | None) -> PageState | None:
     """The state of the page with a setup of the advice; None where no link can say it."""
     if setup is None or (setup.storage and setup.storage not in storages()):
         return None

@@ -6,10 +6,10 @@ from windtunnel.influence.setup import VariedSetup
 from windtunnel.influence.survey import factors
 from windtunnel.records import Plain
 from windtunnel.reports.forecast import factors_chart
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     state = worker.state(request["query"])
     machine, job = state.machines()[0], worker.cache.job(state)
     strategy = VariedSetup(job=job, machine=machine, strategy=state.strategy).on(machine).strategy

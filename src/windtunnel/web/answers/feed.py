@@ -13,12 +13,12 @@ from windtunnel.reports.forecast import feed_chart
 from windtunnel.reports.page import element, joined
 from windtunnel.web.answers.forecast import view
 from windtunnel.web.state import PageState
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 _ASSUMED_STORAGE = "samsung-960-pro"  # as `windtunnel feed` assumes for machines that state none
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     state = worker.state(request["query"])
     machine, said = _with_storage(state.machines()[0])
     if state.strategy.data == "resident":

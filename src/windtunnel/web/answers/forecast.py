@@ -26,10 +26,10 @@ from windtunnel.reports.forecast.marks import panel
 from windtunnel.reports.page import Markup, element, joined
 from windtunnel.results import in_words
 from windtunnel.web.state import PageState
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     """All machines side by side, then one after the other; the first one is shown open."""
     state = worker.state(request["query"])
     views, refused = [], dict[str, WindtunnelError]()
@@ -51,7 +51,7 @@ def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
     return joined(pieces, "\n"), _facts(views[0])
 
 
-def view(worker: Worker, state: PageState, name: str, machine: Machine) -> ForecastView:
+def view(worker: WorkerContext, state: PageState, name: str, machine: Machine) -> ForecastView:
     """The forecast on one machine, with the options that its device has."""
     job = worker.cache.job(state)
     strategy = VariedSetup(job=job, machine=machine, strategy=state.strategy).on(machine).strategy

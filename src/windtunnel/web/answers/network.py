@@ -15,13 +15,13 @@ from windtunnel.records import Plain
 from windtunnel.reports.forecast.marks import box, drawing
 from windtunnel.reports.page import Column, Markup, Piece, element, joined, table
 from windtunnel.strategy import Strategy
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 _MOST_LAYERS = 400
 _REFERENCE = "i7-3820"  # any CPU: a step's memory on it is asked, not its time
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     state = worker.state(request["query"])
     entry = networks.named(state.job)
     job = worker.cache.job(state)

@@ -23,10 +23,10 @@ from windtunnel.study.rows import StudyRow
 from windtunnel.study.study import Figure, Study
 from windtunnel.web.project_rows import project_rows
 from windtunnel.web.states import refusal
-from windtunnel.web.worker import Worker
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     """The verdicts and the list of figures, or one figure."""
     study = worker.study(request["query"])
     worker.tell(f"reading the rows of {study.name}")
@@ -36,7 +36,7 @@ def answer(worker: Worker, request: Plain) -> tuple[str, Plain]:
     return joined([note, _overview(study, rows)]), {"rows": len(rows)}
 
 
-def rows_of(worker: Worker, study: Study) -> tuple[list[StudyRow], Markup]:
+def rows_of(worker: WorkerContext, study: Study) -> tuple[list[StudyRow], Markup]:
     """All rows, and what to say if the store cannot be read or has none of this study."""
     found, trouble = list[StudyRow](), Markup("")
     if worker.store is not None and worker.store.is_file():
@@ -129,7 +129,7 @@ def _later(study: Study, figure: Figure) -> Markup:
     )
 
 
-def _figure(worker: Worker, study: Study, figure: Figure, rows: Sequence[StudyRow]) -> Markup:
+def _figure(worker: WorkerContext, study: Study, figure: Figure, rows: Sequence[StudyRow]) -> Markup:
     worker.tell(f"drawing {figure.title}")
     album = figures.Album()
     own = text.rows_by_figure(rows).get(figure.name, ())
