@@ -18,6 +18,7 @@ from windtunnel.job.lesson import Lesson
 from windtunnel.job.trainer import Trainer
 from windtunnel.learning import checkpoint, guide, training
 from windtunnel.learning.layers import layers
+from windtunnel.networks.described import described
 from windtunnel.strategy import Strategy
 
 # Sizes for which a step takes about 10 ms.
@@ -73,6 +74,22 @@ def test_it_names_its_data_set_and_has_a_setting_for_initial_weights(name):
     assert network.settings().init == "modern"
     with pytest.raises(BadRecord, match=f"job {name}: init"):
         network.settings(init="huge")
+
+
+@EVERY
+def test_each_of_its_settings_has_a_meaning(name):
+    settings = described(name)
+    assert [each["name"] for each in settings] == [
+        f.name for f in dataclasses.fields(networks.named(name).settings)
+    ]
+    assert all(each["meaning"] and each["kind"] and "None" not in each["default"] for each in settings)
+
+
+def test_the_docstring_of_settings_says_what_is_special_to_a_network():
+    found = {each["name"]: each for each in described("gan")}
+    assert found["noise"]["meaning"] == "random numbers from which an image is made"
+    assert (found["noise"]["kind"], found["instance_noise"]["kind"]) == ("whole number", "number")
+    assert found["epochs"]["meaning"] == "passes over the training examples"
 
 
 @EVERY

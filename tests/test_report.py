@@ -449,6 +449,14 @@ def test_lines_have_the_shortest_unique_names() -> None:
     assert [line.title for line in sheet(FIGURE, forecasts()).lines] == ["torch:loop, h200 (forecast)"]
 
 
+def test_a_legend_leaves_out_what_all_lines_end_with() -> None:
+    titles = ["AlexNet, fast, GTX 1080 (forecast)", "ResNet, slow, GTX 1080 (forecast)"]
+    assert lines.without_common_end(titles) == (["AlexNet, fast", "ResNet, slow"], "GTX 1080 (forecast)")
+    for kept in (["a, x", "b, y"], ["a, x"], ["x", "b, x"]):
+        assert lines.without_common_end(kept) == (kept, "")
+    assert lines.without_common_end(["a, x", "a, x"])[0] == ["a", "a"]
+
+
 def test_a_setting_that_only_follows_an_axis_does_not_split_a_line() -> None:
     rows = [replace(row(), settings={"n_rec": 10, "n_in": n, "n_out": n}) for n in (2, 10, 100)]
     drawn = sheet(replace(FIGURE, grid={"n_rec": (10,), "n_in,n_out": (2, 10, 100)}), rows)

@@ -164,6 +164,25 @@ def test_advice_is_found_and_applied_with_a_click(page: Any, address: str) -> No
     assert page.url == address + FFN
 
 
+def test_a_link_at_the_top_goes_to_its_part_and_asks_for_it(page: Any, address: str) -> None:
+    opened(page, address + FFN)
+    page.get_by_role("link", name="Data feed").first.click()
+    page.locator("#feed .loaded table").first.wait_for(state="attached")
+    assert page.locator("#feed").evaluate("part => part.getBoundingClientRect().top < innerHeight")
+    assert page.url == address + FFN
+
+
+def test_machines_are_found_by_their_words(page: Any, address: str) -> None:
+    opened(page, f"{address}/machines")
+    page.get_by_label("Show machines with").fill("dgx v100")
+    shown = page.locator("tbody tr:not([hidden])")
+    assert shown.count() == 1 and "dgx-1-v100" in shown.inner_text()
+    assert page.get_by_role("heading", name="Nodes").is_visible()
+    assert not page.get_by_role("heading", name="CPUs").is_visible()
+    page.get_by_label("Show machines with").fill("")
+    assert page.locator("tbody tr[hidden]").count() == 0
+
+
 def test_the_keyboard_reaches_everything(page: Any, address: str) -> None:
     opened(page, address + FFN)
     page.keyboard.press("Tab")

@@ -20,7 +20,7 @@ from windtunnel.web.allowed import AllowedJobs
 from windtunnel.web.app import PageSetup, create_app
 from windtunnel.web.pages import guide
 from windtunnel.web.project_rows import project_rows
-from windtunnel.web.workshop import Busy, Reply, Ticket, Workshop, WorkshopSetup
+from windtunnel.web.worker_pool import Busy, PoolSetup, Reply, Ticket, WorkerPool
 
 ROOT = Path(__file__).parent.parent
 HOSTILE = '<script>alert(1)</script>"onload="x\u202e\x1b[31m'
@@ -47,13 +47,13 @@ PAGES = [
 ]
 
 
-class FakeWorkshop(Workshop):
+class FakePool(WorkerPool):
     """Answers every question with the same reply, or leaves it open."""
 
     def __init__(
         self, reply: Reply | None = None, *, busy: bool = False, files: dict[str, str] | None = None
     ):
-        self.setup = WorkshopSetup(cache=Path("/nowhere"), files=files or {})
+        self.setup = PoolSetup(cache=Path("/nowhere"), files=files or {})
         self.reply, self.busy = reply, busy
         self.asked: list[tuple[str, str]] = []
 
@@ -72,9 +72,9 @@ class FakeWorkshop(Workshop):
     def end(self) -> None: ...
 
 
-def client_of(workshop: Workshop, host: str = "localhost", port: int | None = None) -> TestClient:
-    allowed = AllowedJobs(files=workshop.setup.files)
-    app = create_app(PageSetup(allowed=allowed, workshop=workshop, port=port))
+def client_of(pool: WorkerPool, host: str = "localhost", port: int | None = None) -> TestClient:
+    allowed = AllowedJobs(files=pool.setup.files)
+    app = create_app(PageSetup(allowed=allowed, pool=pool, port=port))
     return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False)
 
 
@@ -83,7 +83,7 @@ DONE = Reply(state="done", text="<p>an answer</p>", facts={"batch": 32})
 
 @pytest.fixture
 def client() -> Iterator[TestClient]:
-    yield client_of(FakeWorkshop(DONE))
+    yield client_of(FakePool(DONE))
 
 
 # Who may ask
@@ -99,7 +99,7 @@ def test_a_foreign_host_name_is_refused(client: TestClient, host: str) -> None:
 
 
 def test_the_own_port_must_be_named() -> None:
-    client = client_of(FakeWorkshop(DONE), port=8765)
+    client = client_of(FakePool(DONE), port=8765)
     assert client.get("/", headers={"host": "127.0.0.1:8765"}).status_code == 200
     assert client.get("/", headers={"host": "127.0.0.1:9999"}).status_code == 421
 
@@ -174,14 +174,14 @@ def test_hostile_names_of_pages_are_not_found_and_not_obeyed(
 
 def test_a_hostile_label_of_a_registered_file_is_escaped() -> None:
     label = '"><img src=x onerror=alert(1)>.py:build'
-    client = client_of(FakeWorkshop(DONE, files={label: "/x/y.py:build"}))
+    client = client_of(FakePool(DONE, files={label: "/x/y.py:build"}))
     text = client.get("/", params={"job": label}).text
     assert "<img src=x" not in text and "/x/y.py" not in text
 
 
 def test_an_error_of_a_job_is_escaped() -> None:
     refused = Reply(state="refused", message="<b>bad\x1b[2J</b>", hint="<i>try</i>")
-    text = client_of(FakeWorkshop(refused)).get("/").text
+    text = client_of(FakePool(refused)).get("/").text
     assert "&lt;b&gt;bad" in text and "&lt;i&gt;try" in text and "\x1b" not in text
 
 
@@ -196,30 +196,30 @@ def test_an_answer_comes_with_its_page(client: TestClient) -> None:
 
 
 def test_after_an_answer_its_neighbours_are_traced_ahead() -> None:
-    workshop = FakeWorkshop(DONE)
-    client_of(workshop).get("/part/forecast")
-    assert ("ahead", "job=resnet50&on=h200&batch=64") in workshop.asked
+    pool = FakePool(DONE)
+    client_of(pool).get("/part/forecast")
+    assert ("ahead", "job=resnet50&on=h200&batch=64") in pool.asked
 
 
 @pytest.mark.parametrize(
-    ("workshop", "status", "words"),
+    ("pool", "status", "words"),
     [
-        (FakeWorkshop(None), 202, "waiting for a free worker"),
-        (FakeWorkshop(busy=True), 503, "Busy"),
-        (FakeWorkshop(Reply(state="refused", message="It needs 41 GiB.", hint="Use less.")), 422, "41 GiB"),
+        (FakePool(None), 202, "waiting for a free worker"),
+        (FakePool(busy=True), 503, "Busy"),
+        (FakePool(Reply(state="refused", message="It needs 41 GiB.", hint="Use less.")), 422, "41 GiB"),
         (
-            FakeWorkshop(Reply(state="fault", message="Traceback secret.py line 3")),
+            FakePool(Reply(state="fault", message="Traceback secret.py line 3")),
             500,
             "A fault of windtunnel",
         ),
     ],
 )
 def test_each_state_of_an_answer_has_its_status_and_its_words(
-    workshop: Workshop, status: int, words: str, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windtunnel.web.app._PART_SECONDS", 0.01)
     monkeypatch.setattr("windtunnel.web.app._PAGE_SECONDS", 0.01)
-    client = client_of(workshop)
+    client = client_of(pool)
     answer = client.get("/part/forecast")
     assert answer.status_code == status
     assert words.lower() in answer.text.lower()
@@ -231,7 +231,7 @@ def test_each_state_of_an_answer_has_its_status_and_its_words(
 
 def test_a_browser_without_script_gets_whole_pages_that_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windtunnel.web.app._PART_SECONDS", 0.01)
-    answer = client_of(FakeWorkshop(None)).get("/part/advice", headers={"sec-fetch-dest": "document"})
+    answer = client_of(FakePool(None)).get("/part/advice", headers={"sec-fetch-dest": "document"})
     assert answer.status_code == 200
     assert "<!DOCTYPE html>" in answer.text and 'http-equiv="refresh"' in answer.text
 
@@ -270,6 +270,15 @@ def test_the_accuracy_is_that_of_the_tables(client: TestClient) -> None:
         first = next(each for each in found["judgements"] if "errors" in each)
         assert f'href="/accuracy/{name}"' in text
         assert f"{100 * first['errors']['median']:.1f} %" in text
+
+
+def test_each_measured_step_is_a_dot_and_a_row(client: TestClient) -> None:
+    rows = json.loads((ROOT / "docs/accuracy.json").read_text())["ice-lake-2-cores"]["rows"]
+    text = client.get("/accuracy/ice-lake-2-cores").text
+    assert text.count('class="dot"') == sum("step" in row for row in rows) > 0
+    assert text.count('class="dot base"') == sum("step roofline" in row for row in rows) > 0
+    worst = max(rows, key=lambda row: abs(row["step"]))
+    assert f"{100 * worst['step']:+.1f} %" in text
 
 
 def test_without_a_guide_the_page_says_where_to_begin(
@@ -340,7 +349,7 @@ def test_a_link_with_a_mistake_keeps_the_rest_of_the_form(client: TestClient) ->
     assert 'name="on" value="gtx1080"' in answer.text
     assert re.search(r'id="f-batch"[^>]* value="24"', answer.text)
     assert '<option value="fp16" selected>' in answer.text
-    assert "nosuch" in answer.text and "sideways" not in answer.text
+    assert 'name="job" list="jobs" value="nosuch"' in answer.text and "sideways" not in answer.text
 
 
 def test_a_page_that_is_missing_says_where_to_go(client: TestClient) -> None:
@@ -350,20 +359,20 @@ def test_a_page_that_is_missing_says_where_to_go(client: TestClient) -> None:
 
 
 def test_a_study_is_asked_anew_when_its_rows_changed(tmp_path: Path) -> None:
-    workshop = StampedWorkshop(DONE)
+    pool = StampedPool(DONE)
     rows = tmp_path / "rows.json"
     rows.write_text("[]")
-    workshop.setup = WorkshopSetup(cache=Path("/nowhere"), rows=(rows,), store=tmp_path / "none.sqlite")
-    client = client_of(workshop)
+    pool.setup = PoolSetup(cache=Path("/nowhere"), rows=(rows,), store=tmp_path / "none.sqlite")
+    client = client_of(pool)
     client.get("/studies/wuensche-2018")
     client.get("/part/studies/wuensche-2018")
     rows.write_text("[ ]")
     client.get("/studies/wuensche-2018")
-    first, same, changed = workshop.stamps
+    first, same, changed = pool.stamps
     assert first == same != changed
 
 
-class StampedWorkshop(FakeWorkshop):
+class StampedPool(FakePool):
     """Remembers by which stamps it was asked."""
 
     def __init__(self, reply: Reply) -> None:

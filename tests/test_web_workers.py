@@ -14,7 +14,7 @@ from wide_study import write_wide_study
 import windtunnel as wt
 from windtunnel import units
 from windtunnel.web.allowed import AllowedJobs
-from windtunnel.web.workshop import Busy, Reply, Ticket, Workshop, WorkshopSetup
+from windtunnel.web.worker_pool import Busy, PoolSetup, Reply, Ticket, WorkerPool
 
 JOBS = """
 import os, time
@@ -44,26 +44,26 @@ Ask = Callable[..., Reply]
 PATIENT = {"quick_seconds": 300.0, "seconds": 900.0, "trace_seconds": 600.0}
 
 
-def setup_of(folder: Path, **changes: object) -> WorkshopSetup:
+def setup_of(folder: Path, **changes: object) -> PoolSetup:
     file = folder / "jobs.py"
     file.write_text(JOBS)
     names = [f"{file}:{name}" for name in ("build", "hostile", "hang", "leave")]
     fields = {"cache": folder / "cache", "files": AllowedJobs.with_files(names).files, **PATIENT, **changes}
-    return WorkshopSetup(quick_workers=1, tracing_workers=1, **fields)  # type: ignore[arg-type]
+    return PoolSetup(quick_workers=1, tracing_workers=1, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    whole = Workshop(setup_of(tmp_path_factory.mktemp("page")))
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    whole = WorkerPool(setup_of(tmp_path_factory.mktemp("page")))
     yield whole
     whole.end()
 
 
 @pytest.fixture(scope="module")
-def ask(workshop: Workshop) -> Ask:
+def ask(pool: WorkerPool) -> Ask:
     def asked(query: str, task: str = "forecast", **details: object) -> Reply:
         job = re.sub(r"^.*job=([^&]*).*$", r"\\1", query)
-        return workshop.ask(task, query, job, **details).future.result(timeout=1800)
+        return pool.ask(task, query, job, **details).future.result(timeout=1800)
 
     return asked
 
@@ -79,11 +79,11 @@ def test_the_page_says_what_predict_says(ask: Ask) -> None:
     assert reply.facts["batch"] == 64
 
 
-def test_a_traced_job_is_answered_by_a_worker_that_traces_nothing(workshop: Workshop, ask: Ask) -> None:
+def test_a_traced_job_is_answered_by_a_worker_that_traces_nothing(pool: WorkerPool, ask: Ask) -> None:
     """Another machine with the same kind of device, another storage, another number of devices."""
     ask("job=ffn&on=8xh100&batch=128")
     seen = []
-    workshop._tracing.put, before = lambda ticket, priority: seen.append(ticket), workshop._tracing.put
+    pool._tracing.put, before = lambda ticket, priority: seen.append(ticket), pool._tracing.put
     try:
         for query in (
             "job=ffn&on=a100-80gb&batch=64",
@@ -94,24 +94,24 @@ def test_a_traced_job_is_answered_by_a_worker_that_traces_nothing(workshop: Work
         ):
             assert ask(query).state == "done"
     finally:
-        workshop._tracing.put = before
+        pool._tracing.put = before
     assert not seen
 
 
-def test_what_is_traced_ahead_is_then_quick(workshop: Workshop, ask: Ask) -> None:
-    workshop.ahead("job=ffn&on=h200&batch=32", "ffn")
+def test_what_is_traced_ahead_is_then_quick(pool: WorkerPool, ask: Ask) -> None:
+    pool.ahead("job=ffn&on=h200&batch=32", "ffn")
     end = time.monotonic() + 600
-    while workshop._tracing.count(1) and time.monotonic() < end:
+    while pool._tracing.count(1) and time.monotonic() < end:
         time.sleep(0.05)
     assert ask("job=ffn&on=h200&batch=32").state == "done"
 
 
-def test_equal_questions_are_asked_once_and_kept(workshop: Workshop) -> None:
-    first = workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
-    second = workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
+def test_equal_questions_are_asked_once_and_kept(pool: WorkerPool) -> None:
+    first = pool.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
+    second = pool.ask("forecast", "job=ffn&on=t4&batch=64", "ffn")
     assert first is second
     first.future.result(timeout=1800)
-    assert workshop.ask("forecast", "job=ffn&on=t4&batch=64", "ffn") is first
+    assert pool.ask("forecast", "job=ffn&on=t4&batch=64", "ffn") is first
 
 
 def test_machines_stand_side_by_side_and_one_that_cannot_is_named(ask: Ask) -> None:
@@ -160,7 +160,7 @@ def test_a_job_that_ends_its_process_or_hangs_is_named_and_others_are_still_answ
 
 def _answers_after_a_hang(folder: Path, limit: float) -> bool:
     """Whether a worker traces within the limit, after a job that hangs has exceeded it."""
-    whole = Workshop(setup_of(folder, trace_seconds=limit))
+    whole = WorkerPool(setup_of(folder, trace_seconds=limit))
     try:
         hung = whole.ask("forecast", "job=jobs.py:hang&on=h200", "hang").future.result(timeout=1800)
         assert hung.state == "refused" and "did not end within" in hung.message
@@ -171,7 +171,7 @@ def _answers_after_a_hang(folder: Path, limit: float) -> bool:
 
 
 def test_too_many_questions_are_refused_at_once(tmp_path: Path) -> None:
-    whole = Workshop(setup_of(tmp_path, most_waiting=2))
+    whole = WorkerPool(setup_of(tmp_path, most_waiting=2))
     try:
         tickets: list[Ticket] = []
         with pytest.raises(Busy, match="wait already"):
@@ -213,7 +213,7 @@ def test_a_network_shows_its_layers_and_settings(ask: Ask) -> None:
 def test_a_study_with_ten_thousand_cells_is_shown_page_by_page(tmp_path: Path) -> None:
     folder, rows = write_wide_study(tmp_path)
     setup = setup_of(tmp_path, rows=(rows,), studies={"wide": str(folder)})
-    whole = Workshop(setup)
+    whole = WorkerPool(setup)
     try:
         overview = whole.ask("study", "wide", "wide").future.result(timeout=1800)
         assert overview.state == "done", overview.message

@@ -91,6 +91,7 @@ def _gpu() -> Cases:
         yield f"gpu.{name}.streamed", Case(job=name, machine=GPU, strategy=Strategy(data="streamed"))
         ahead = Strategy(data="streamed", prefetch=2)
         yield f"gpu.{name}.prefetched", Case(job=name, machine=GPU, strategy=ahead)
+    yield "gpu.ffn.graph", Case(job="ffn", machine=GPU, strategy=Strategy(execution="graph"))
     for name in OLD_FED:
         yield f"old.{name}.cpu", Case(job=name, machine=OLD_CPU)
         yield f"old.{name}.resident", Case(job=name, machine=OLD_GPU)

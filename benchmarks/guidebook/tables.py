@@ -34,7 +34,7 @@ DRIVE_NAMES = {
 }
 WAYS = {
     "data": "data parallel",
-    "optimizer": "data parallel, optimiser state divided (ZeRO-1)",
+    "optimizer": "data parallel, optimizer state divided (ZeRO-1)",
     "gradients": "gradients divided too (ZeRO-2)",
     "weights": "weights divided too (ZeRO-3, FSDP)",
     "tensor": "tensor parallel, 8",

@@ -12,7 +12,7 @@ from windtunnel import units
 MEMORY_PARTS = {
     "weights": "weights",
     "gradients": "gradients",
-    "optimiser": "optimiser",
+    "optimiser": "optimizer",
     "activations": "activations",
 }
 

@@ -73,7 +73,7 @@ def serve(
     from windtunnel.web.app import PageSetup, create_app
     from windtunnel.web.security import LOOPBACK
     from windtunnel.web.state import PageState
-    from windtunnel.web.workshop import Workshop, WorkshopSetup
+    from windtunnel.web.worker_pool import PoolSetup, WorkerPool
 
     allowed = AllowedJobs.with_files(job or ())
     for path in rows or ():
@@ -89,7 +89,7 @@ def serve(
     hosts = frozenset(name.lower() for name in allow_host or ())
     hosts |= LOOPBACK if is_loopback(host) else {host.lower()}
     with ownership.temporary_folder(kind="page") as spare:
-        setup = WorkshopSetup(
+        setup = PoolSetup(
             **_limits(),
             cache=_cache(spare),
             files=allowed.files,
@@ -98,9 +98,9 @@ def serve(
             studies=_studies(study or ()),
             tracing_workers=workers,
         )
-        workshop = Workshop(setup, report=tell)
-        workshop.ahead(PageState().query(), PageState().job)  # PyTorch starts while the browser opens
-        app = create_app(PageSetup(allowed=allowed, workshop=workshop, hosts=hosts, port=port))
+        pool = WorkerPool(setup, report=tell)
+        pool.ahead(PageState().query(), PageState().job)  # PyTorch starts while the browser opens
+        app = create_app(PageSetup(allowed=allowed, pool=pool, hosts=hosts, port=port))
         shown = f"[{host}]" if ":" in host else host
         tell(f"Windtunnel is at http://{shown}:{port}/  (Ctrl-C stops it)")
         if not is_loopback(host):
@@ -120,7 +120,7 @@ def serve(
         except KeyboardInterrupt:
             pass
         finally:
-            workshop.end()
+            pool.end()
             listening.close()
 
 

@@ -241,30 +241,11 @@ def own_optimizer(workload: Workload) -> str:
 
 
 def settings_of(job: str) -> list[Plain]:
-    """The settings of a built-in network: name, kind and default in words; none of another job."""
+    """The settings of a built-in network in words; none of another job."""
     from windtunnel import networks
+    from windtunnel.networks.described import described
 
-    if job not in networks.names():
-        return []
-    kind = networks.named(job).settings
-    return [
-        {"name": field.name, "kind": _kind_in_words(field.type), "default": _default_in_words(field)}
-        for field in dataclasses.fields(kind)
-    ]
-
-
-def _kind_in_words(kind: object) -> str:
-    text = (
-        str(getattr(kind, "__name__", kind)).replace("Literal[", "").replace("tuple[int, ...]", "list of int")
-    )
-    return text.replace("]", "").replace("'", "").replace('"', "")
-
-
-def _default_in_words(field: dataclasses.Field[object]) -> str:
-    value = field.default
-    if value is dataclasses.MISSING:
-        return ""
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return described(job) if job in networks.names() else []
 
 
 def _probe_feed(workload: Workload, request: Plain) -> bytes:

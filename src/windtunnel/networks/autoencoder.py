@@ -29,7 +29,7 @@ _ACTIVATIONS = {"linear": nn.Identity, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`inputs`: values of one example; `hidden`: nodes of the code, fewer than inputs;
-    `activation`: of the code."""
+    `activation`: the function after the code."""
 
     inputs: int = 64
     hidden: int = 16

@@ -28,8 +28,9 @@ DATA = "digits"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`layers`: hidden units of each machine; `labels`: labelled examples used for tuning, 0 for all;
-    `k`: rounds of contrastive divergence; `rate`, `epochs`: of the pretraining;
-    `tune_rate`, `tune_epochs`: of the tuning with labels."""
+    `k`: rounds of contrastive divergence; `rate`: learning rate of the pretraining;
+    `epochs`: passes of the pretraining; `tune_rate`: learning rate of the tuning with labels;
+    `tune_epochs`: passes of that tuning."""
 
     size: int = 8
     channels: int = 1

@@ -15,10 +15,11 @@ from typing import Any
 from windtunnel import records, units
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.foreign import shown, shown_lines
-from windtunnel.reports.lines import AxisValues, FigureLine, Sheet
+from windtunnel.reports.lines import AxisValues, FigureLine, Sheet, without_common_end
 from windtunnel.reports.palette import COLOURS, DASHES, INK, SHAPES, colour_of, glyph_of
 
 VegaLite = dict[str, object]
+Title = str | list[str] | VegaLite  # one line, several, or a text with a smaller line below it
 Fixed = Mapping[str, object]  # the other axes, each at one value
 SUFFIXES = (".svg", ".png", ".html")
 EXTRA_HINT = 'Install it with: pip install "windtunnel[plots]"'
@@ -47,7 +48,8 @@ _CONFIG: VegaLite = {
     "view": {"stroke": None},
     "axis": {**_TEXT, **_FAINT},
     "legend": {**_TEXT, "symbolOpacity": 1},
-    "title": {"color": INK, "fontSize": 13, "anchor": "start", "fontWeight": "bold", "limit": 360},
+    "title": {"color": INK, "fontSize": 13, "anchor": "start", "fontWeight": "bold", "limit": 360}
+    | {"subtitleColor": INK, "subtitleFontSize": 11},
 }
 
 
@@ -115,8 +117,12 @@ def against(
     x = quantity("x", axis, _scale(shared.xs, least), _ticks(shared.xs))
     scale = _scale(shared.ys, least)  # all panels of a figure share their axes
     y = quantity("y", sheet.counted, scale, _log_ticks(scale))
-    names = [line.title for line in lines]
-    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 300}
+    titles = [line.title for line in lines]
+    names, common = without_common_end(titles)
+    short = dict(zip(titles, names, strict=True))
+    for mark in (*marks.points, *marks.failures):
+        mark["line"] = short[str(mark["line"])]
+    legend = {"title": None, "orient": "bottom", "columns": 1, "labelLimit": 320}
     colour = category("line", names, _colours(lines), legend)
     shape = category("line", names, [SHAPES[n % len(SHAPES)] for n in range(len(names))], legend)
     dash = category("origin", list(DASHES), list(DASHES.values()), None)
@@ -136,13 +142,15 @@ def against(
             },
         ],
     }
-    title = title or f"Time against {axis}{_fixed_words(fixed)}"
+    heading: Title = title or f"Time against {axis}{_fixed_words(fixed)}"
+    if common:
+        heading = {"text": heading, "subtitle": f"All: {common}"}
     if not marks.failures:
-        return layered([times], title, _HEIGHT)
+        return layered([times], heading, _HEIGHT)
     top = {"field": "top", "type": "quantitative", "scale": None, "axis": None}
     glyphs = _glyph_layer(marks.failures, {"x": x, "y": top, "color": {**colour, "legend": None}})
     apart = dict.fromkeys(("y", "shape", "color"), "independent")
-    return layered([times, glyphs], title, _HEIGHT, {"scale": apart})
+    return layered([times, glyphs], heading, _HEIGHT, {"scale": apart})
 
 
 def heat(
@@ -399,9 +407,7 @@ def _fixed_words(fixed: Fixed) -> str:
     return "".join(f", {axis} {value}" for axis, value in fixed.items())
 
 
-def layered(
-    layers: Sequence[VegaLite], title: str | list[str], height: int, resolve: VegaLite | None = None
-) -> Chart:
+def layered(layers: Sequence[VegaLite], title: Title, height: int, resolve: VegaLite | None = None) -> Chart:
     """Layers in one frame, in the style of all charts."""
     size = {"width": _WIDTH, "height": height, "background": "transparent"}
     spec: VegaLite = {"$schema": _SCHEMA, "title": title, **size, "layer": list(layers), "config": _CONFIG}

@@ -57,6 +57,19 @@ class FigureLine:
         return row.example_seconds if row is not None and row.state == "done" else None
 
 
+def without_common_end(titles: Sequence[str]) -> tuple[list[str], str]:
+    """Titles without the words that all of them end with, and these words: a legend has little room."""
+    split = [title.split(", ") for title in titles]
+    count = 0
+    while len(titles) > 1 and all(len(words) > count + 1 for words in split):
+        if len({words[-count - 1] for words in split}) > 1:
+            break
+        count += 1
+    if not count:
+        return list(titles), ""
+    return [", ".join(words[:-count]) for words in split], ", ".join(split[0][-count:])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """One figure ready for layout. `scale` turns seconds per example into `counted`, the paper's unit."""

@@ -25,7 +25,7 @@ from windtunnel.web.pages import accuracy, forecast, guide, machines, studies
 from windtunnel.web.pages import networks as network_pages
 from windtunnel.web.security import LOOPBACK, Application, Guard
 from windtunnel.web.state import PageState, read_state, read_what_is_right
-from windtunnel.web.workshop import Busy, Reply, Ticket, Workshop
+from windtunnel.web.worker_pool import Busy, Reply, Ticket, WorkerPool
 
 _PAGE_SECONDS = 0.7  # a page waits so long for its first answer, then comes with a note that it is coming
 _PART_SECONDS = 1.0  # a part likewise; the script then asks again
@@ -37,7 +37,7 @@ class PageSetup:
     """What the application needs. `port` None accepts the names of `hosts` without a port only."""
 
     allowed: AllowedJobs
-    workshop: Workshop
+    pool: WorkerPool
     hosts: frozenset[str] = LOOPBACK
     port: int | None = None
 
@@ -49,7 +49,7 @@ def create_app(setup: PageSetup) -> Application:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        setup.workshop.end()
+        setup.pool.end()
 
     routes = [
         Route("/", pages.forecast),
@@ -78,8 +78,8 @@ class _Pages:
     """The handlers of all routes."""
 
     def __init__(self, setup: PageSetup) -> None:
-        self.allowed, self.workshop = setup.allowed, setup.workshop
-        self.studies = studies.Studies(setup.workshop.setup.studies)
+        self.allowed, self.pool = setup.allowed, setup.pool
+        self.studies = studies.Studies(setup.pool.setup.studies)
         self._forms = forecast.Forms(self.allowed)
 
     # The forecast
@@ -89,7 +89,7 @@ class _Pages:
             state = read_state(request.query_params.multi_items(), self.allowed)
         except WindtunnelError as error:
             readable = read_what_is_right(request.query_params.multi_items(), self.allowed)
-            form = self._forms.form(readable, batch=None)
+            form = self._forms.form(readable, batch=None, typed=dict(request.query_params))
             body = forecast.body(form, states.refusal(error.message, error.hint), None)
             return self._page("Forecast", body, "Forecast", status=400)
         found = await self._asked("forecast", state, _PAGE_SECONDS)
@@ -116,14 +116,14 @@ class _Pages:
         found = await self._wait(task, state.query(), state.job, seconds, stamp)
         if task == "forecast" and isinstance(found, Reply) and found.state == "done":
             for ahead in forecast.next_states(state, found.facts):
-                self.workshop.ahead(ahead.query(), ahead.job, stamp)
+                self.pool.ahead(ahead.query(), ahead.job, stamp)
         return found
 
     async def _wait(
         self, task: str, query: str, job: str, seconds: float, stamp: str = "", **details: object
     ) -> Reply | Ticket | Busy:
         try:
-            ticket = self.workshop.ask(task, query, job, stamp, **details)
+            ticket = self.pool.ask(task, query, job, stamp, **details)
         except Busy as error:
             return error
         with contextlib.suppress(TimeoutError):
@@ -171,7 +171,7 @@ class _Pages:
 
     def _rows_stamp(self) -> str:
         """Changes with the rows: what was measured while the page runs is shown."""
-        setup = self.workshop.setup
+        setup = self.pool.setup
         paths = [path for path in (setup.store, *setup.rows) if path is not None]
         return ";".join(_stamp(path) for path in paths)
 

@@ -20,7 +20,7 @@ TRIALS = (
 class Settings:
     """`length`: characters after which the gradient is cut.
 
-    `batch` and `examples`: passages in a step and an epoch.
+    `batch`: passages in a step. `examples`: passages in an epoch.
 
     A framework's step has no dropout, because each framework draws other masks.
     """

@@ -29,6 +29,7 @@ MOST_BOXES = 900  # in one timeline: more are slow to draw and cannot be told ap
 MOST_LANES = 16
 _ROW, _BAR, _TOP = 30.0, 22.0, 20.0
 _LEAST_BAR = 2.0
+_AHEAD = "The host runs ahead: while the device computes this step, the host launches a later one."
 _TICKS = 4
 _TITLES = {
     "host": "host (launches)",
@@ -86,6 +87,7 @@ def timeline_chart(view: ForecastView) -> Markup:
     parts = {span.part for spans in lanes.values() for span in spans}
     several = f" {timeline.period_steps} steps, which repeat." if timeline.period_steps > 1 else ""
     more = [note(f"{hidden} more lanes of like workers are not drawn.")] if hidden > 0 else []
+    more += [note(_AHEAD)] if _runs_ahead(timeline) else []
     return joined(
         [
             element(
@@ -101,6 +103,17 @@ def timeline_chart(view: ForecastView) -> Markup:
             _table(lanes, length),
         ]
     )
+
+
+def _runs_ahead(timeline: Timeline) -> bool:
+    """Whether the host has launched most of a step before the device begins it."""
+    first = len(timeline.tasks) - timeline.tasks_per_step * timeline.period_steps
+    ahead = work = 0.0
+    for span in timeline.spans:
+        if span.task >= first and timeline.tasks[span.task].lane.kind == "host":
+            work += span.end - span.start
+            ahead += max(0.0, min(span.end, timeline.begin) - span.start)
+    return work > 0 and ahead > 0.5 * work
 
 
 def drawn_lanes(timeline: Timeline, most: int = MOST_BOXES) -> dict[Lane, list[DrawnSpan]]:

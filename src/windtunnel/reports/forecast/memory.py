@@ -56,7 +56,7 @@ def memory_chart(view: ForecastView) -> Markup:
     ]
     return joined(
         [
-            element("p", peak_in_words(curve) + folded, class_="lead"),
+            element("p", f"{peak_in_words(curve)}{folded}{_beside(view, peak)}", class_="lead"),
             chart,
             legend(values),
             numbers("Memory in use at the peak", ("Class", "Bytes", "Share"), rows),
@@ -97,6 +97,14 @@ def peak_in_words(curve: MemoryCurve) -> str:
         f"The peak is {units.show(peak.bytes, 'B')}, in {peak.phase}, at {peak.op}{where}. "
         f"The largest class is {name}: {units.show(size, 'B')} ({percent(size / peak.bytes)})."
     )
+
+
+def _beside(view: ForecastView, peak: MemoryMoment) -> str:
+    """That the device needs more than what is in use at the peak."""
+    needed = view.forecast.memory.total_bytes
+    if needed <= 1.01 * peak.bytes:
+        return ""
+    return f" With what PyTorch needs beside it, the device must have {units.show(needed, 'B')}."
 
 
 def thinned(moments: Sequence[MemoryMoment], most: int) -> list[MemoryMoment]:

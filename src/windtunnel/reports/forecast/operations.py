@@ -9,6 +9,7 @@ from windtunnel.reports.page import Markup, element, joined
 
 _SHOWN = 5
 _LEAST = 0.005  # of the step: what takes less is not worth a line
+_WORDS = {"step": "backward() and step()"}  # what the host spends on these calls beside their ops
 
 
 def longest_tasks(view: ForecastView) -> Markup:
@@ -49,4 +50,6 @@ def _row(part: str, name: str, seconds: float, of_step: float, width: float) -> 
 
 def _short(name: str) -> str:
     """Without the name of the library, which its title keeps."""
+    if name in _WORDS:
+        return _WORDS[name]
     return name.removeprefix("aten.").removeprefix("windtunnel.").lstrip("_") or name

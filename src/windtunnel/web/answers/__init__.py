@@ -1,11 +1,11 @@
-"""What workers answer: one file for each part of a page. Each gets the desk and the request."""
+"""What workers answer: one file for each part of a page. Each gets the worker and the request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from windtunnel.web.answers import advice, ahead, factors, feed, forecast, network, scaling, study
-from windtunnel.web.desk import Answering
+from windtunnel.web.worker import Answering
 
 ANSWERS: Mapping[str, Answering] = {
     "forecast": forecast.answer,

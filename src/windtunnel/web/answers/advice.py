@@ -12,35 +12,35 @@ from windtunnel.records import Plain
 from windtunnel.reports.forecast import advice_list
 from windtunnel.strategy import Strategy
 from windtunnel.web.allowed import read_settings
-from windtunnel.web.desk import Desk
 from windtunnel.web.state import CountedMachine, PageState, storages
+from windtunnel.web.worker import WorkerContext
 
 SECONDS = 30.0  # of the search; what is left out by then is named
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
     machine = state.machines()[0]
-    options = AdviceOptions(seconds=SECONDS, on=state.on[0], storage=state.storage, progress=desk.tell)
-    found = advise(desk.shelf.job(state), machine, state.strategy, options=options)
+    options = AdviceOptions(seconds=SECONDS, on=state.on[0], storage=state.storage, progress=worker.tell)
+    found = advise(worker.cache.job(state), machine, state.strategy, options=options)
 
     def link(suggestion: Suggestion) -> str | None:
-        after = applied(desk, state, suggestion.setup)
+        after = applied(worker, state, suggestion.setup)
         return None if after is None or after == state else f"/?{after.query()}"
 
-    return advice_list(found, link, _together(desk, state, found)), {}
+    return advice_list(found, link, _together(worker, state, found)), {}
 
 
-def _together(desk: Desk, state: PageState, found: Advice) -> str | None:
+def _together(worker: WorkerContext, state: PageState, found: Advice) -> str | None:
     """The address that applies the best combination."""
     whole = found.together
-    after = applied(desk, state, whole.tried.setup) if whole is not None and whole.tried.fits else None
+    after = applied(worker, state, whole.tried.setup) if whole is not None and whole.tried.fits else None
     if after is None or whole is None or len(whole.names) < 2:
         return None
     return f"/?{after.query()}"
 
 
-def applied(desk: Desk, state: PageState, setup: Setup | None) -> PageState | None:
+def applied(worker: WorkerContext, state: PageState, setup: Setup | None) -> PageState | None:
     """The state of the page with a setup of the advice; None where no link can say it."""
     if setup is None or (setup.storage and setup.storage not in storages()):
         return None
@@ -49,7 +49,7 @@ def applied(desk: Desk, state: PageState, setup: Setup | None) -> PageState | No
         words = " ".join(f"{key}={value}" for key, value in (origin.settings if origin else {}).items())
         settings = read_settings(words, state.job) if origin else state.settings
         first = str(CountedMachine.read(setup.on))
-        desk.allowed.label(origin.job) if origin else None
+        worker.allowed.label(origin.job) if origin else None
     except WindtunnelError:
         return None
     return dataclasses.replace(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from windtunnel.forecast.workers import spread_over
 from windtunnel.influence.setup import VariedSetup
 from windtunnel.records import Plain
-from windtunnel.web.desk import Desk
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
     for machine in state.machines():
-        setup = VariedSetup(job=desk.shelf.job(state), machine=machine, strategy=state.strategy).on(machine)
-        desk.shelf.trace(state, spread_over(setup.strategy, machine), machine.device.kind)
+        setup = VariedSetup(job=worker.cache.job(state), machine=machine, strategy=state.strategy).on(machine)
+        worker.cache.trace(state, spread_over(setup.strategy, machine), machine.device.kind)
     return "", {}

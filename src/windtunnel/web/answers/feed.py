@@ -12,22 +12,22 @@ from windtunnel.records import Plain
 from windtunnel.reports.forecast import feed_chart
 from windtunnel.reports.page import element, joined
 from windtunnel.web.answers.forecast import view
-from windtunnel.web.desk import Desk
 from windtunnel.web.state import PageState
+from windtunnel.web.worker import WorkerContext
 
 _ASSUMED_STORAGE = "samsung-960-pro"  # as `windtunnel feed` assumes for machines that state none
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
     machine, said = _with_storage(state.machines()[0])
     if state.strategy.data == "resident":
         state = _fed(state)
         said = f"The job's data is resident. Shown is what happens if it is read from storage. {said}"
-    job = desk.shelf.job(state)
+    job = worker.cache.job(state)
     strategy = VariedSetup(job=job, machine=machine, strategy=state.strategy).on(machine).strategy
     remedies = compare_remedies(job, machine, strategy)
-    chart = feed_chart(view(desk, state, state.on[0], machine), remedies)
+    chart = feed_chart(view(worker, state, state.on[0], machine), remedies)
     return joined([*([element("p", said.strip(), class_="soft")] if said else []), chart]), {}
 
 

@@ -25,17 +25,17 @@ from windtunnel.reports.forecast import (
 from windtunnel.reports.forecast.marks import panel
 from windtunnel.reports.page import Markup, element, joined
 from windtunnel.results import in_words
-from windtunnel.web.desk import Desk
 from windtunnel.web.state import PageState
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     """All machines side by side, then one after the other; the first one is shown open."""
-    state = desk.state(request["query"])
+    state = worker.state(request["query"])
     views, refused = [], dict[str, WindtunnelError]()
     for name, machine in zip(state.on, state.machines(), strict=True):
         try:
-            views.append(view(desk, state, name, machine))
+            views.append(view(worker, state, name, machine))
         except WindtunnelError as error:
             if len(state.on) == 1:
                 raise
@@ -51,14 +51,14 @@ def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
     return joined(pieces, "\n"), _facts(views[0])
 
 
-def view(desk: Desk, state: PageState, name: str, machine: Machine) -> ForecastView:
+def view(worker: WorkerContext, state: PageState, name: str, machine: Machine) -> ForecastView:
     """The forecast on one machine, with the options that its device has."""
-    job = desk.shelf.job(state)
+    job = worker.cache.job(state)
     strategy = VariedSetup(job=job, machine=machine, strategy=state.strategy).on(machine).strategy
     strategy = spread_over(strategy, machine)
-    desk.tell(f"tracing {state.job} for a {machine.device.kind.upper()}")
-    recorded = desk.shelf.trace(state, strategy, machine.device.kind)
-    desk.tell(f"forecasting {state.job} on {name}")
+    worker.tell(f"tracing {state.job} for a {machine.device.kind.upper()}")
+    recorded = worker.cache.trace(state, strategy, machine.device.kind)
+    worker.tell(f"forecasting {state.job} on {name}")
     return view_of_trace(recorded, job, machine, strategy, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,20 +15,20 @@ from windtunnel.records import Plain
 from windtunnel.reports.forecast.marks import box, drawing
 from windtunnel.reports.page import Column, Markup, Piece, element, joined, table
 from windtunnel.strategy import Strategy
-from windtunnel.web.desk import Desk
+from windtunnel.web.worker import WorkerContext
 
 _MOST_LAYERS = 400
 _REFERENCE = "i7-3820"  # any CPU: a step's memory on it is asked, not its time
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
     entry = networks.named(state.job)
-    job = desk.shelf.job(state)
-    desk.tell(f"tracing {entry.name}")
-    recorded = desk.shelf.trace(state, Strategy(), "cpu")
+    job = worker.cache.job(state)
+    worker.tell(f"tracing {entry.name}")
+    recorded = worker.cache.trace(state, Strategy(), "cpu")
     memory = account(recorded, Machine.named(_REFERENCE), Strategy())
-    desk.tell(f"reading the layers of {entry.name}")
+    worker.tell(f"reading the layers of {entry.name}")
     facts = [
         ("Purpose", entry.purpose),
         ("When to use it", WHEN[entry.name]),
@@ -52,37 +53,53 @@ def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
 
 
 def _picture(layers: Sequence[Plain]) -> Markup:
-    """One row for each layer; its bar is the logarithm of the values that it gives for one example."""
+    """One row for each layer; its bar is the logarithm of the values that it gives for one example.
+
+    Equal layers in a row are one row.
+    """
     most = math.log(max(2, *(layer["width"] for layer in layers)))
     columns = [
         Column(head="Layer"),
+        Column(head="Output values for one example, on a logarithmic scale"),
         Column(head="Kind"),
         Column(head="Output", kind="n"),
         Column(head="Parameters", kind="n"),
-        Column(head="Output values for one example, on a logarithmic scale"),
     ]
-    rows: list[list[Piece]] = []
-    for number, layer in enumerate(layers[:_MOST_LAYERS]):
-        name = (layer["name"] or "(whole)") if number else "input"
-        shape = "\N{MULTIPLICATION SIGN}".join(map(str, layer["shape"]))
-        share = math.log(max(1, layer["width"])) / most
-        bar = drawing(14, box(0, share, 2, 10, "seg c-compute"), label=f"{layer['width']:,} values")
-        value = element("span", f"{layer['width']:,}", class_="row-value")
-        rows.append(
-            [
-                name,
-                layer["kind"],
-                shape,
-                f"{layer['parameters']:,}",
-                element("td", bar, value, class_="layer-bar"),
-            ]
-        )
-    left = len(layers) - _MOST_LAYERS
+    named = [
+        {**layer, "name": layer["name"] or ("(whole)" if place else "input")}
+        for place, layer in enumerate(layers)
+    ]
+    groups = [list(group) for _, group in itertools.groupby(named, key=_form)]
+    rows = [_row(group, most) for group in groups[:_MOST_LAYERS]]
+    left = len(groups) - _MOST_LAYERS
     more = [element("p", f"{left:,} more layers are not shown.", class_="note")] if left > 0 else []
     return joined([table("The layers from input to output", columns, rows, tall=len(rows) > 40), *more])
 
 
+def _form(layer: Plain) -> tuple[object, ...]:
+    """What equal layers have in common."""
+    return layer["kind"], tuple(layer["shape"]), layer["parameters"]
+
+
+def _row(group: Sequence[Plain], most: float) -> list[Piece]:
+    first, count = group[0], len(group)
+    name = first["name"] if count == 1 else f"{first['name']} to {group[-1]['name']}"
+    times = f"{count} \N{MULTIPLICATION SIGN} " if count > 1 else ""
+    shape = "\N{MULTIPLICATION SIGN}".join(map(str, first["shape"]))
+    share = math.log(max(1, first["width"])) / most
+    bar = drawing(14, box(0, share, 2, 10, "seg c-compute"), label=f"{first['width']:,} values")
+    value = element("span", f"{first['width']:,}", class_="row-value")
+    return [
+        name,
+        element("td", bar, value, class_="layer-bar"),
+        f"{times}{first['kind']}",
+        shape,
+        f"{times}{first['parameters']:,}",
+    ]
+
+
 def _settings(settings: list[Plain]) -> Markup:
-    columns = [Column(head="Setting"), Column(head="Kind"), Column(head="Default")]
-    rows = [[each["name"], each["kind"], each["default"]] for each in settings]
+    heads = ("Setting", "Default", "Meaning", "Value")
+    columns = [Column(head=head, kind="mid" if head == "Meaning" else "") for head in heads]
+    rows = [[each["name"], each["default"], each["meaning"], each["kind"]] for each in settings]
     return table("Settings that can be changed", columns, rows)

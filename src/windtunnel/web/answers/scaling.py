@@ -5,10 +5,10 @@ from __future__ import annotations
 from windtunnel.influence.scaling import scaling_curve
 from windtunnel.records import Plain
 from windtunnel.reports.forecast import scaling_chart
-from windtunnel.web.desk import Desk
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
-    state = desk.state(request["query"])
-    job, machine = desk.shelf.job(state), state.machines()[0]
-    return scaling_chart(scaling_curve(job, machine, state.strategy, progress=desk.tell)), {}
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
+    state = worker.state(request["query"])
+    job, machine = worker.cache.job(state), state.machines()[0]
+    return scaling_chart(scaling_curve(job, machine, state.strategy, progress=worker.tell)), {}

@@ -21,27 +21,27 @@ from windtunnel.study.claims import judge
 from windtunnel.study.results import by_interval, published, results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.study import Figure, Study
-from windtunnel.web.desk import Desk
 from windtunnel.web.project_rows import project_rows
 from windtunnel.web.states import refusal
+from windtunnel.web.worker import WorkerContext
 
 
-def answer(desk: Desk, request: Plain) -> tuple[str, Plain]:
+def answer(worker: WorkerContext, request: Plain) -> tuple[str, Plain]:
     """The verdicts and the list of figures, or one figure."""
-    study = desk.study(request["query"])
-    desk.tell(f"reading the rows of {study.name}")
-    rows, note = rows_of(desk, study)
+    study = worker.study(request["query"])
+    worker.tell(f"reading the rows of {study.name}")
+    rows, note = rows_of(worker, study)
     if request.get("figure"):
-        return _figure(desk, study, study.figure(str(request["figure"])), rows), {}
+        return _figure(worker, study, study.figure(str(request["figure"])), rows), {}
     return joined([note, _overview(study, rows)]), {"rows": len(rows)}
 
 
-def rows_of(desk: Desk, study: Study) -> tuple[list[StudyRow], Markup]:
+def rows_of(worker: WorkerContext, study: Study) -> tuple[list[StudyRow], Markup]:
     """All rows, and what to say if the store cannot be read or has none of this study."""
     found, trouble = list[StudyRow](), Markup("")
-    if desk.store is not None and desk.store.is_file():
+    if worker.store is not None and worker.store.is_file():
         try:
-            store = ReadStore(desk.store)
+            store = ReadStore(worker.store)
             try:
                 found = results(study, store, samples=0)
             finally:
@@ -50,9 +50,9 @@ def rows_of(desk: Desk, study: Study) -> tuple[list[StudyRow], Markup]:
             trouble = refusal(error.message, error.hint)
     if not found:
         found = published(study)
-    for path in desk.rows:
+    for path in worker.rows:
         found += [row for row in export.read(path) if row.study == study.name and row.origin != "published"]
-    if any(row.origin != "published" for row in found) or study.name in desk.studies:
+    if any(row.origin != "published" for row in found) or study.name in worker.studies:
         return found, trouble
     kept = project_rows(study.name)
     return [*found, *kept], joined([trouble, _not_measured(study, kept)])
@@ -129,8 +129,8 @@ def _later(study: Study, figure: Figure) -> Markup:
     )
 
 
-def _figure(desk: Desk, study: Study, figure: Figure, rows: Sequence[StudyRow]) -> Markup:
-    desk.tell(f"drawing {figure.title}")
+def _figure(worker: WorkerContext, study: Study, figure: Figure, rows: Sequence[StudyRow]) -> Markup:
+    worker.tell(f"drawing {figure.title}")
     album = figures.Album()
     own = text.rows_by_figure(rows).get(figure.name, ())
     if figure.trains:

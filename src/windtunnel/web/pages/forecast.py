@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from windtunnel import networks, strategy
+from windtunnel.foreign import shown
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Machine
 from windtunnel.records import Plain
@@ -52,6 +53,7 @@ class Part:
 
     name: str
     title: str
+    short: str
     says: str
     button: str
 
@@ -60,24 +62,28 @@ PARTS = (
     Part(
         name="advice",
         title="Advice",
+        short="Make it faster",
         says="What to change, what each change gains, and why. Each one can be applied with a click.",
         button="Find advice",
     ),
     Part(
         name="scaling",
         title="More devices",
+        short="More devices",
         says="How throughput grows with the number of devices.",
         button="Draw the scaling curve",
     ),
     Part(
         name="feed",
         title="Data feed",
+        short="Data feed",
         says="How well storage, decoding and copies keep the device busy, and what would help.",
         button="Examine the feed",
     ),
     Part(
         name="factors",
         title="Factors",
+        short="What matters most",
         says="Which choice matters most: network, sizes, batch, precision, device and more, one by one.",
         button="Rank the factors",
     ),
@@ -90,13 +96,17 @@ class Forms:
     def __init__(self, allowed: AllowedJobs) -> None:
         self.allowed = allowed
 
-    def form(self, state: PageState, batch: int | None) -> Markup:
-        """`batch`: what the forecast took where the state sets none."""
+    def form(self, state: PageState, batch: int | None, typed: Mapping[str, str] | None = None) -> Markup:
+        """`batch`: what the forecast took where the state sets none. `typed`: job and settings of a link that
+        were refused, so that they can be mended."""
+        typed = {key: shown(text) for key, text in (typed or {}).items()}
         chosen = state.strategy.batch or batch
         template = templates().get_template("form.html")
         return Markup(
             template.render(
                 state=state,
+                job=typed.get("job", state.job),
+                settings=typed.get("settings", state.settings_text),
                 jobs=self._jobs(),
                 examples=_EXAMPLES,
                 machines=[machine_row(name) for name in state.on],

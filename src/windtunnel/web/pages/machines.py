@@ -47,9 +47,9 @@ def every() -> tuple[str, Markup]:
 
 @functools.cache
 def _every() -> Markup:
-    known = [Machine.named(name) for name in machines.names()]
-    gpus = [machine for machine in known if machine.device.kind == "gpu"]
-    cpus = [machine for machine in known if machine.device.kind == "cpu"]
+    single = [Machine.named(name) for name in machines.names()]
+    gpus = [machine for machine in single if machine.device.kind == "gpu"]
+    cpus = [machine for machine in single if machine.device.kind == "cpu"]
     nodes = [Machine.named(name) for name in machines.node_names()]
     return joined(
         [
@@ -60,14 +60,30 @@ def _every() -> Markup:
                 "see it. Count devices on the forecast page, or write 8xh100 or 4x8xh100.",
                 class_="lead",
             ),
-            element("h2", "GPUs"),
-            _table("GPUs of the catalogue", gpus),
-            element("h2", "CPUs"),
-            _table("CPUs of the catalogue", cpus),
-            element("h2", "Nodes"),
-            _table("Nodes with several GPUs", nodes),
+            _filter(),
+            *(
+                element("section", element("h2", title), _table(caption, known), data_rows="")
+                for title, caption, known in (
+                    ("GPUs", "GPUs of the catalogue", gpus),
+                    ("CPUs", "CPUs of the catalogue", cpus),
+                    ("Nodes", "Nodes with several GPUs", nodes),
+                )
+            ),
         ],
         "\n",
+    )
+
+
+def _filter() -> Markup:
+    """A field that hides rows without its words; hidden until the script makes it work."""
+    field = '<input id="filter" type="search" placeholder="for example H100" autocomplete="off" data-filter>'
+    return element(
+        "div",
+        element("label", "Show machines with", for_="filter"),
+        Markup(field),
+        element("span", data_left="", role="status", class_="soft"),
+        class_="filter",
+        hidden="",
     )
 
 
@@ -77,7 +93,8 @@ def _table(caption: str, known: list[Machine]) -> Markup:
     heads = ["Name", "What", "Year", *(["Devices"] if counted else [])]
     heads += ["fp32", "bf16", "Memory", "Memory rate", "Power", "Probed"]
     left = ("Name", "What", "Probed")
-    columns = [Column(head=head, kind="" if head in left else "n") for head in heads]
+    kinds = {**dict.fromkeys(left, ""), "What": "mid"}
+    columns = [Column(head=head, kind=kinds.get(head, "n")) for head in heads]
     rows = [_row(machine, counted) for machine in known]
     return table(caption, columns, rows)
 

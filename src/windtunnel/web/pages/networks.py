@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel import networks
-from windtunnel.reports.page import Column, Markup, element, joined, table
+from windtunnel.reports.page import Markup, element, joined
 
 _KINDS = {
     "shallow": ("Shallow networks", "One hidden layer: quick to train, for simple tasks."),
@@ -21,16 +21,23 @@ def every() -> tuple[str, Markup]:
             class_="lead",
         ),
     ]
-    columns = [Column(head="Name"), Column(head="What"), Column(head="For"), Column(head="Source")]
     for kind, (title, about) in _KINDS.items():
         entries = [networks.named(name) for name in networks.names()]
-        rows = [
-            [element("a", e.name, href=f"/networks/{e.name}"), e.title, e.purpose, e.source]
-            for e in entries
-            if e.kind == kind
-        ]
-        parts += [element("h2", title), element("p", about, class_="lead"), table(title, columns, rows)]
+        cards = (_card(entry) for entry in entries if entry.kind == kind)
+        parts += [element("h2", title), element("p", about, class_="lead")]
+        parts.append(element("ul", *cards, class_="places"))
     return "Networks", joined(parts, "\n")
+
+
+def _card(entry: networks.NetworkEntry) -> Markup:
+    purpose = f"{entry.purpose[:1].upper()}{entry.purpose[1:].rstrip('.')}."
+    return element(
+        "li",
+        element("a", entry.name, href=f"/networks/{entry.name}"),
+        element("span", f" {entry.title}", class_="soft"),
+        element("p", purpose),
+        element("p", entry.source, class_="source"),
+    )
 
 
 def body(entry: networks.NetworkEntry, answer: Markup) -> Markup:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from windtunnel.reports.page import Column, Markup, element, joined, table
+from windtunnel.reports.page import Markup, element, joined
 from windtunnel.study import study as catalogue
 from windtunnel.study.study import Study
 
@@ -35,35 +35,31 @@ class Studies:
         return found
 
     def every(self) -> tuple[str, Markup]:
-        return "Studies", _table(self.known())
+        return "Studies", _cards(self.known())
 
 
-def _table(known: Mapping[str, Study]) -> Markup:
-    columns = [Column(head="Study"), Column(head="Title"), Column(head="Authors")]
-    columns += [Column(head=head, kind="n") for head in ("Year", "Figures", "Claims")]
-    rows = [
-        [
-            element("a", study.name, href=f"/studies/{study.name}"),
-            study.title,
-            study.authors,
-            str(study.year),
-            str(len(study.figures)),
-            str(len(study.claims)),
-        ]
-        for study in known.values()
-    ]
+def _cards(known: Mapping[str, Study]) -> Markup:
+    lead = (
+        "Published experiments as data: what their authors printed, what was measured again here, and "
+        "whether their claims hold."
+    )
     return joined(
         [
             element("h1", "Studies"),
-            element(
-                "p",
-                "Published experiments as data: what their authors printed, what was measured again here, "
-                "and whether their claims hold.",
-                class_="lead",
-            ),
-            table("Studies of the catalogue", columns, rows),
+            element("p", lead, class_="lead"),
+            element("ul", *map(_card, known.values()), class_="places wide"),
         ],
         "\n",
+    )
+
+
+def _card(study: Study) -> Markup:
+    authors = f"{study.authors[:1].upper()}{study.authors[1:]}"
+    return element(
+        "li",
+        element("a", study.title, href=f"/studies/{study.name}"),
+        element("p", f"{authors}, {study.year}"),
+        element("p", f"{len(study.figures)} figures, {len(study.claims)} claims", class_="source"),
     )
 
 

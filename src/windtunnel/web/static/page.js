@@ -53,13 +53,10 @@
 
   // A page that came before its answer.
   const source = document.querySelector("[data-source]");
-  if (source && source.querySelector("[data-waiting]")) fetched(source.dataset.source, source);
+  const opening = source && source.querySelector("[data-waiting]") && fetched(source.dataset.source, source);
 
-  // Parts that take longer, at a click.
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-load]");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
+  // Parts that take longer, at a click. A link at the top of the page goes to its part and asks for it.
+  const load = (link) => {
     const place = link.nextElementSibling;
     link.hidden = true;
     place.innerHTML = '<div class="progress" data-waiting><div class="bar-track"><span class="bar-run"></span>' +
@@ -68,7 +65,35 @@
       if (response && !response.ok) link.hidden = false;
       if (response) { place.tabIndex = -1; place.focus({ preventScroll: true }); }
     });
+  };
+  document.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const link = event.target.closest("[data-load], [data-jump]");
+    if (!link) return;
+    event.preventDefault();
+    if (link.dataset.load !== undefined) { load(link); return; }
+    const part = document.querySelector(`[data-load="${link.dataset.jump}"]`);
+    part.closest("section").scrollIntoView();
+    if (!part.hidden) load(part);
   });
+
+  // A table with a field above it shows the rows that have its words.
+  for (const filter of document.querySelectorAll("[data-filter]")) {
+    const rows = [...document.querySelectorAll("tbody tr")];
+    filter.closest("[hidden]").hidden = false;
+    filter.addEventListener("input", () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let left = 0;
+      for (const row of rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+        left += row.hidden ? 0 : 1;
+      }
+      for (const box of document.querySelectorAll("section[data-rows]"))
+        box.hidden = !box.querySelector("tbody tr:not([hidden])");
+      document.querySelector("[data-left]").textContent = words.length ? `${left} of ${rows.length}` : "";
+    });
+  }
   if (!form) return;
 
   // What the form says, without fields that were left alone.
@@ -81,7 +106,7 @@
     return new URLSearchParams(pairs).toString();
   };
 
-  let timer = 0, last = query(), moving = false;
+  let timer = 0, last = query(), moving = false, address = location.search;
   const ask = (push) => {
     const words = query();
     if (words === last) return;
@@ -91,6 +116,7 @@
     const { signal } = asking;
     const began = performance.now();
     history[push ? "pushState" : "replaceState"](null, "", `/?${words}`);
+    address = location.search;
     for (const link of document.querySelectorAll("a[data-load]")) {
       link.href = `/part/${link.dataset.load}?${words}`;
       link.hidden = false;
@@ -116,10 +142,9 @@
 
   // Batch: a slider of powers of two and a number.
   const slide = document.getElementById("f-batch-slide"), number = document.getElementById("f-batch");
-  const shown = document.getElementById("batch-shown");
   const showBatch = (batch) => {
     if (!batch) return;
-    shown.textContent = batch.toLocaleString("en");
+    number.placeholder = String(batch);
     slide.value = String(Math.round(Math.log2(batch)));
     slide.setAttribute("aria-valuetext", `batch ${batch}`);
   };
@@ -203,8 +228,8 @@
     new MutationObserver(glance).observe(result, { childList: true, subtree: true });
   }
 
-  // Back and forward bring the whole page of that address.
-  window.addEventListener("popstate", () => location.reload());
+  // Back and forward bring the whole page of that address; a place within the page does not.
+  window.addEventListener("popstate", () => { if (location.search !== address) location.reload(); });
 
   const share = document.getElementById("share");
   if (navigator.clipboard) {
@@ -216,4 +241,5 @@
     });
   }
   showBatch(Number(number.value));
+  if (opening) opening.then((response) => response && showBatch(Number(response.headers.get("x-batch"))));
 })();

@@ -26,7 +26,7 @@ from windtunnel.isolation.limits import TraceLimits
 from windtunnel.records import Plain
 from windtunnel.units import GIB, MIB
 
-_WORKER = "windtunnel.web.desk"
+_WORKER = "windtunnel.web.worker"
 _HEARD = 1 << 40  # what a worker may say about its progress
 _AHEAD, _ASKED = 1, 0  # priorities: what somebody waits for comes first
 QUICK = frozenset({"forecast", "scaling", "feed"})  # first tried with kept traces only
@@ -37,7 +37,7 @@ class Busy(WindtunnelError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkshopSetup:
+class PoolSetup:
     """What workers are told and allowed.
 
     files       registered job files by their labels
@@ -112,9 +112,9 @@ class Ticket:
 class _Lane:
     """Workers of one kind and the tickets that wait for them."""
 
-    def __init__(self, workshop: Workshop, traces: bool) -> None:
-        setup = workshop.setup
-        self.workshop, self.traces = workshop, traces
+    def __init__(self, pool: WorkerPool, traces: bool) -> None:
+        setup = pool.setup
+        self.pool, self.traces = pool, traces
         self.limits = TraceLimits(
             seconds=setup.seconds if traces else setup.quick_seconds,
             bytes=setup.bytes if traces else setup.quick_bytes,
@@ -156,9 +156,9 @@ class _Lane:
 
     def _start(self) -> Contained:
         """A worker that is ready. Starting one takes long on a busy machine, so it has the longer limit."""
-        patient = dataclasses.replace(self.limits, seconds=self.workshop.setup.seconds)
+        patient = dataclasses.replace(self.limits, seconds=self.pool.setup.seconds)
         child = Contained(patient).start(_WORKER)
-        child.ask(self.workshop.setup.plain(self.traces))
+        child.ask(self.pool.setup.plain(self.traces))
         child.limits = self.limits
         return child
 
@@ -178,15 +178,15 @@ class _Lane:
                 reply = Reply(state="refused", message=error.message, hint=error.hint)
             except Exception as error:  # a worker that cannot be started, for example
                 reply = Reply(state="fault", message=f"{type(error).__name__}: {error}")
-            self.workshop.settle(ticket, reply, self.traces)
+            self.pool.settle(ticket, reply, self.traces)
         if child is not None:
             child.end()
 
 
-class Workshop:
+class WorkerPool:
     """Asks workers, joins equal questions, and keeps answers up to a limit of bytes."""
 
-    def __init__(self, setup: WorkshopSetup, report: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, setup: PoolSetup, report: Callable[[str], None] = lambda text: None) -> None:
         """`report` hears of faults of windtunnel itself, which no browser sees."""
         self.setup, self._report = setup, report
         self._lock = threading.Lock()

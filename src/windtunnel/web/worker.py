@@ -25,13 +25,13 @@ from windtunnel.study.study import CATALOG, Study
 from windtunnel.study.study import load as load_study
 from windtunnel.study.study import names as study_names
 from windtunnel.web.allowed import AllowedJobs
-from windtunnel.web.shelf import KeptOnly, NeedsTrace, Shelf
 from windtunnel.web.state import PageState, read_state
+from windtunnel.web.worker_cache import KeptOnly, NeedsTrace, WorkerCache
 
 _LATER = 5  # tracing gives way to answers that need no trace
 
 
-class Desk:
+class WorkerContext:
     """What the answers of a worker need: its jobs, its traces, and a way to say how far it is."""
 
     def __init__(self, setup: Plain) -> None:
@@ -47,7 +47,7 @@ class Desk:
             self.containment = Containment(limits, cache=cache, hear=lambda text: None)
         else:
             self.containment = KeptOnly(cache)
-        self.shelf = Shelf(self.allowed, self.containment)
+        self.cache = WorkerCache(self.allowed, self.containment)
 
     def state(self, query: str) -> PageState:
         return read_state(parse_qsl(query, max_num_fields=64), self.allowed)
@@ -71,28 +71,28 @@ def known_study(name: str) -> str:
     return name
 
 
-Answering = Callable[[Desk, Plain], tuple[str, Plain]]  # the text of a part, and facts about it
+Answering = Callable[[WorkerContext, Plain], tuple[str, Plain]]  # the text of a part, and facts about it
 
 
 def main() -> None:
     words, answers, _ = map(int, sys.argv[1:4])
     with os.fdopen(words, closefd=False) as requests:
-        desk = Desk(json.loads(next(requests)))
+        worker = WorkerContext(json.loads(next(requests)))
         _write(answers, b'{"state": "done", "size": 0}\n')
-        with contained(desk.containment):
+        with contained(worker.containment):
             for line in requests:
                 request = json.loads(line)
                 limit_memory(request["bytes"])
-                facts, text = answer(desk, request, _answers())
+                facts, text = answer(worker, request, _answers())
                 body = text.encode("utf-8", "replace")
                 _write(answers, json.dumps({**facts, "size": len(body)}).encode() + b"\n" + body)
     os._exit(0)
 
 
-def answer(desk: Desk, request: Plain, known: Mapping[str, Answering]) -> tuple[Plain, str]:
+def answer(worker: WorkerContext, request: Plain, known: Mapping[str, Answering]) -> tuple[Plain, str]:
     """The answer to one request; whatever goes wrong ends this request only."""
     try:
-        text, facts = known[request["task"]](desk, request)
+        text, facts = known[request["task"]](worker, request)
         return {"state": "done", "facts": facts}, text
     except NeedsTrace:
         return {"state": "needs trace"}, ""

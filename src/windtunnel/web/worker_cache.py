@@ -47,7 +47,7 @@ class KeptOnly(Containment):
         raise NeedsTrace
 
 
-class Shelf:
+class WorkerCache:
     """The jobs and traces of one worker. A changed file of the user's is another job."""
 
     def __init__(self, allowed: AllowedJobs, containment: Containment) -> None:
