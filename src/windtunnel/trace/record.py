@@ -224,8 +224,8 @@ def _steady_step(
     if period is None or period == 1:
         return recorder, marks
     notes.say(
-        f"the job updates all weights in every {period}th step only: the forecast is of such a step, and the "
-        "others take less"
+        f"the job updates all its weights once in {period} steps: the forecast is of the step that does, and "
+        "the others take less"
     )
     recorder = make()
     return recorder, _record_step(trainer, examples, updates, notes, recorder)
