@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel import units
+from windtunnel.families.arithmetic import is_untimed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.feeding import stored_example
@@ -95,14 +96,24 @@ class Cautions:
 
     def _of_unknown_ops(self) -> Iterator[_Caution]:
         """All of them in one caution, those that take longest by name."""
-        names = sorted(self.pricer.assumed, key=lambda name: -self.pricer.assumed[name])
-        share = sum(self.pricer.assumed.values()) / (self.step_seconds or 1.0)
+        assumed = self.pricer.assumed
+        computing = [name for name in assumed if is_untimed(name)]
+        if computing and self.machine.device.kind == "gpu":
+            them = "it" if len(computing) == 1 else "them"
+            yield _Caution(
+                1.0,
+                f"no probe has timed {_listed(computing)}: the forecast has {them} at the full rate of the "
+                "GPU, and libraries may take a hundred times as long",
+            )
+        names = sorted(assumed, key=lambda name: -assumed[name])
+        share = sum(assumed.values()) / (self.step_seconds or 1.0)
         if share < _MIN_UNKNOWN_SHARE:
             return
         belong, their = ("belongs", "its") if len(names) == 1 else ("belong", "their")
         yield _Caution(
             share,
-            f"{_listed(names)} {belong} to no known family: priced by {their} bytes, {share:.1%} of the step",
+            f"{_listed(names)} {belong} to no known family: priced by {their} bytes and arithmetic, "
+            f"{share:.1%} of the step",
         )
 
     def _of_feed(self) -> Iterator[_Caution]:
