@@ -18,6 +18,7 @@ _RECORDER = os.path.join(os.path.dirname(__file__), "record.py")
 _BETWEEN = (
     os.path.dirname(__file__),
     f"{_TORCH}/_subclasses",
+    f"{_TORCH}/_compile.py",
     f"{_TORCH}/_dynamo",
     f"{_TORCH}/utils/_python_dispatch.py",
     f"{_TORCH}/utils/_stats.py",

@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import psutil
 import torch
@@ -354,7 +355,8 @@ def _record_compiled_once(
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
-    with fake, lower.as_on(target), lower.decide_as_real(), compiler:
+    without_fast_path = mock.patch.object(torch.backends.mha, "_is_fastpath_enabled", False)
+    with fake, lower.as_on(target), lower.decide_as_real(), without_fast_path, compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
         updates = Updates(target, trainer.all_optimizers())

@@ -25,6 +25,7 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_compiler(notes))
         stack.enter_context(_one_worker(notes, world))
+        stack.enter_context(_without_fast_path(notes))
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
@@ -47,6 +48,20 @@ def _without_compiler(notes: Notes) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", module_compile))
         if "torch._dynamo" in sys.modules:  # something may have been compiled when the job was imported
             stack.enter_context(_compiled_before(notes))
+        yield
+
+
+@contextlib.contextmanager
+def _without_fast_path(notes: Notes) -> Iterator[None]:
+    """PyTorch's transformer layers run op by op. Without gradients, one call computes a whole layer, and its
+    products would not be seen."""
+
+    def is_enabled() -> bool:
+        if not torch.is_grad_enabled():
+            notes.say("the fast path of transformer layers is priced as their usual ops: it launches fewer")
+        return False
+
+    with mock.patch.object(torch.backends.mha, "get_fastpath_enabled", is_enabled):
         yield
 
 
