@@ -46,6 +46,14 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "forward": ("model", "batch"),
 }
 
+# One for each function that users most often give a value instead of.
+_EXAMPLES: Mapping[str, str] = {
+    "model": "model=lambda: MyNet()",
+    "batch": "batch=lambda n: (torch.randn(n, 32), torch.randint(0, 10, (n,)))",
+    "loss": "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])",
+    "optimizer": "optimizer=lambda params: torch.optim.AdamW(params)",
+}
+
 Loss = Callable[[Model, Batch], "torch.Tensor"]
 Step = Callable[[Model, Batch, Optimizers], "torch.Tensor"]
 Forward = Callable[[Model, Batch], Any]
@@ -188,7 +196,7 @@ def _check_function(job: str, name: str, function: Any) -> None:
     if not callable(function) or (name == "model" and is_module and not isinstance(function, type)):
         raise BadRecord(
             f"workload {job}: {name} must be a function, not {_brief(function)}.",
-            hint="For example model=lambda: MyNet()",
+            hint=f"For example {_EXAMPLES.get(name, _EXAMPLES['model'])}",
         )
     try:
         signature = inspect.signature(function)
@@ -207,7 +215,7 @@ def _check_function(job: str, name: str, function: Any) -> None:
 
 def _brief(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+    return text if len(text) <= 60 and "\n" not in text else f"an object of type {type(value).__name__}"
 
 
 def load_function(address: str) -> Callable[..., Any]:

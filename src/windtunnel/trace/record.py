@@ -47,11 +47,21 @@ from windtunnel.trace.tensor_parallel import divide
 from windtunnel.trace.updates import Updates
 
 # What PyTorch says if a job needs CUDA.
-_WITHOUT_CUDA = ("with CUDA enabled", "CUDA support", "dummy base class", "NVIDIA driver", "No CUDA GPUs")
+_WITHOUT_CUDA = (
+    "with CUDA enabled",
+    "CUDA support",
+    "CUDA build",
+    "dummy base class",
+    "NVIDIA driver",
+    "No CUDA GPUs",
+    "accelerator device",
+)
 # What PyTorch says where fake tensors end, what that means, and what to do.
 _NOT_TRACED = {
     "shape_env must not be None": ("nested tensors", "Pad the sequences"),
     "in_kernel_invocation": ("several threads", "Run the network on one thread"),
+    "dummy base class CUDAGraph": ("a CUDA graph of its own", "Leave its capture out and add --execution graph"),
+    "FSDP needs a non-CPU": ("FullyShardedDataParallel", "Leave it out and add --shard weights, or use fully_shard"),
 }
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations

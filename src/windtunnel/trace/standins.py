@@ -107,7 +107,9 @@ def _cuda_tensors() -> Iterator[None]:
         args = tuple(_CPU if _is_cuda(value) else value for value in args)
         return move(self, *args, **{k: _CPU if _is_cuda(value) else value for k, value in kwargs.items()})
 
-    with mock.patch.multiple(torch.Tensor, to=to, cuda=lambda self, *_, **__: self):
+    stay = lambda self, *_, **__: self
+    nothing = lambda *_, **__: None
+    with mock.patch.multiple(torch.Tensor, to=to, cuda=stay, pin_memory=stay, record_stream=nothing):
         yield
 
 
@@ -124,6 +126,7 @@ def _cuda_calls(notes: Notes) -> Iterator[None]:
             )
         if not torch.cuda.is_available():
             stack.enter_context(mock.patch.multiple(torch.cuda, **_CUDA_CALLS))
+            stack.enter_context(mock.patch.multiple(torch.cuda.nvtx, **_NVTX_CALLS))
         yield
 
 
@@ -164,7 +167,13 @@ _CUDA_CALLS: Mapping[str, Any] = {
     "stream": _Stream,
     "current_stream": _Stream,
     "default_stream": _Stream,
+    "memory_allocated": lambda *_: 0,
+    "memory_reserved": lambda *_: 0,
+    "max_memory_allocated": lambda *_: 0,
+    "max_memory_reserved": lambda *_: 0,
+    "get_device_name": lambda *_: "GPU",
 }
+_NVTX_CALLS: Mapping[str, Any] = {name: lambda *_: 0 for name in ("range_push", "range_pop", "mark")}
 
 
 class CudaIsCpu(TorchFunctionMode):
@@ -229,6 +238,8 @@ def _init_fake_group(
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if torch.distributed.is_initialized():  # by model(), which may run again, for real
+        return
     torch.distributed.distributed_c10d.init_process_group(
         "fake", rank=max(rank, 0), world_size=max(world_size, world), store=FakeStore()
     )
