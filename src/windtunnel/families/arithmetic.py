@@ -86,6 +86,17 @@ _DEFORMABLE = ("deform_conv2d", "_deform_conv2d_backward")
 NAMES = frozenset((*_COUNTS, *_SOLVERS, *_DISTANCES, *_DEFORMABLE))
 
 
+# Namespaces of PyTorch's own ops, which move memory if they are of no family and not among the above.
+_OWN = frozenset(
+    "aten prims prim torchvision fsdp c10d _c10d_functional _dtensor windtunnel generated".split()
+)
+
+
+def is_foreign(op_name: str) -> bool:
+    """Whether an op is a user's or a library's own, of which only the tensors are seen."""
+    return op_name.partition(".")[0] not in _OWN
+
+
 def is_untimed(op_name: str) -> bool:
     """Whether nothing that was probed tells how long an op takes. Its name has its namespace."""
     name = op_name.rpartition(".")[2]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel import units
-from windtunnel.families.arithmetic import is_untimed
+from windtunnel.families.arithmetic import is_foreign, is_untimed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.feeding import stored_example
@@ -104,6 +104,14 @@ class Cautions:
                 1.0,
                 f"no probe has timed {_listed(computing)}: the forecast has {them} at the full rate of the "
                 "GPU, and libraries may take a hundred times as long",
+            )
+        foreign = [name for name in assumed if is_foreign(name)]
+        if foreign:
+            they, their = ("it moves", "its") if len(foreign) == 1 else ("they move", "their")
+            yield _Caution(
+                1.0,
+                f"nothing is known of {_listed(foreign)} but the bytes that {they}: {their} arithmetic is "
+                "not counted",
             )
         names = sorted(assumed, key=lambda name: -assumed[name])
         share = sum(assumed.values()) / (self.step_seconds or 1.0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from windtunnel import families
 from windtunnel.families import Piece, registry
-from windtunnel.families.arithmetic import is_untimed
+from windtunnel.families.arithmetic import is_foreign, is_untimed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.inference_costs import inference_costs
 from windtunnel.forecast.profile import UNPROBED_SPREAD, Profile
@@ -230,7 +230,8 @@ class Pricer:
         for owner, piece, each, share, workspace in zip(owners, pieces, timed, fixed, sizes, strict=True):
             total, duration = totals[owner], each.seconds
             op = ops[owner]
-            spread = max(self.profile.spread(piece), UNPROBED_SPREAD if is_untimed(op.name) else 1.0)
+            is_unknown = op.family == families.OTHER and (is_untimed(op.name) or is_foreign(op.name))
+            spread = max(self.profile.spread(piece), UNPROBED_SPREAD if is_unknown else 1.0)
             self._known_pieces[_key(op)].append(PricedPiece(piece, each, spread))
             total[0] += duration
             total[1] += duration * share

@@ -330,16 +330,26 @@ def ends_program(what: str, error: SystemExit) -> BadJob:
 
 def place_of(error: BaseException, function: Callable[..., Any] | None = None) -> str:
     """A hint that names the last line of the user's own code in the traceback, else that of `function`."""
-    place = ""
+    place = _unset_variable(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if isinstance(error, SyntaxError) and error.lineno:
-        place = f"Look at {Path(error.filename or '').name} line {error.lineno}; "
+        place += f"Look at {Path(error.filename or '').name} line {error.lineno}; "
     elif frames:
         last = frames[-1]
-        place = f"Look at {Path(last.filename).name} line {last.lineno}: {_cut(last.line)}; "
+        place += f"Look at {Path(last.filename).name} line {last.lineno}: {_cut(last.line)}; "
     elif function is not None and place_of_function(function):
-        place = f"Look at {place_of_function(function)}; "
+        place += f"Look at {place_of_function(function)}; "
     return f"{place}--debug shows the whole traceback."
+
+
+def _unset_variable(error: BaseException) -> str:
+    """What to do about an environment variable that the user's code reads and that is not set."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not (
+        isinstance(error, KeyError) and frames and frames[-1].filename.endswith(("os.py", "<frozen os>"))
+    ):
+        return ""
+    return f"Set the variable, as torchrun does, such as {error.args[0]}=0 before the command. "
 
 
 def place_of_function(function: Callable[..., Any]) -> str:

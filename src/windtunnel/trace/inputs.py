@@ -73,8 +73,8 @@ def fake_model(workload: Workload, strategy: Strategy, fake: FakeMode) -> torch.
 def _movable(fake: FakeMode) -> Iterator[None]:
     """Let a network of fake tensors be moved and converted, as by `.to("cuda")` or `.half()`.
 
-    PyTorch then exchanges the contents of two tensors, which must have no weak references; its fake mode keeps
-    some in a memo. Without this, such networks would be built with all their bytes.
+    PyTorch then exchanges the contents of two tensors, which must have no weak references; its fake mode
+    keeps some in a memo. Without this, such networks would be built with all their bytes.
     """
     swap, memo = torch.utils.swap_tensors, fake.fake_tensor_converter.meta_converter.tensor_memo
 
@@ -84,7 +84,7 @@ def _movable(fake: FakeMode) -> Iterator[None]:
                 if kept is one or kept is two:
                     del memo[key]
             del kept
-        swap(one, two)
+        swap(one, two)  # type: ignore[no-untyped-call]
 
     with mock.patch.object(torch.utils, "swap_tensors", forget_and_swap):
         yield

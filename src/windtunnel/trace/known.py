@@ -17,6 +17,7 @@ Who asks, and where, is noted for the forecast's cautions.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob
 from windtunnel.trace import sparse
+from windtunnel.trace.checks import CHECKS
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.places import caller, users_line
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, is_judgement
@@ -94,6 +96,8 @@ class KnownTensorMode(FakeTensorMode):
     def __init__(self, target: str, notes: Notes, lessons: Lessons | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
         self.target, self.notes, self.lessons = target, notes, lessons
+        self._thread = threading.get_ident()
+        self.elsewhere = ""  # where another thread runs ops, which no recorder sees
         self.is_building = False  # the model is being built; nothing may be assumed
         self.assumed_last = False  # whether the last number read was assumed
         self._stale: weakref.WeakSet[Any] = weakref.WeakSet()  # storages that hold an unknown value by now
@@ -103,12 +107,17 @@ class KnownTensorMode(FakeTensorMode):
         kwargs = kwargs or {}
         if func is _DEVICE or type(func) is not torch._ops.OpOverload:
             return super().dispatch(func, types, args, kwargs)
+        if threading.get_ident() != self._thread:
+            self.elsewhere = self.elsewhere or users_line() or "a library"
         if "device" in kwargs:
             kwargs = self._without_cuda(kwargs)
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
         tensors = flat((*args, *kwargs.values()) if kwargs else args)
+        check = CHECKS.get(func)
+        if check is not None:
+            check(self.known, args)
         mutable = func._schema.is_mutable
         known = self._known_of(tensors, written_by(func, args, kwargs) if mutable else (), func.is_view)
         if func in sparse.MAKERS or (known is None and any(map(sparse.parts_of, tensors))):

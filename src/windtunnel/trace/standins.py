@@ -30,6 +30,7 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
             stack.enter_context(_cuda_calls(notes))
+            stack.enter_context(_plain_batch_norm(notes, world))
             stack.enter_context(scalers.enabled())
         yield
 
@@ -127,6 +128,20 @@ def _cuda_calls(notes: Notes) -> Iterator[None]:
         if not torch.cuda.is_available():
             stack.enter_context(mock.patch.multiple(torch.cuda, **_CUDA_CALLS))
             stack.enter_context(mock.patch.multiple(torch.cuda.nvtx, **_NVTX_CALLS))
+        yield
+
+
+@contextlib.contextmanager
+def _plain_batch_norm(notes: Notes, world: int) -> Iterator[None]:
+    """SyncBatchNorm refuses tensors that are not on a GPU; alone, it is batch normalisation."""
+    plain = torch.nn.modules.batchnorm._BatchNorm.forward
+
+    def forward(self: Any, images: torch.Tensor) -> torch.Tensor:
+        if world > 1:
+            notes.say("SyncBatchNorm is forecast as batch normalisation: its communication is not counted")
+        return plain(self, images)
+
+    with mock.patch.object(torch.nn.SyncBatchNorm, "forward", forward):
         yield
 
 
