@@ -345,9 +345,8 @@ def place_of(error: BaseException, function: Callable[..., Any] | None = None) -
 def _unset_variable(error: BaseException) -> str:
     """What to do about an environment variable that the user's code reads and that is not set."""
     frames = traceback.extract_tb(error.__traceback__)
-    if not (
-        isinstance(error, KeyError) and frames and frames[-1].filename.endswith(("os.py", "<frozen os>"))
-    ):
+    is_read = bool(frames) and frames[-1].filename.endswith(("os.py", "<frozen os>"))
+    if not is_read or not isinstance(error, KeyError):
         return ""
     return f"Set the variable, as torchrun does, such as {error.args[0]}=0 before the command. "
 
