@@ -203,7 +203,7 @@ doubled.register_autograd(lambda _, gradient: gradient * 2)
 def test_an_op_of_the_users_own_is_named(target: str, machine: str) -> None:
     steps = recorded(job(loss=lambda m, b: doubled(m(b[0])).sum()), target)
     said = " | ".join(forecast(steps, machine).cautions)
-    assert "nothing is known of tests_unusual_steps.doubled" in said
+    assert "of tests_unusual_steps.doubled only the bytes are known" in said
 
 
 # Mistakes that fake tensors hide
@@ -254,3 +254,7 @@ def test_a_hint_fits_the_mistake(tmp_path: Path) -> None:
     with pytest.raises(BadJob) as refused:
         wt.Workload.named(f"{tmp_path / 'job.py'}:build")
     assert "NO_SUCH_RANK=0" in refused.value.hint and "job.py line 3" in refused.value.hint
+    (tmp_path / "wide.py").write_text("def build(width=4):\n    return width\n")
+    with pytest.raises(BadJob) as misspelt:
+        wt.Workload.named(f"{tmp_path / 'wide.py'}:build", widht=8)
+    assert "no setting 'widht'. Did you mean 'width'?" in misspelt.value.hint

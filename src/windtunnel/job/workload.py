@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
 from windtunnel.bounds import MOST_NAME
-from windtunnel.errors import BadInput, BadJob, BadRecord, text_of
+from windtunnel.errors import BadInput, BadJob, BadRecord, nearest, text_of
 from windtunnel.foreign import shown
 from windtunnel.job import imports, scalers
 from windtunnel.job.stored import StoredData
@@ -232,7 +232,7 @@ def load_function(address: str) -> Callable[..., Any]:
     if not callable(build):
         known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
         raise BadJob(
-            f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
+            f"{path_text} has no function {function!r}.", hint=nearest(function, known) or "It has none."
         )
     return build  # type: ignore[no-any-return]
 
@@ -278,10 +278,14 @@ def _brief_path(text: str) -> str:
 
 
 def _missing_settings(build: Callable[..., Any], settings: Mapping[str, object], function: str) -> str:
-    """A hint for settings that the function needs and did not get."""
+    """A hint for settings that the function needs and did not get, or has not."""
     parameters = inspect.signature(build).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     missing = [p.name for p in named if p.default is p.empty and p.name not in settings]
+    unknown = [name for name in settings if name not in {p.name for p in named}]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        close = nearest(unknown[0], (p.name for p in named)) or f"{function}() takes no settings."
+        return f"{function}() has no setting {unknown[0]!r}. {close}"
     examples = " ".join(f"{name}=..." for name in missing)
     return f"Give {examples} after the job, or give {function}() defaults." if missing else ""
 
