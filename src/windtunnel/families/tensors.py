@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 
 
 def tensor_bytes(tensor: Tensor) -> float:
-    """The bytes that reading the tensor moves: an expanded tensor is no larger than its storage."""
-    return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+    """The bytes that reading the tensor moves: an expanded tensor is no larger than its storage.
+
+    A tensor that a transform of torch.func wraps has no storage of its own.
+    """
+    size = tensor.numel() * tensor.element_size()
+    try:
+        return float(min(size, tensor.untyped_storage().nbytes()))
+    except NotImplementedError:
+        return float(size)
 
 
 def elements(call: OpCall) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel import units
+from windtunnel.families.arithmetic import is_foreign, is_untimed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.feeding import stored_example
@@ -94,16 +95,34 @@ class Cautions:
         yield _Caution(total, f"{outside}: {total:.1%} of the step")
 
     def _of_unknown_ops(self) -> Iterator[_Caution]:
-        """All of them in one caution, those that take longest by name."""
-        names = sorted(self.pricer.assumed, key=lambda name: -self.pricer.assumed[name])
-        share = sum(self.pricer.assumed.values()) / (self.step_seconds or 1.0)
-        if share < _MIN_UNKNOWN_SHARE:
-            return
-        belong, their = ("belongs", "its") if len(names) == 1 else ("belong", "their")
-        yield _Caution(
-            share,
-            f"{_listed(names)} {belong} to no known family: priced by {their} bytes, {share:.1%} of the step",
-        )
+        """Those of a kind in one caution, those that take longest by name. An op that may take far longer
+        than its price is named however little that is."""
+        assumed, on_gpu = self.pricer.assumed, self.machine.device.kind == "gpu"
+        names = sorted(assumed, key=lambda name: -assumed[name])
+        foreign = [name for name in names if is_foreign(name)]
+        untimed = [name for name in names if on_gpu and is_untimed(name) and name not in foreign]
+        moving = [name for name in names if name not in foreign and name not in untimed]
+        if untimed:
+            yield _Caution(
+                1.0,
+                f"no probe has timed {_listed(untimed)}: priced at the full rate of the GPU "
+                f"({self._share(untimed):.1%} of the step), but libraries may take a hundred times as long",
+            )
+        if foreign:
+            yield _Caution(
+                1.0,
+                f"of {_listed(foreign)} only the bytes are known: the arithmetic is not counted "
+                f"({self._share(foreign):.1%} of the step)",
+            )
+        share = self._share(moving)
+        if share >= _MIN_UNKNOWN_SHARE:
+            belong, their = ("belongs", "its") if len(moving) == 1 else ("belong", "their")
+            priced = f"priced by {their} bytes and arithmetic, {share:.1%} of the step"
+            yield _Caution(share, f"{_listed(moving)} {belong} to no known family: {priced}")
+
+    def _share(self, names: Sequence[str]) -> float:
+        """The share of the step that ops of no family take, as they were priced."""
+        return sum(self.pricer.assumed[name] for name in names) / (self.step_seconds or 1.0)
 
     def _of_feed(self) -> Iterator[_Caution]:
         """Where the figures of stored data come from, and whether they lie where the strategy says."""

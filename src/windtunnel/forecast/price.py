@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from windtunnel import families
 from windtunnel.families import Piece, registry
+from windtunnel.families.arithmetic import is_foreign, is_untimed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.inference_costs import inference_costs
-from windtunnel.forecast.profile import Profile
+from windtunnel.forecast.profile import UNPROBED_SPREAD, Profile
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.transfer import TENSOR_FORMATS, Transfer, sustained_share
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, need
@@ -228,14 +229,17 @@ class Pricer:
         totals = [[0.0, 0.0, 0.0, 0.0] for _ in ops]
         for owner, piece, each, share, workspace in zip(owners, pieces, timed, fixed, sizes, strict=True):
             total, duration = totals[owner], each.seconds
-            self._known_pieces[_key(ops[owner])].append(PricedPiece(piece, each, self.profile.spread(piece)))
+            op = ops[owner]
+            is_unknown = op.family == families.OTHER and (is_untimed(op.name) or is_foreign(op.name))
+            spread = max(self.profile.spread(piece), UNPROBED_SPREAD if is_unknown else 1.0)
+            self._known_pieces[_key(op)].append(PricedPiece(piece, each, spread))
             total[0] += duration
             total[1] += duration * share
             total[2] += self.profile.kernels(piece)
             total[3] = max(total[3], workspace)
             self._note_unprobed(piece)
-            if self.profile.is_outside(piece):
-                self.outside[ops[owner].name] += duration
+            if op.family != families.OTHER and self.profile.is_outside(piece):
+                self.outside[op.name] += duration
         return [
             DeviceWork(duration, least, kernels, max(workspace, self._library_workspace(op, kernels)))
             for op, (duration, least, kernels, workspace) in zip(ops, totals, strict=True)

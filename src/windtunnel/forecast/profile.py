@@ -20,7 +20,7 @@ from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.trees import Numbers, Trees
 
 _OUTSIDE_FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
-_UNPROBED_SPREAD = 2.0  # of a kind that no probe had: its roofline may be half of its time
+UNPROBED_SPREAD = 2.0  # of a kind that no probe had: its roofline may be half of its time
 MOST_SPREAD = 1e3  # beyond this, nothing is known: other programs kept the machine busy
 _MAX_WORKSPACE_RATIO = 12.0
 _LIKELY = 0.2  # low, because a step that does not fit is worse than a forecast of a little too much memory
@@ -164,7 +164,7 @@ class Profile:
     def spread(self, piece: Piece) -> float:
         """The factor either way that holds four of five ops of this kind which the fit had not seen."""
         kind = self.kinds.get(piece.kind)
-        return _UNPROBED_SPREAD if kind is None else kind.spread
+        return UNPROBED_SPREAD if kind is None else kind.spread
 
     def is_outside(self, piece: Piece) -> bool:
         """Whether the piece is of no probed kind, or larger or smaller than everything probed of its kind."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from windtunnel import records
 from windtunnel.bounds import MOST_EXAMPLES, MOST_NAME, brief
-from windtunnel.errors import BadInput, BadJob, BadRecord, kind_of, text_of
+from windtunnel.errors import BadInput, BadJob, BadRecord, kind_of, nearest, text_of
 from windtunnel.foreign import shown
 from windtunnel.job import imports, scalers
 from windtunnel.job.stored import StoredData
@@ -44,6 +44,14 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "optimizers": ("model",),
     "step": ("model", "batch", "optimizer"),
     "forward": ("model", "batch"),
+}
+
+# One for each function that users most often give a value instead of.
+_EXAMPLES: Mapping[str, str] = {
+    "model": "model=lambda: MyNet()",
+    "batch": "batch=lambda n: (torch.randn(n, 32), torch.randint(0, 10, (n,)))",
+    "loss": "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])",
+    "optimizer": "optimizer=lambda params: torch.optim.AdamW(params)",
 }
 
 Loss = Callable[[Model, Batch], "torch.Tensor"]
@@ -195,7 +203,7 @@ def _check_function(job: str, name: str, function: Any) -> None:
     if not callable(function) or (name == "model" and is_module and not isinstance(function, type)):
         raise BadRecord(
             f"workload {job}: {name} must be a function, not {_brief(function)}.",
-            hint="For example model=lambda: MyNet()",
+            hint=f"For example {_EXAMPLES.get(name, _EXAMPLES['model'])}",
         )
     try:
         signature = inspect.signature(function)
@@ -214,7 +222,7 @@ def _check_function(job: str, name: str, function: Any) -> None:
 
 def _brief(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
+    return text if len(text) <= 60 and "\n" not in text else f"an object of type {type(value).__name__}"
 
 
 def load_function(address: str) -> Callable[..., Any]:
@@ -231,7 +239,7 @@ def load_function(address: str) -> Callable[..., Any]:
     if not callable(build):
         known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
         raise BadJob(
-            f"{path_text} has no function {function!r}.", hint=f"Its functions: {', '.join(known) or 'none'}."
+            f"{path_text} has no function {function!r}.", hint=nearest(function, known) or "It has none."
         )
     return build  # type: ignore[no-any-return]
 
@@ -278,10 +286,14 @@ def _brief_path(text: str) -> str:
 
 
 def _missing_settings(build: Callable[..., Any], settings: Mapping[str, object], function: str) -> str:
-    """A hint for settings that the function needs and did not get."""
+    """A hint for settings that the function needs and did not get, or has not."""
     parameters = inspect.signature(build).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     missing = [p.name for p in named if p.default is p.empty and p.name not in settings]
+    unknown = [name for name in settings if name not in {p.name for p in named}]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        close = nearest(unknown[0], (p.name for p in named)) or f"{function}() takes no settings."
+        return f"{function}() has no setting {unknown[0]!r}. {close}"
     examples = " ".join(f"{name}=..." for name in missing)
     return f"Give {examples} after the job, or give {function}() defaults." if missing else ""
 
@@ -330,16 +342,25 @@ def ends_program(what: str, error: SystemExit) -> BadJob:
 
 def place_of(error: BaseException, function: Callable[..., Any] | None = None) -> str:
     """A hint that names the last line of the user's own code in the traceback, else that of `function`."""
-    place = ""
+    place = _unset_variable(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if isinstance(error, SyntaxError) and error.lineno:
-        place = f"Look at {Path(error.filename or '').name} line {error.lineno}; "
+        place += f"Look at {Path(error.filename or '').name} line {error.lineno}; "
     elif frames:
         last = frames[-1]
-        place = f"Look at {Path(last.filename).name} line {last.lineno}: {_cut(last.line)}; "
+        place += f"Look at {Path(last.filename).name} line {last.lineno}: {_cut(last.line)}; "
     elif function is not None and place_of_function(function):
-        place = f"Look at {place_of_function(function)}; "
+        place += f"Look at {place_of_function(function)}; "
     return f"{place}--debug shows the whole traceback."
+
+
+def _unset_variable(error: BaseException) -> str:
+    """What to do about an environment variable that the user's code reads and that is not set."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_read = bool(frames) and frames[-1].filename.endswith(("os.py", "<frozen os>"))
+    if not is_read or not isinstance(error, KeyError):
+        return ""
+    return f"Set the variable, as torchrun does, such as {error.args[0]}=0 before the command. "
 
 
 def place_of_function(function: Callable[..., Any]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import weakref
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -40,7 +44,7 @@ def fake_model(workload: Workload, strategy: Strategy, fake: FakeMode) -> torch.
     """The network without its bytes. If building it reads values, it is built for real, then swapped."""
     fake.is_building, line = True, ""
     try:
-        with fake:
+        with fake, _movable(fake):
             model = _checked(workload, workload.model())
         if not _is_lazy(model):
             for parameter in model.parameters():
@@ -63,6 +67,27 @@ def fake_model(workload: Workload, strategy: Strategy, fake: FakeMode) -> torch.
         model.zero_grad(set_to_none=True)
     _make_fake(model, fake)
     return model
+
+
+@contextlib.contextmanager
+def _movable(fake: FakeMode) -> Iterator[None]:
+    """Let a network of fake tensors be moved and converted, as by `.to("cuda")` or `.half()`.
+
+    PyTorch then exchanges the contents of two tensors, which must have no weak references; its fake mode
+    keeps some in a memo. Without this, such networks would be built with all their bytes.
+    """
+    swap, memo = torch.utils.swap_tensors, fake.fake_tensor_converter.meta_converter.tensor_memo
+
+    def forget_and_swap(one: Tensor, two: Tensor) -> None:
+        if weakref.getweakrefs(one) or weakref.getweakrefs(two):
+            for key, kept in list(memo.items()):
+                if kept is one or kept is two:
+                    del memo[key]
+            del kept
+        swap(one, two)  # type: ignore[no-untyped-call]
+
+    with mock.patch.object(torch.utils, "swap_tensors", forget_and_swap):
+        yield
 
 
 def _checked(workload: Workload, model: Any) -> torch.nn.Module:
@@ -125,7 +150,12 @@ def fake_batch(workload: Workload, fake: FakeMode, batch: int) -> Any:
 
 
 def _ignores_size(workload: Workload, examples: Any, tensors: list[Tensor], batch: int) -> bool:
-    """Whether twice the batch has the same tensors. Asked only if no tensor or list has its length."""
+    """Whether twice the batch has the same tensors. Asked only if no tensor or list has its length.
+
+    A batch without tensors, such as one of NumPy arrays, cannot be asked.
+    """
+    if not tensors:
+        return False
     lists = [x for x in (examples, *(examples if isinstance(examples, tuple) else ())) if isinstance(x, list)]
     if any(batch in tensor.shape[:2] for tensor in tensors) or any(len(each) == batch for each in lists):
         return False

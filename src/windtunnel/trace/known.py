@@ -17,6 +17,7 @@ Who asks, and where, is noted for the forecast's cautions.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel.errors import BadJob
 from windtunnel.trace import sparse
+from windtunnel.trace.checks import CHECKS
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.places import caller, users_line
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, is_judgement
@@ -79,11 +81,13 @@ _DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class Known(NamedTuple):
-    """The value of a fake tensor: whether it was assumed, and whether it lies on the device."""
+    """The value of a fake tensor: whether it was assumed, whether it lies on the device, and whether it was
+    drawn from what a real step showed."""
 
     value: Tensor
     is_assumed: bool = False
     on_device: bool = False
+    is_recalled: bool = False
 
 
 class KnownTensorMode(FakeTensorMode):
@@ -92,6 +96,8 @@ class KnownTensorMode(FakeTensorMode):
     def __init__(self, target: str, notes: Notes, lessons: Lessons | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
         self.target, self.notes, self.lessons = target, notes, lessons
+        self._thread = threading.get_ident()
+        self.elsewhere = ""  # where another thread runs ops, which no recorder sees
         self.is_building = False  # the model is being built; nothing may be assumed
         self.assumed_last = False  # whether the last number read was assumed
         self._stale: weakref.WeakSet[Any] = weakref.WeakSet()  # storages that hold an unknown value by now
@@ -101,12 +107,17 @@ class KnownTensorMode(FakeTensorMode):
         kwargs = kwargs or {}
         if func is _DEVICE or type(func) is not torch._ops.OpOverload:
             return super().dispatch(func, types, args, kwargs)
+        if threading.get_ident() != self._thread:
+            self.elsewhere = self.elsewhere or users_line() or "a library"
         if "device" in kwargs:
             kwargs = self._without_cuda(kwargs)
         special = _SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
         tensors = flat((*args, *kwargs.values()) if kwargs else args)
+        check = CHECKS.get(func)
+        if check is not None:
+            check(self.known, args)
         mutable = func._schema.is_mutable
         known = self._known_of(tensors, written_by(func, args, kwargs) if mutable else (), func.is_view)
         if func in sparse.MAKERS or (known is None and any(map(sparse.parts_of, tensors))):
@@ -206,12 +217,17 @@ class KnownTensorMode(FakeTensorMode):
         return Known(torch.zeros(tensor.shape, dtype=tensor.dtype), is_assumed=True, on_device=True)
 
     def read(self, tensor: Tensor) -> Any:
-        """One number. An unknown float is 1 unless a real step showed another."""
+        """One number. An unknown float is 1 unless a real step showed another.
+
+        What comparisons of the same floats showed was drawn for each by itself, so together they may say what
+        no values do: that a number is neither 0 nor not 0. A truth made of them is that of the real step.
+        """
         learned = self.lessons.next_number(caller()) if self.lessons is not None else None
         known, self.assumed_last = self.known(tensor), False
         if (known is None or known.on_device) and not self.is_building:
             self.notes.read(users_line())
-        if known is None and learned is not None:
+        is_judged = known is not None and known.is_recalled and isinstance(learned, bool)
+        if learned is not None and (known is None or is_judged):
             self.notes.decide(users_line())
             return learned
         if known is None and tensor.is_floating_point() and not self.is_building:
@@ -250,7 +266,7 @@ class KnownTensorMode(FakeTensorMode):
         except Exception:  # such as a kernel that the CPU lacks
             self._forget_written(func, args, kwargs)
             return
-        assumed, on_device = any(k.is_assumed for k in known), any(k.on_device for k in known)
+        assumed, on_device, recalled = (any(k[fact] for k in known) for fact in (1, 2, 3))
         own = {id(k.value) for k in known}
         # Some views, such as to(), copy what they see.
         is_blank = func in _BLANK or any(k.value.untyped_storage() in self._blank for k in known)
@@ -258,7 +274,7 @@ class KnownTensorMode(FakeTensorMode):
         for fake, value in zip(results, values, strict=False):
             if id(value) in own and id(fake) not in written:
                 value = value.detach()
-            self.know(fake, Known(value, assumed, on_device))
+            self.know(fake, Known(value, assumed, on_device, recalled))
             if func._schema.is_mutable:
                 self._blank.discard(value.untyped_storage())
             elif is_blank:
@@ -297,7 +313,7 @@ class KnownTensorMode(FakeTensorMode):
         assert self.lessons is not None
         value = self.lessons.next_values(func, caller(), fake)
         if value is not None and _is_small(fake, 0):
-            self.know(fake, Known(value, is_assumed=True, on_device=True))
+            self.know(fake, Known(value, is_assumed=True, on_device=True, is_recalled=True))
 
     def _forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """The values of tensors that an op writes to are unknown from here on, and those of their views."""
@@ -449,7 +465,16 @@ def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -
     return result
 
 
+def _zeros(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Zeros without memory, which forward differentiation makes: of fake tensors, PyTorch takes the sum with
+    them to another device."""
+    with mode:
+        result: Tensor = torch.zeros(args[0], **kwargs)
+    return result
+
+
 _SPECIAL: dict[Any, Callable[..., Any]] = {
+    _aten._efficientzerotensor.default: _zeros,
     _aten._local_scalar_dense.default: _read,
     _aten.equal.default: _equal,
     _aten._pack_padded_sequence.default: _pack,

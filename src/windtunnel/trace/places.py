@@ -13,10 +13,12 @@ import torch
 from windtunnel.job.workload import is_users
 
 _TORCH = os.path.dirname(torch.__file__)
+_RECORDER = os.path.join(os.path.dirname(__file__), "record.py")
 # Code between the call in question and our handler of it.
 _BETWEEN = (
     os.path.dirname(__file__),
     f"{_TORCH}/_subclasses",
+    f"{_TORCH}/_compile.py",
     f"{_TORCH}/_dynamo",
     f"{_TORCH}/utils/_python_dispatch.py",
     f"{_TORCH}/utils/_stats.py",
@@ -40,9 +42,12 @@ def caller() -> tuple[str, int]:
 
 
 def users_line() -> str:
-    """The user's own line that is running, such as "train.py line 12"; empty if there is none."""
+    """The user's own line that is running, such as "train.py line 12"; empty if there is none.
+
+    Code that asked for the forecast is no part of the step.
+    """
     frame: Any = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _RECORDER:
         if _is_job(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"
         frame = frame.f_back

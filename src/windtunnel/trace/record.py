@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import psutil
 import torch
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from windtunnel import units
 from windtunnel.bounds import MOST_PARAMETERS
-from windtunnel.errors import BadJob, WindtunnelError, text_of
+from windtunnel.errors import BadJob, WindtunnelError
 from windtunnel.families import registry
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job.trainer import Trainer, arrange, describe_inputs
@@ -40,18 +41,12 @@ from windtunnel.trace.notes import Notes
 from windtunnel.trace.plain import PlainFakeMode
 from windtunnel.trace.reads import answered, unasked
 from windtunnel.trace.recorder import Recorder, tensors_of
+from windtunnel.trace.refusals import cannot_be_divided, refusal, undecided
 from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
 from windtunnel.trace.standins import CudaIsCpu, replaced
 from windtunnel.trace.tensor_parallel import divide
 from windtunnel.trace.updates import Updates
 
-# What PyTorch says if a job needs CUDA.
-_WITHOUT_CUDA = ("with CUDA enabled", "CUDA support", "dummy base class", "NVIDIA driver", "No CUDA GPUs")
-# What PyTorch says where fake tensors end, what that means, and what to do.
-_NOT_TRACED = {
-    "shape_env must not be None": ("nested tensors", "Pad the sequences"),
-    "in_kernel_invocation": ("several threads", "Run the network on one thread"),
-}
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
@@ -79,35 +74,8 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
         ) from error
     except Exception as error:
         if strategy.tensor_parallel > 1:
-            raise _cannot_be_divided(workload, strategy.tensor_parallel, error) from error
-        raise _refusal(workload, batch, target, error) from error
-
-
-def _cannot_be_divided(workload: Workload, workers: int, error: Exception) -> BadJob:
-    return BadJob(
-        f"{workload.name} cannot be divided between {workers} tensor-parallel workers: with one worker's "
-        f"share of each layer, its step raised {type(error).__name__}: {first_line(error)}",
-        hint=f"Use a degree that divides the width and the number of heads. {place_of(error, workload.loss)}",
-    )
-
-
-def _refusal(workload: Workload, batch: int, target: str, error: Exception) -> BadJob:
-    """What the user's code raised, in words that say what to do."""
-    if target == "cpu" and any(words in text_of(error) for words in _WITHOUT_CUDA):
-        return BadJob(
-            f"{workload.name} asks for CUDA, which a CPU lacks.",
-            hint=f"Predict it on a GPU machine, or use the device of the model. {place_of(error)}",
-        )
-    for words, (what, instead) in _NOT_TRACED.items():
-        if words in text_of(error):
-            return BadJob(
-                f"{workload.name} uses {what}, which a forecast cannot follow.",
-                hint=f"{instead}, or use measure. {place_of(error)}",
-            )
-    return BadJob(
-        f"The step of {workload.name} at batch {batch} raised {type(error).__name__}: {first_line(error)}",
-        hint=place_of(error, workload.loss or workload.step),
-    )
+            raise cannot_be_divided(workload, strategy.tensor_parallel, error) from error
+        raise refusal(workload, batch, target, error) from error
 
 
 def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, batch: int) -> Trace:
@@ -121,27 +89,20 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         lessons = _rehearse(workload, small, target)
         return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
     except NeedsRehearsal as asked:
-        raise _undecided(workload, asked.line or line, "a real step did not show it") from None
+        raise undecided(workload, asked.line or line, "a real step did not show it") from None
     except TooLong as error:
-        raise _undecided(workload, line, str(error)) from None
+        raise undecided(workload, line, str(error)) from None
     except WindtunnelError:
         raise
     except Exception as error:
         reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {first_line(error)}"
-        raise _undecided(workload, line, reason) from error
+        raise undecided(workload, line, reason) from error
 
 
 def _small(strategy: Strategy, batch: int) -> Strategy:
     """The strategy of a step that is run for real."""
     fewest = min(batch, REHEARSED_BATCH * strategy.accumulate)
     return dataclasses.replace(strategy, batch=fewest, precision="fp32", execution="eager")
-
-
-def _undecided(workload: Workload, line: str, reason: str) -> BadJob:
-    return BadJob(
-        f"A value decides what the step of {workload.name} does ({line}), and {reason}.",
-        hint="Let the step not depend on this value, or use measure instead.",
-    )
 
 
 @contextlib.contextmanager
@@ -193,6 +154,12 @@ def _record_once(
             trainer = Trainer(workload, model, strategy, "cpu")
             make = functools.partial(Recorder, target, fake.is_waiting)
             recorder, marks = _steady_step(trainer, examples, target, notes, make)
+    if fake.elsewhere:
+        raise BadJob(
+            f"{workload.name} runs parts of its step on another thread ({fake.elsewhere}), which a forecast "
+            "cannot follow.",
+            hint="Run the network on one thread, or use measure.",
+        )
     found = _Recorded(workload, strategy, model, recorder, examples).trace()
     _note_idle(trainer, found, notes)
     found = dataclasses.replace(found, cautions=notes.cautions(target, strategy.execution))
@@ -224,8 +191,8 @@ def _steady_step(
     if period is None or period == 1:
         return recorder, marks
     notes.say(
-        f"the job updates all weights in every {period}th step only: the forecast is of such a step, and the "
-        "others take less"
+        f"the job updates all its weights once in {period} steps: the forecast is of the step that does, and "
+        "the others take less"
     )
     recorder = make()
     return recorder, _record_step(trainer, examples, updates, notes, recorder)
@@ -354,7 +321,8 @@ def _record_compiled_once(
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
-    with fake, lower.as_on(target), lower.decide_as_real(), compiler:
+    without_fast_path = mock.patch.object(torch.backends.mha, "_is_fastpath_enabled", False)
+    with fake, lower.as_on(target), lower.decide_as_real(), without_fast_path, compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
         updates = Updates(target, trainer.all_optimizers())

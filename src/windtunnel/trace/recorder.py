@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from windtunnel import families
 from windtunnel.bounds import MOST_OPS
 from windtunnel.errors import BadJob
+from windtunnel.families import arithmetic
 from windtunnel.families.base import OpCall
 from windtunnel.families.tensors import tensor_bytes
 from windtunnel.job import kernels
@@ -33,7 +34,7 @@ _NUMBER_BYTES = 16
 _STREAMING = (exchanges.NAME, kernels.POINTWISE)
 _READING = frozenset(
     "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive bincount "
-    "repeat_interleave equal nms".split()
+    "repeat_interleave equal nms _linalg_check_errors".split()
 )
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -233,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func.namespace == "windtunnel" and name in _STREAMING:
             family = "streaming"
         known = families.registry.get(family) or families.registry.of_kind("streaming")
-        flop = 0.0 if is_view else known.flop(call)
+        flop = 0.0 if is_view else max(known.flop(call), arithmetic.flop_of(call))
         if known.uses_tensor_cores and not flop and not is_view:  # a product over no elements writes zeros
             family = "streaming"
             known = families.registry.of_kind(family)

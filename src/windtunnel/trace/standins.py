@@ -25,10 +25,12 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_compiler(notes))
         stack.enter_context(_one_worker(notes, world))
+        stack.enter_context(_without_fast_path(notes))
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
             stack.enter_context(_cuda_calls(notes))
+            stack.enter_context(_plain_batch_norm(notes, world))
             stack.enter_context(scalers.enabled())
         yield
 
@@ -47,6 +49,20 @@ def _without_compiler(notes: Notes) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", module_compile))
         if "torch._dynamo" in sys.modules:  # something may have been compiled when the job was imported
             stack.enter_context(_compiled_before(notes))
+        yield
+
+
+@contextlib.contextmanager
+def _without_fast_path(notes: Notes) -> Iterator[None]:
+    """PyTorch's transformer layers run op by op. Without gradients, one call computes a whole layer, and its
+    products would not be seen."""
+
+    def is_enabled() -> bool:
+        if not torch.is_grad_enabled():
+            notes.say("the fast path of transformer layers is priced as their usual ops: it launches fewer")
+        return False
+
+    with mock.patch.object(torch.backends.mha, "get_fastpath_enabled", is_enabled):
         yield
 
 
@@ -92,7 +108,9 @@ def _cuda_tensors() -> Iterator[None]:
         args = tuple(_CPU if _is_cuda(value) else value for value in args)
         return move(self, *args, **{k: _CPU if _is_cuda(value) else value for k, value in kwargs.items()})
 
-    with mock.patch.multiple(torch.Tensor, to=to, cuda=lambda self, *_, **__: self):
+    stay = lambda self, *_, **__: self
+    nothing = lambda *_, **__: None
+    with mock.patch.multiple(torch.Tensor, to=to, cuda=stay, pin_memory=stay, record_stream=nothing):
         yield
 
 
@@ -109,6 +127,21 @@ def _cuda_calls(notes: Notes) -> Iterator[None]:
             )
         if not torch.cuda.is_available():
             stack.enter_context(mock.patch.multiple(torch.cuda, **_CUDA_CALLS))
+            stack.enter_context(mock.patch.multiple(torch.cuda.nvtx, **_NVTX_CALLS))
+        yield
+
+
+@contextlib.contextmanager
+def _plain_batch_norm(notes: Notes, world: int) -> Iterator[None]:
+    """SyncBatchNorm refuses tensors that are not on a GPU; alone, it is batch normalisation."""
+    plain = torch.nn.modules.batchnorm._BatchNorm.forward
+
+    def forward(self: Any, images: torch.Tensor) -> torch.Tensor:
+        if world > 1:
+            notes.say("SyncBatchNorm is forecast as batch normalisation: its communication is not counted")
+        return plain(self, images)
+
+    with mock.patch.object(torch.nn.SyncBatchNorm, "forward", forward):
         yield
 
 
@@ -149,7 +182,13 @@ _CUDA_CALLS: Mapping[str, Any] = {
     "stream": _Stream,
     "current_stream": _Stream,
     "default_stream": _Stream,
+    "memory_allocated": lambda *_: 0,
+    "memory_reserved": lambda *_: 0,
+    "max_memory_allocated": lambda *_: 0,
+    "max_memory_reserved": lambda *_: 0,
+    "get_device_name": lambda *_: "GPU",
 }
+_NVTX_CALLS: Mapping[str, Any] = {name: lambda *_: 0 for name in ("range_push", "range_pop", "mark")}
 
 
 class CudaIsCpu(TorchFunctionMode):
@@ -214,6 +253,8 @@ def _init_fake_group(
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if torch.distributed.is_initialized():  # by model(), which may run again, for real
+        return
     torch.distributed.distributed_c10d.init_process_group(
         "fake", rank=max(rank, 0), world_size=max(world_size, world), store=FakeStore()
     )
