@@ -6,6 +6,7 @@ network as Megatron-LM, nanotron or llm-foundry run it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -96,6 +97,12 @@ class _LossOfRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return torch.ops.windtunnel.fused_pointwise([*ctx.saved_tensors, *gradients]), None
+
+
+def when_backward_ends(tensor: Tensor, work: Callable[[], None]) -> None:
+    """Do this when the backward pass that reaches the tensor has ended and freed what it held."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    tensor.register_hook(lambda _: engine.queue_callback(work))
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:

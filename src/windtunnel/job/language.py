@@ -226,8 +226,8 @@ class LanguageModel(nn.Module):
         for block in self.blocks:
             states = block(states)
         scores: Tensor = self.head(self.norm(states))
-        if self.settings.metrics and first.requires_grad:  # its gradient is the last one of backward
-            first.register_hook(lambda _: self._measure(scores.detach(), tokens))
+        if self.settings.metrics and first.requires_grad:
+            kernels.when_backward_ends(first, lambda: self._measure(scores.detach(), tokens))
         return scores
 
     @torch.no_grad()
