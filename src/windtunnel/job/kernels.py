@@ -102,7 +102,7 @@ class _LossOfRows(torch.autograd.Function):
 def when_backward_ends(tensor: Tensor, work: Callable[[], None]) -> None:
     """Do this when the backward pass that reaches the tensor has ended and freed what it held."""
     engine: Any = torch.autograd.Variable._execution_engine
-    tensor.register_hook(lambda _: engine.queue_callback(work))
+    tensor.register_hook(lambda _: engine.queue_callback(work))  # type: ignore[no-untyped-call]
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:
