@@ -208,6 +208,17 @@ def test_a_ring_over_ethernet() -> None:
     assert seconds == pytest.approx(8.4e-6 + 22 * 5.7e-6 + 8 * 54e-6 + 30 / 16 * 100e6 / rate)
 
 
+def test_tcp_does_not_fill_a_fast_network_and_rdma_does() -> None:
+    def seconds(network: str, rate: float) -> float:
+        links = {"link": Link(name="pcie", rate=60e9), "network": Link(name=network, rate=rate)}
+        machine = dataclasses.replace(plain_node(peer="pcie"), **links)
+        return collective_seconds("all_reduce", 10e9, Group(4, 4), machine)
+
+    slow, fast = seconds("ethernet", 1.25e9), seconds("ethernet", 12.5e9)
+    assert slow / fast == pytest.approx(5e9 / (1.25e9 * 1448 / 1538), rel=0.02)
+    assert seconds("roce", 12.5e9) < fast / 2
+
+
 def test_one_rank_of_each_node_has_its_part_of_the_network() -> None:
     # Four groups of one rank a node send at once: each has a quarter of the card. 6 steps, all through the
     # network.

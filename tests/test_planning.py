@@ -20,7 +20,7 @@ from windtunnel.forecast.workers import Workers
 from windtunnel.kept_traces import KeptTraces, shared
 from windtunnel.planning.bounds import Exchanges, ExchangeSeconds, WorkerSeconds, bound_by_other, step_bound
 from windtunnel.planning.candidates import Candidate, Space, counts_of, micro_batches
-from windtunnel.planning.plan import _Planning, in_nodes, plan
+from windtunnel.planning.plan import _Planning, plan
 from windtunnel.planning.run import RunTotals, length_of
 from windtunnel.planning.search import SLACK
 from windtunnel.planning.table import PlanTable, ScalingPoint, bend_of
@@ -275,14 +275,6 @@ def test_the_curve_bends_where_doubling_gains_less_than_one_and_a_half() -> None
     # Four times the devices are two doublings: 2.4 = 1.55 x 1.55, 2.1 = 1.45 x 1.45
     assert bend_of([point(1, 10), point(4, 24)]) is None
     assert bend_of([point(1, 10), point(4, 21)]) == 1
-
-
-def test_a_count_above_the_usual_node_means_several_nodes() -> None:
-    machine = in_nodes(wt.Machine.named("64xh100"))
-    assert (machine.name, machine.nodes, machine.devices) == ("8x8xh100", 8, 8)
-    assert machine == wt.Machine.named("8x8xh100")
-    assert in_nodes(wt.Machine.named("12xh100")).name == "2x6xh100"
-    assert in_nodes(wt.Machine.named("8xh100")).name == "8xh100"
 
 
 def test_durations_are_read() -> None:

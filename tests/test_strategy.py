@@ -171,6 +171,28 @@ def test_the_first_flash_attention_keeps_what_flash_attention_keeps() -> None:
     )
 
 
+MPT = {"layers": "2", "width": "64", "heads": "2", "length": "48", "vocabulary": "512"}
+
+
+@pytest.mark.parametrize(("loss", "has_copies"), [("kernel", False), ("fused", True)])
+def test_the_loss_of_one_kernel_makes_no_copies_of_the_scores_in_32_bits(loss: str, has_copies: bool) -> None:
+    step = trace(wt.Workload.named("llm:mpt", **MPT, loss=loss, metrics="0"), wt.Strategy(batch=2), "gpu")
+    copy = 2 * 48 * 512 * 4
+    assert (copy in [each.bytes for each in step.allocations.values()]) is has_copies
+
+
+def test_metrics_of_training_are_computed_when_backward_has_ended() -> None:
+    step = trace(wt.Workload.named("llm:mpt", **MPT, metrics="2"), wt.Strategy(batch=2, accumulate=2), "gpu")
+    names = [op.name for op in step.ops]
+    metrics = [i for i, name in enumerate(names) if name.endswith("_log_softmax")]
+    # Tokens and positions: the last gradients of each of the two micro-batches.
+    ends = [i for i, name in enumerate(names) if name.endswith("embedding_dense_backward")]
+    assert (len(metrics), len(ends)) == (2 * 2, 2 * 2)
+    assert ends[1] < metrics[0] < metrics[1] < ends[2] < ends[3] < metrics[2]
+    with pytest.raises(wt.errors.BadRecord, match="metrics must be at least 0"):
+        wt.Workload.named("llm:mpt", **MPT, metrics="-1")
+
+
 @pytest.mark.parametrize("name", ["fused-adam", "fused-adamw"])
 def test_a_fused_optimiser_is_one_op(name: str) -> None:
     steps = trace(wt.Workload.named("ffn"), wt.Strategy(optimizer=name), "gpu")  # type: ignore[arg-type]

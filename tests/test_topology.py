@@ -180,6 +180,15 @@ def test_a_count_of_gpus_has_the_topology_of_their_usual_node() -> None:
     assert not node.assumed_topology
 
 
+def test_a_count_above_the_usual_node_means_several_nodes() -> None:
+    machine = Machine.named("64xh100")
+    assert (machine.name, machine.nodes, machine.devices) == ("8x8xh100", 8, 8)
+    assert machine == Machine.named("8x8xh100")
+    assert Machine.named("12xh100").name == "2x6xh100"
+    assert Machine.named("8xh100").name == "8xh100"
+    assert Machine.named("2x16xv100-32gb").devices == 16  # as the name says
+
+
 @pytest.mark.parametrize("name", COUNTED_GPUS)
 def test_every_counted_gpu_has_a_topology_and_a_network_and_says_that_both_are_assumed(name: str) -> None:
     machine = Machine.named(name)

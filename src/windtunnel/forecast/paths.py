@@ -40,6 +40,10 @@ RDMA_SHARE = 0.95  # networks that write to the memory of a device: 32 B200 in f
 # TCP over Ethernet: a frame of 1538 bytes with preamble and gap carries 1448 bytes (IEEE 802.3; headers of
 # IPv4 and TCP with time stamps).
 TCP_SHARE = 1448 / 1538
+# The host copies what TCP sends, and NCCL sends through few connections: at most 4 to 6 GB/s from a card of
+# 100 Gbit/s with the best settings, of which this is the middle (github NVIDIA/nccl issue 450: four nodes of
+# eight V100). GPUDirect-TCPX does not copy.
+TCP_RATE = 5e9
 # Between nodes the host posts each send: NCCL expects 1 us (2.27, src/graph/tuning.cc). Through libfabric
 # and EFA it is more: chosen so that an all-gather of 1 to 64 KiB over two nodes of eight GPUs takes the 100
 # to 124 us of public runs of nccl-tests (github bottlerocket-os/bottlerocket-kernel-kit, pull requests 313
@@ -120,7 +124,9 @@ def network_of(machine: Machine, ranks_per_node: int) -> Network:
             f"The forecast needs the network between the nodes of {machine.name}; its description has none.",
             hint='Add network = "ethernet-10g", or another link, to a machine file and use --on FILE.toml.',
         )
-    share = TCP_SHARE if link.kind == "ethernet" else RDMA_SHARE
+    share = TCP_SHARE if link.kind in ("ethernet", "tcpx") else RDMA_SHARE
+    if link.kind == "ethernet":
+        rate = min(rate, TCP_RATE / share * machine.topology.network_cards)
     is_efa = link.kind == "efa"
     return Network(
         rate * share * min(1.0, ranks_per_node / machine.devices),

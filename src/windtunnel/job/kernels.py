@@ -6,6 +6,7 @@ network as Megatron-LM, nanotron or llm-foundry run it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -73,6 +74,35 @@ class _FirstFlash(torch.autograd.Function):
         return torch.ops.windtunnel.attention_first_backward(
             gradients[0], query, key, value, output, sums, True, False
         )
+
+
+def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each row of scores, by one kernel that reads them once; backward is one kernel too.
+
+    github Dao-AILab/flash-attention, flash_attn/losses/cross_entropy.py: it keeps the scores and one sum for
+    each row, and writes gradients in the format of the scores.
+    """
+    _define()
+    result: Tensor = _LossOfRows.apply(scores, targets)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _LossOfRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, targets: Tensor) -> Tensor:
+        sums = torch.sum(scores, -1, dtype=torch.float32)  # as much work as the sum of exponentials
+        ctx.save_for_backward(scores, sums, targets)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return torch.ops.windtunnel.fused_pointwise([*ctx.saved_tensors, *gradients]), None
+
+
+def when_backward_ends(tensor: Tensor, work: Callable[[], None]) -> None:
+    """Do this when the backward pass that reaches the tensor has ended and freed what it held."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    tensor.register_hook(lambda _: engine.queue_callback(work))  # type: ignore[no-untyped-call]
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, masked: bool) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,9 @@ class LanguageSettings:
     weights           number format of weights and activations; below fp32 the optimizer keeps a copy in fp32
     gradients         number format in which gradients of micro-batches are added up
     loss              fused: PyTorch's cross-entropy; steps: one pass after another over the scores, as
-                      Megatron-LM and nanotron compute it so that workers can divide the tokens
+                      Megatron-LM and nanotron compute it so that workers can divide the tokens; kernel: one
+                      kernel that reads the scores in 16 bits, as that of FlashAttention's package
+    metrics           cross-entropies that only inform, computed again in fp32 after each backward pass
     experts, active   experts of each MLP (0: none), and how many of them a token uses
     """
 
@@ -63,7 +65,8 @@ class LanguageSettings:
     gradients: Format = "fp32"
     experts: int = 0
     active: int = 2
-    loss: Literal["fused", "steps"] = "fused"
+    loss: Literal["fused", "steps", "kernel"] = "fused"
+    metrics: int = 0
     clip: bool = True
 
     def __post_init__(self) -> None:
@@ -79,6 +82,8 @@ class LanguageSettings:
             raise BadRecord(f"llm: dropout must be from 0 to below 1, not {self.dropout}.")
         if self.attention == "first-flash" and (self.dropout or self.key_heads != self.heads):
             raise BadRecord("llm: attention first-flash takes neither dropout nor shared keys.")
+        if self.metrics < 0:
+            raise BadRecord(f"llm: metrics must be at least 0, not {self.metrics}.")
         if self.experts < 0 or (self.experts and not 1 <= self.active <= self.experts):
             raise BadRecord(f"llm: {self.active} active of {self.experts} experts are not possible.")
 
@@ -114,8 +119,10 @@ KINDS: Mapping[str, Mapping[str, object]] = {
         "vocabulary": 32000,
         "loss": "steps",
     },
-    # github mosaicml/llm-foundry, MPT: no biases, learned positions, tied embeddings.
-    "mpt": {"bias": False, "vocabulary": 50368, "gradients": "bf16"},
+    # github mosaicml/llm-foundry, MPT: no biases, learned positions, tied embeddings, the loss of
+    # FlashAttention's package and two metrics of training (llmfoundry/models/mpt/modeling_mpt.py), which
+    # Composer computes after each backward pass (composer/trainer/trainer.py, _eval_train_metrics).
+    "mpt": {"bias": False, "vocabulary": 50368, "gradients": "bf16", "loss": "kernel", "metrics": 2},
 }
 
 
@@ -141,7 +148,7 @@ def build(settings: LanguageSettings) -> Workload:
         name="llm",
         model=lambda: _model(settings),
         batch=batch,
-        loss=_loss if settings.loss == "fused" else _loss_in_steps,
+        loss=_LOSSES[settings.loss],
         forward=forward_inputs,
         optimizer=lambda params: MixedAdamW(params, settings),
     )
@@ -164,6 +171,13 @@ def _loss_in_steps(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     scores = model(batch[0]).flatten(0, 1).float()
     losses: Tensor = _CrossEntropy.apply(scores, batch[1].flatten())  # type: ignore[no-untyped-call]
     return losses.mean()
+
+
+def _loss_of_one_kernel(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return kernels.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten()).mean()
+
+
+_LOSSES = {"fused": _loss, "steps": _loss_in_steps, "kernel": _loss_of_one_kernel}
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -204,7 +218,7 @@ class LanguageModel(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        states = self.tokens(tokens)
+        first = states = self.tokens(tokens)
         if self.settings.positions == "learned":
             states = states + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         if self.settings.dropout:
@@ -212,7 +226,14 @@ class LanguageModel(nn.Module):
         for block in self.blocks:
             states = block(states)
         scores: Tensor = self.head(self.norm(states))
+        if self.settings.metrics and first.requires_grad:
+            kernels.when_backward_ends(first, lambda: self._measure(scores.detach(), tokens))
         return scores
+
+    @torch.no_grad()
+    def _measure(self, scores: Tensor, tokens: Tensor) -> None:
+        for _ in range(self.settings.metrics):
+            F.cross_entropy(scores.flatten(0, 1).float(), tokens.flatten(), reduction="sum")
 
 
 class DecoderBlock(nn.Module):

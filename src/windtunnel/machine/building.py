@@ -57,7 +57,7 @@ def named(name: str) -> Machine:
     if one.devices * one.nodes > 1:
         return _count_nodes(one, name, int(nodes or count), count if nodes else one.devices)
     if one.device.kind == "gpu":
-        return _count_devices(one, name, int(nodes or 1), count)
+        return _count_devices(one, name, int(nodes), count) if nodes else _in_nodes(one, name, count)
     if count > 1:
         raise BadRecord(
             f"{name!r} asks for {count} devices in a node, but {one.name} is a CPU machine.",
@@ -123,6 +123,15 @@ def _with_device(data: Plain, sources: dict[str, str], where: str) -> tuple[Plai
     figures = {key: plain[key] for key in taken if key in plain}
     kept = {key: text for key, text in gpu.sources.items() if key.partition(".")[0] in taken}
     return {**data, **figures}, kept | sources
+
+
+def _in_nodes(gpu: Machine, name: str, count: int) -> Machine:
+    """So many GPUs in nodes as they are built: `64xh100` is 8 nodes of 8."""
+    most = _from_catalog(gpu.usual_node).devices if gpu.usual_node else count
+    if count <= most:
+        return _count_devices(gpu, name, 1, count)
+    each = max(part for part in range(1, most + 1) if count % part == 0)
+    return _count_devices(gpu, f"{count // each}x{each}x{gpu.name}", count // each, each)
 
 
 def _count_devices(gpu: Machine, name: str, nodes: int, count: int) -> Machine:

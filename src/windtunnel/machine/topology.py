@@ -13,7 +13,9 @@ from typing import Literal, get_args
 from windtunnel.errors import BadRecord
 from windtunnel.units import ByteRate, Bytes, Seconds
 
-LinkKind = Literal["pcie", "nvlink", "infinity-fabric", "infiniband", "roce", "efa", "ethernet", "other"]
+LinkKind = Literal[
+    "pcie", "nvlink", "infinity-fabric", "infiniband", "roce", "efa", "tcpx", "ethernet", "other"
+]
 PeerPath = Literal["switch", "mesh", "pcie", "host"]
 StorageKind = Literal["hdd", "ssd", "striped", "network"]
 ParameterServer = Literal["none", "host", "node"]
@@ -30,6 +32,7 @@ LATENCIES: dict[LinkKind, tuple[float, str]] = {
         "fitted: 98 us for 32 KiB all-reduced over 32 B200, github stas00/ml-engineering 0cc3de5, "
         "network/benchmarks README",
     ),
+    "tcpx": (46e-6, "fitted: see ethernet-200g-tcpx in the catalogue's links.toml"),
     "ethernet": (20e-6, "Hurwitz and Feng 2003, 10-Gigabit Ethernet: 20 us between applications over TCP"),
     "other": (20e-6, "assumed as Ethernet with TCP"),
 }

@@ -46,26 +46,13 @@ def plan(
     device of the machine. Raises DoesNotFit if no way fits, and BadInput if none keeps the deadline or the
     budget.
     """
-    goal, choices, machine = goal or PlanGoal(), choices or PlanChoices(), in_nodes(machine)
+    goal, choices = goal or PlanGoal(), choices or PlanChoices()
     base = strategy or Strategy()
     _refuse(machine, base)
     with many_objects():
         planning = _Planning(workload, machine, base, choices)
         length = length_of(goal, workload.examples, planning.inputs, workload.name)
         return planning.table(goal, length)
-
-
-def in_nodes(machine: Machine) -> Machine:
-    """The machine with its devices in nodes as they are built: `64xh100` is 8 nodes of 8."""
-    if machine.nodes > 1 or not machine.usual_node:
-        return machine
-    most, count = Machine.named(machine.usual_node).devices, machine.devices
-    if count <= most:
-        return machine
-    each = max(part for part in range(1, most + 1) if count % part == 0)
-    name = f"{count // each}x{each}x{machine.name.partition('x')[2]}"
-    topology = Machine.named(name).topology
-    return dataclasses.replace(machine, name=name, devices=each, nodes=count // each, topology=topology)
 
 
 def _refuse(machine: Machine, base: Strategy) -> None:
