@@ -15,7 +15,7 @@ from windtunnel.errors import BadInput
 from windtunnel.exchange import forms
 from windtunnel.exchange.costs import SERVER_ASSUMED, WorkerForecasts, server_place
 from windtunnel.exchange.run import ExchangeRun, ExchangeSettings, Times, groups_on_nodes
-from windtunnel.exchange.variation import Variation
+from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.records import Plain
 
 STEPS = 100
@@ -219,7 +219,7 @@ def compare_forms(
     for count in workers:
         own = _grouped(settings, count, forecasts)
         costs = forecasts.costs(count, count // own.groups)
-        compute = variation.draw(costs.compute_seconds, count, STEPS, seed)
+        compute = compute_times(costs, variation, count, STEPS, seed)
         differences.append(differences_of(compute, settings.every))
         for name in names:
             run = forms.named(name).simulate(compute, costs, own)

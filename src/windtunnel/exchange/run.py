@@ -17,19 +17,26 @@ class ExchangeCosts:
     """Seconds of one worker and of its links, without any variation.
 
     compute_seconds  a local step: forward, backward, update
+    shares           how many times as long it takes each worker, because others compute on its core; empty:
+                     all workers have a device of their own
     exposed_seconds  how much longer a step takes if gradients are summed over all workers while backward runs
     reduce_seconds   an all-reduce over all workers when nothing runs beside it
     group_seconds    what a step of one group takes longer than one of a single worker
     serve_seconds    how long the parameter server is busy with the gradients and weights of one worker
-    path_seconds     latency of a message to the server and back
+    message_seconds  how long a synchronous server is busy with one message of one worker; None: serve_seconds
+    update_seconds   how long it is busy once a step, whatever the number of workers
+    path_seconds     what comes on top of the server's own time, one way: latency of a message, packing
     sent_bytes       gradients that a worker sends, and weights that it fetches, in one exchange
     """
 
     compute_seconds: float
+    shares: tuple[float, ...] = ()
     exposed_seconds: float = 0.0
     reduce_seconds: float = 0.0
     group_seconds: float = 0.0
     serve_seconds: float = 0.0
+    message_seconds: float | None = None
+    update_seconds: float = 0.0
     path_seconds: float = 0.0
     sent_bytes: float = 0.0
 
