@@ -18,6 +18,7 @@ from windtunnel.forecast import gloo
 from windtunnel.machine.machine import Machine
 
 MOST_PROCESSES = 64  # of one host
+MEASURED_ON = "the processor time of messages is that of an AMD EPYC (Turin): a slower CPU takes longer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +36,18 @@ class Effort:
 # Measured by benchmarks/exchange_constants.py on synthetic networks (docs/results/exchange-constants-*.json):
 # 2 cores of an AMD EPYC (Turin), 2026-11-19, PyTorch 2.13, scheduled before all other programs.
 # DistributedDataParallel around a network: hooks, buckets, flags. Its all-reduce comes on top.
-WRAPPER = Effort(fixed=250e-6, tensor=2e-6)
+WRAPPER = Effort(fixed=111e-6, tensor=2.7e-6)
 # An average of weights: copied, packed, divided, unpacked and loaded. Its all-reduce comes on top.
-AVERAGE = Effort(fixed=250e-6, tensor=7e-6, byte=0.36e-9)
+AVERAGE = Effort(fixed=144e-6, tensor=2.5e-6, byte=0.34e-9)
 # A worker with a parameter server: gradients copied, packed and sent; weights received and loaded.
-WORKER_END = Effort(fixed=390e-6, tensor=4e-6, byte=0.72e-9)
+WORKER_END = Effort(fixed=245e-6, tensor=4.7e-6, byte=0.79e-9)
 # The server: what each message costs it, and what each change of the weights does, without the update itself.
-SERVER_MESSAGES = Effort(fixed=155e-6, byte=0.67e-9)
-SERVER_CHANGE = Effort(fixed=210e-6, tensor=5.4e-6)
+SERVER_MESSAGES = Effort(fixed=126e-6, byte=0.72e-9)
+SERVER_CHANGE = Effort(fixed=120e-6, tensor=8.4e-6)
+# How much longer a step of a worker takes if the other cores compute too (caches and memory that they share),
+# and if another worker has used its core since (its caches are filled again).
+BESIDE = 0.066
+TURN = 0.081
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +70,32 @@ class WorkerStep:
         return self.tensors + self.buffers
 
 
-def shares_of(workers: int, cores: int, load: float = 0.0) -> tuple[float, ...]:
-    """How many times as long the work of each worker takes, because others compute on its core.
+def on_core_of(workers: int, cores: int) -> list[int]:
+    """The workers on the core of each worker: they are bound to cores in turn (`real/launch.py`).
 
-    Workers are bound to cores in turn (`real/launch.py`). Other programs go where there is room.
-
-    >>> shares_of(2, 2)
-    (1.0, 1.0)
-    >>> shares_of(3, 2)  # the first and the third share a core
-    (2.0, 1.0, 2.0)
-    >>> shares_of(2, 2, load=2)
-    (2.0, 2.0)
+    >>> on_core_of(2, 2)
+    [1, 1]
+    >>> on_core_of(3, 2)  # the first and the third share a core
+    [2, 1, 2]
     """
-    even = (workers + load) / cores
-    on_core = [len(range(core, workers, cores)) for core in range(cores)]
-    return tuple(max(1.0, even if load else 0.0, on_core[worker % cores]) for worker in range(workers))
+    return [len(range(worker % cores, workers, cores)) for worker in range(workers)]
+
+
+def shares_of(workers: int, cores: int, load: float = 0.0) -> list[float]:
+    """How many times as long work of each worker takes, because others compute on its core. Other programs
+    go where there is room.
+
+    >>> shares_of(2, 2, load=2)
+    [2.0, 2.0]
+    """
+    even = (workers + load) / cores if load else 1.0
+    return [max(1.0, even, float(count)) for count in on_core_of(workers, cores)]
+
+
+def cold_factors(workers: int, cores: int) -> list[float]:
+    """How many times as long a step of each worker takes, because others use its caches."""
+    busy = min(1.0, (workers - 1) / (cores - 1)) if cores > 1 else 0.0
+    return [(1 + BESIDE * busy) * (1 + TURN * (count > 1)) for count in on_core_of(workers, cores)]
 
 
 def shared_host_costs(
@@ -95,7 +111,7 @@ def shared_host_costs(
     change = SERVER_CHANGE.seconds(step.all_tensors, step.gradient_bytes) * serving
     return ExchangeCosts(
         compute_seconds=step.cpu_seconds,
-        shares=shares,
+        shares=tuple(share * cold for share, cold in zip(shares, cold_factors(workers, cores), strict=True)),
         exposed_seconds=_wrapped_seconds(step, workers, machine) * most,
         reduce_seconds=_average_seconds(step, workers, machine) * most,
         group_seconds=_group_seconds(step, group, machine) * most,

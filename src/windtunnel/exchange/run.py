@@ -55,11 +55,23 @@ class ExchangeSettings:
     staleness: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("groups", "every"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"exchange: {name} must be at least 1, not {getattr(self, name)}.")
-        if self.staleness is not None and self.staleness < 0:
-            raise BadInput(f"exchange: staleness must be at least 0, not {self.staleness}.")
+        refuse_settings(self.groups, self.every, self.staleness)
+
+
+def refuse_settings(groups: int, every: int, staleness: int | None) -> None:
+    """Refuses settings that mean nothing."""
+    if groups < 1:
+        raise BadInput(f"exchange: groups must be at least 1, not {groups}.", hint="Use --groups 2.")
+    if every < 1:
+        raise BadInput(
+            f"exchange: every must be at least 1, not {every}: the local steps between two averages.",
+            hint="Use --every 10; with --every 1 the workers average after each step.",
+        )
+    if staleness is not None and staleness < 0:
+        raise BadInput(
+            f"exchange: staleness must be at least 0, not {staleness}.",
+            hint="Use --staleness 4, or leave it out: then no worker is held back.",
+        )
 
 
 def groups_on_nodes(workers: int, devices: int) -> int:
