@@ -206,19 +206,22 @@ WORKER += ("end", "end.tensor", "end.byte", "beside", "turn")
 SERVER = ("messages", "messages.byte", "change", "change.tensor")
 
 
-def fit(rows: list[dict[str, Any]]) -> None:
+def fit(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Prints the constants in microseconds (nanoseconds a byte), and how well they describe the rows."""
-    solve("worker", WORKER, [(work_of(row), extra_seconds(row), cpu_seconds(row)) for row in rows])
-    served = [row for row in rows if "server" in row["processes"]]
-    solve("server", SERVER, [server_part(row) for row in served])
+    own = solve("worker", WORKER, [(work_of(row), extra_seconds(row), cpu_seconds(row)) for row in rows])
+    served = [server_part(row) for row in rows if "server" in row["processes"]]
+    found = own | solve("server", SERVER, served)
     ratios = sorted(clock_over_work(row) for row in rows)
     print(
         f"time by the clock over the work of the busiest core: median {statistics.median(ratios):.3f}, "
         f"from {ratios[0]:.2f} to {ratios[-1]:.2f} ({len(ratios)} runs)"
     )
+    return found
 
 
-def solve(name: str, labels: Sequence[str], rows: list[tuple[dict[str, float], float, float]]) -> None:
+def solve(
+    name: str, labels: Sequence[str], rows: list[tuple[dict[str, float], float, float]]
+) -> dict[str, float]:
     """Least squares of what is added, as shares of each step, so that short steps count as much as long."""
     matrix = np.array([[parts.get(label, 0.0) / whole for label in labels] for parts, _, whole in rows])
     wanted = np.array([added / whole for _, added, whole in rows])
@@ -229,6 +232,7 @@ def solve(name: str, labels: Sequence[str], rows: list[tuple[dict[str, float], f
         scale, unit = (1e2, "% of a step") if label in ("beside", "turn") else (scale, unit)
         print(f"  {name} {label:16}{scale * value:8.2f} {unit}")
     print(f"  {name}: {len(rows)} rows, mean error {errors.mean():.1%} of a step, worst {errors.max():.1%}")
+    return dict(zip(labels, map(float, found), strict=True))
 
 
 def work_of(row: Mapping[str, Any]) -> dict[str, float]:
