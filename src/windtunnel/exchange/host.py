@@ -22,7 +22,7 @@ MEASURED_ON = "the processor time of messages is that of an AMD EPYC (Turin): a 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class ExchangeWork:
     """Processor seconds of one part of an exchange: fixed ones, and more for each tensor and each byte."""
 
     fixed: float = 0.0
@@ -36,14 +36,14 @@ class Effort:
 # Measured by benchmarks/exchange_constants.py on synthetic networks (docs/results/exchange-constants-*.json):
 # 2 cores of an AMD EPYC (Turin), 2026-11-19, PyTorch 2.13, scheduled before all other programs.
 # DistributedDataParallel around a network: hooks, buckets, flags. Its all-reduce comes on top.
-WRAPPER = Effort(fixed=111e-6, tensor=2.7e-6)
+WRAPPER = ExchangeWork(fixed=111e-6, tensor=2.7e-6)
 # An average of weights: copied, packed, divided, unpacked and loaded. Its all-reduce comes on top.
-AVERAGE = Effort(fixed=144e-6, tensor=2.5e-6, byte=0.34e-9)
+AVERAGE = ExchangeWork(fixed=144e-6, tensor=2.5e-6, byte=0.34e-9)
 # A worker with a parameter server: gradients copied, packed and sent; weights received and loaded.
-WORKER_END = Effort(fixed=245e-6, tensor=4.7e-6, byte=0.79e-9)
+WORKER_END = ExchangeWork(fixed=245e-6, tensor=4.7e-6, byte=0.79e-9)
 # The server: what each message costs it, and what each change of the weights does, without the update itself.
-SERVER_MESSAGES = Effort(fixed=126e-6, byte=0.72e-9)
-SERVER_CHANGE = Effort(fixed=120e-6, tensor=8.4e-6)
+SERVER_MESSAGES = ExchangeWork(fixed=126e-6, byte=0.72e-9)
+SERVER_CHANGE = ExchangeWork(fixed=120e-6, tensor=8.4e-6)
 # How much longer a step of a worker takes if the other cores compute too (caches and memory that they share),
 # and if another worker has used its core since (its caches are filled again).
 BESIDE = 0.066
