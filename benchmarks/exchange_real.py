@@ -1,12 +1,15 @@
 """Real workers of this machine beside simulated ones: step times and learning curves of every form.
 
-    python benchmarks/exchange_real.py [--rounds 3] [--jobs dcn,lstm,ffn] [--to FILE.json]
+    python benchmarks/exchange_real.py --measure RUNS.json [--rounds 3] [--jobs dcn,lstm,ffn]
+    python benchmarks/exchange_real.py --judge RUNS.json --to FILE.json
 
-In each round a worker alone is timed first, then every form, so that both stand in the same minute. The
-worker alone gives the processor time of a step and how its steps vary. While a form runs, the programs of
-others that want a core are counted (by their weight), since they come and go within seconds. From these and
-gloo's constants the steps of all forms are simulated; no time of a form enters its own forecast. The learning
-curve of a form is simulated from the same seed and from four others: the spread of these five is the bar.
+Measuring wants a quiet machine; judging does not. Where other programs run, `chrt --fifo 1 python ...` (as
+root) takes the cores from them while the workers compute; each row says which it was. A worker alone is timed
+before each form, so that both stand in the same minute. It gives the processor time of a step and how its
+steps vary. While a form runs, the programs of others that want a core are counted (by their weight), since
+they come and go within seconds. From these and the constants of `exchange/host.py` the steps of all forms are
+simulated; no time of a form enters its own forecast. The learning curve of a form is simulated from the same
+seed and from four others: the spread of these five is the bar.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +37,16 @@ from windtunnel.exchange.real.gathering import RealOutcome
 from windtunnel.exchange.real.launch import run_workers
 from windtunnel.exchange.real.spec import RealTraining
 from windtunnel.exchange.run import ExchangeRun, ExchangeSettings
-from windtunnel.exchange.training import ClusterOptions, opened
-from windtunnel.exchange.variation import Variation
+from windtunnel.exchange.training import SERVED, ClusterOptions, opened
+from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.learning.training import random_state, use_threads
 from windtunnel.machine.machine import Machine
 
 SEEDS = 5
 EVERY = 5
+Learned = dict[tuple[str, str, int, int], list[list[float]]]  # curves, by job, form, workers and seed
+_STALL_SECONDS = 0.03
+_POLICY = 38  # the field of /proc/PID/stat after the name: the scheduling class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,52 +75,83 @@ CELLS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", type=Path, help="write the runs there; more rounds are added")
+    parser.add_argument("--judge", type=Path, help="simulate the runs of this file")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", default="dcn,lstm,ffn")
+    parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--to", type=Path)
     wish = parser.parse_args()
     use_threads(1)
-    machine, rows = Machine.find("cpu"), []
-    for number in range(wish.rounds):
-        for name in wish.jobs.split(","):
-            rows += one_round(JOBS[name], number, machine)
-            if wish.to:
-                records.save(wish.to, summary(rows, machine))
-    print(table(summary(rows, machine)))
-    print(text(summary(rows, machine)))
+    if wish.measure:
+        measure(wish.measure, wish.rounds, wish.jobs.split(","))
+    if wish.judge:
+        judge(wish.judge, wish.to)
 
 
-def one_round(job: Job, number: int, machine: Machine) -> list[dict[str, Any]]:
-    alone, _ = real(job, "sync", 1, 1)
+def measure(path: Path, rounds: int, names: list[str]) -> None:
+    """Adds rounds of real runs to a file."""
+    rows: list[dict[str, Any]] = records.load(path)["rows"] if path.is_file() else []
+    first = 1 + max((row["round"] for row in rows), default=-1)
+    for number in range(first, first + rounds):
+        for name in names:
+            rows += one_round(JOBS[name], number)
+            records.save(path, {"rows": rows})
+
+
+def one_round(job: Job, number: int) -> list[dict[str, Any]]:
     rows = []
     for exchange, workers, groups in CELLS:
+        alone, load_alone = real(job, "sync", 1, 1)
         outcome, load = real(job, exchange, workers, groups)
-        simulated = [
-            simulate(job, exchange, workers, groups, alone, load, machine, seed) for seed in range(SEEDS)
-        ]
-        finals = [each["final"] for each in simulated]
         row = {
             "job": job.network,
             "round": number,
             "exchange": exchange,
             "workers": workers,
-            "alone_seconds": statistics.fmean(alone.samples[0]),
+            "groups": groups,
+            "alone_seconds": statistics.fmean(unstalled(alone.samples[0])),
             "alone_cpu_seconds": alone.cpu_seconds,
+            "alone_load": load_alone,
+            "alone_samples": [round(sample, 6) for sample in unstalled(alone.samples[0])],
             "load": load,
+            "scheduling": "ordinary" if os.sched_getscheduler(0) == os.SCHED_OTHER else "first",
             "measured_seconds": step_of(outcome),
-            "predicted_seconds": statistics.median(each["step_seconds"] for each in simulated),
+            "measured_cpu_seconds": outcome.cpu_seconds,
             "metric": outcome.metric,
             "measured_final": outcome.last,
+            "measured_staleness": outcome.staleness,
+            "curve": [[r["changes"], r["figures"][outcome.metric]] for r in outcome.rows],
+        }
+        rows.append(row)
+        print(
+            f"{job.network:5}{exchange:8}{workers:2}  load {load:4.1f}  step "
+            f"{1e3 * row['measured_seconds']:7.2f} ms, processor {1e3 * outcome.cpu_seconds:7.2f} ms, alone "
+            f"{1e3 * alone.cpu_seconds:7.2f} ms",
+            flush=True,
+        )
+    return rows
+
+
+def judge(path: Path, to: Path | None) -> None:
+    """Simulates all runs of a file, prints the table and writes both."""
+    machine, rows, learned = Machine.find("cpu"), list[dict[str, Any]](), Learned()
+    for run in records.load(path)["rows"]:
+        simulated = [simulate(run, machine, seed, learned) for seed in range(SEEDS)]
+        finals = [each["final"] for each in simulated]
+        row = {
+            **{name: value for name, value in run.items() if name != "alone_samples"},
+            "predicted_seconds": statistics.median(each["step_seconds"] for each in simulated),
             "predicted_final": finals[0],
             "seed_finals": finals,
-            "measured_staleness": outcome.staleness,
             "predicted_staleness": simulated[0]["staleness"],
-            "curve": [[r["changes"], r["figures"][outcome.metric]] for r in outcome.rows],
             "predicted_curve": simulated[0]["curve"],
         }
         rows.append(row)
         print(line(row), flush=True)
-    return rows
+        if to:
+            records.save(to, summary(rows, machine))
+    print(table(summary(rows, machine)))
+    print(text(summary(rows, machine)))
 
 
 def real(job: Job, exchange: str, workers: int, groups: int) -> tuple[RealOutcome, float]:
@@ -154,15 +192,20 @@ class Others:
             self.seen.append((time.monotonic(), self._count()))
 
     def _count(self) -> float:
-        """Runnable threads of others by their weight: a step of niceness is worth a factor of 1.25."""
+        """Runnable threads of others by their weight: a step of niceness is worth a factor of 1.25.
+
+        Those of a lower scheduling class than ours (chrt) get a core only when we leave it.
+        """
         own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         nice, weights = os.nice(0), []
+        ordinary = os.sched_getscheduler(0) == os.SCHED_OTHER
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = path.read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if fields[0] == "R" and int(path.parent.name) not in own:
+            competes = ordinary or int(fields[_POLICY]) in (os.SCHED_FIFO, os.SCHED_RR)
+            if fields[0] == "R" and competes and int(path.parent.name) not in own:
                 weights.append(1.25 ** (nice - int(fields[16])))
         return sum(weights)
 
@@ -173,43 +216,47 @@ class Others:
         return statistics.fmean(counts) if counts else 0.0
 
 
+def unstalled(samples: Sequence[float], steps: int = 1) -> list[float]:
+    """Samples without the stalls of the scheduling class "first": in each second, Linux keeps 50 ms for the
+    others. Each sample is the mean of so many steps."""
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        return list(samples)
+    most = statistics.median(samples) + _STALL_SECONDS / steps
+    return [sample for sample in samples if sample < most]
+
+
 def step_of(outcome: RealOutcome) -> float:
     """The mean step of the workers: each makes steps at its own rate, and rates add up."""
-    rates = [1 / statistics.fmean(own) for own in outcome.samples.values() if own]
+    steps = EVERY if outcome.spec.exchange in ("local", "diloco") else 1
+    rates = [1 / statistics.fmean(unstalled(own, steps)) for own in outcome.samples.values() if own]
     return len(rates) / sum(rates)
 
 
-def simulate(
-    job: Job,
-    exchange: str,
-    workers: int,
-    groups: int,
-    alone: RealOutcome,
-    load: float,
-    machine: Machine,
-    seed: int,
-) -> dict[str, Any]:
+def simulate(row: dict[str, Any], machine: Machine, seed: int, learned: Learned) -> dict[str, Any]:
     """What the simulation says of the same training, with the steps of the worker alone as samples."""
+    job, exchange, workers, groups = JOBS[row["job"]], row["exchange"], row["workers"], row["groups"]
     settings = ExchangeSettings(groups=groups, every=EVERY)
     options = ClusterOptions(
         exchange=exchange, workers=workers, settings=settings, epochs=job.epochs, seed=seed
     )
     with random_state(seed):
         loop = opened(job.network, Machine.find("guide-figure-6"), options, dict(job.settings))
-        costs = shared_host_costs(
-            alone.cpu_seconds, loop.forecasts.gradient_bytes, workers, workers // groups, machine, load
-        )
+        step = loop.forecasts.worker_step(row["alone_cpu_seconds"])
+        costs = shared_host_costs(step, workers, workers // groups, machine, row["load"])
         steps = loop.cluster_run.steps // workers
-        variation = Variation(samples=alone.samples[0])
-        compute = variation.draw(costs.compute_seconds, workers, steps, seed)
+        variation = Variation(samples=tuple(row["alone_samples"]))
+        compute = compute_times(costs, variation, workers, steps, seed)
         loop.replay(forms.named(exchange).simulate(compute, costs, settings))
         run: ExchangeRun = loop.cluster_run
-        outcome = loop.run(lambda done, total, text: None)
+        key = job.network, exchange, workers, seed
+        if exchange in SERVED or key not in learned:  # other forms learn the same at all times
+            outcome = loop.run(lambda done, total, text: None)
+            learned[key] = [[row.changes, row.figures[outcome.metric]] for row in outcome.rows[1:]]
     return {
         "step_seconds": run.step_seconds,
-        "final": outcome.rows[-1].figures[outcome.metric],
+        "final": learned[key][-1][1],
         "staleness": float(np.mean(run.staleness)),
-        "curve": [[row.changes, row.figures[outcome.metric]] for row in outcome.rows[1:]],
+        "curve": learned[key],
     }
 
 

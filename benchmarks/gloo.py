@@ -1,4 +1,4 @@
-"""Time gloo's collectives between processes of this host: the constants of forecast/gloo.py.
+"""Time gloo's collectives between processes of this host by the clock; forecast/gloo.py names the result.
 
     python benchmarks/gloo.py [--ranks 2] [--seconds 30] [--to FILE.csv]
 

@@ -6,15 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 import windtunnel as wt
 from windtunnel.errors import BadInput, UnknownName
-from windtunnel.exchange import forms
+from windtunnel.exchange import forms, host
 from windtunnel.exchange.comparison import ExchangeTable, compare_forms, differences_of
 from windtunnel.exchange.costs import WorkerForecasts
-from windtunnel.exchange.host import load_of, shared_host_costs
+from windtunnel.exchange.host import WorkerStep, shared_host_costs
 from windtunnel.exchange.run import ExchangeCosts, ExchangeSettings
-from windtunnel.exchange.variation import Variation
+from windtunnel.exchange.variation import Variation, compute_times
+from windtunnel.forecast import gloo
 
 COSTS = ExchangeCosts(
     compute_seconds=1.0,
@@ -57,9 +59,8 @@ class TestEveryForm:
         compute = draw(jitter=0.3)
         base = form.simulate(compute, COSTS, IN_TWO).seconds
         assert form.simulate(compute * 1.5, COSTS, IN_TWO).seconds >= base
-        slower = ExchangeCosts(
-            **{name: 2 * getattr(COSTS, name) for name in COSTS.__dataclass_fields__}  # type: ignore[attr-defined]
-        )
+        seconds = [each.name for each in dataclasses.fields(COSTS) if each.type == "float"]
+        slower = dataclasses.replace(COSTS, **{name: 2 * getattr(COSTS, name) for name in seconds})
         assert form.simulate(compute, slower, IN_TWO).seconds >= base
 
 
@@ -181,27 +182,78 @@ def test_differences_cost_synchronous_workers_the_slowest_and_asynchronous_ones_
 
 class TestSharedHost:
     CPU = wt.Machine.find("xeon-platinum-8480")
+    TWO = dataclasses.replace(CPU, device=dataclasses.replace(CPU.device, cores=2))
+    STEP = WorkerStep(cpu_seconds=0.01, tensors=10, gradient_bytes=1e5)
+
+    def costs(self, workers: int, group: int = 1, load: float = 0.0, **step: float) -> ExchangeCosts:
+        return shared_host_costs(dataclasses.replace(self.STEP, **step), workers, group, self.TWO, load)
+
+    def seconds(self, form: str, workers: int, costs: ExchangeCosts) -> float:
+        compute = compute_times(costs, Variation(), workers, 20, seed=0)
+        return forms.named(form).simulate(compute, costs, ExchangeSettings()).step_seconds
 
     def test_more_processes_than_cores_share_them(self) -> None:
-        cores = self.CPU.device.cores or 1
-        one, all_cores, twice = (
-            shared_host_costs(0.01, 1e5, n, 1, self.CPU).compute_seconds for n in (1, cores, 2 * cores)
-        )
-        assert one == all_cores == 0.01 and twice == pytest.approx(0.02)
+        """Of three workers on two cores, the first and the third share one, and refill its caches."""
+        assert self.costs(1).shares == (1.0,)
+        beside = 1 + host.BESIDE
+        assert self.costs(2).shares == (beside, beside)
+        shared = 2 * beside * (1 + host.TURN)
+        assert self.costs(3).shares == pytest.approx((shared, beside, shared))
+        # Of 56 cores one other is busy: a 55th of what all others would cost.
+        assert shared_host_costs(self.STEP, 2, 1, self.CPU).shares[0] == pytest.approx(1 + host.BESIDE / 55)
+
+    def test_synchronous_workers_wait_for_the_core_with_most_of_them(self) -> None:
+        three, four = self.costs(3), self.costs(4)
+        assert self.seconds("sync", 3, three) == pytest.approx(self.seconds("sync", 4, four), rel=0.1)
+        assert self.seconds("async", 3, three) < 0.8 * self.seconds("async", 4, four)
 
     def test_other_programs_slow_one_worker_as_they_slowed_the_measured_one(self) -> None:
-        """A step of 10 ms of the processor took 30 ms: a third of a core. One worker takes 30 ms again."""
-        machine = dataclasses.replace(self.CPU, device=dataclasses.replace(self.CPU.device, cores=2))
-        load = load_of(0.03, 0.01, 2)
-        assert shared_host_costs(0.01, 1e5, 1, 1, machine, load).compute_seconds == pytest.approx(0.03)
-        # A second worker: 7 processes on 2 cores instead of 6.
-        assert shared_host_costs(0.01, 1e5, 2, 1, machine, load).compute_seconds == pytest.approx(0.035)
+        """Six processes share two cores: one takes three times as long; with a second worker seven share."""
+        assert self.costs(1, load=5).shares == (3.0,)
+        assert self.costs(2, load=5).shares[0] == pytest.approx(3.5 * (1 + host.BESIDE))
 
-    def test_one_worker_has_nobody_to_talk_to_and_more_bytes_take_longer(self) -> None:
-        assert shared_host_costs(0.01, 1e5, 1, 1, self.CPU).exposed_seconds == 0.0
-        small, large = (shared_host_costs(0.01, size, 2, 1, self.CPU) for size in (1e4, 1e7))
-        for name in ("exposed_seconds", "serve_seconds"):
-            assert getattr(small, name) < getattr(large, name)
+    def test_one_worker_has_nobody_to_talk_to(self) -> None:
+        assert self.costs(1).exposed_seconds == 0.0
+
+    @pytest.mark.parametrize("more", [{"gradient_bytes": 1e7}, {"tensors": 200}, {"buffers": 9}])
+    def test_more_bytes_tensors_or_buffers_take_longer(self, more: dict[str, float]) -> None:
+        less, costs = self.costs(2), self.costs(2, **more)
+        assert costs.exposed_seconds > less.exposed_seconds
+        assert costs.serve_seconds > less.serve_seconds and costs.path_seconds > less.path_seconds
+
+    def test_a_wrapped_step_is_its_work_and_that_of_its_messages(self) -> None:
+        """Four workers on two cores: six messages that follow each other, 1.5 times the bytes, on each core
+        twice. With buffers, two broadcasts of two messages."""
+        ring = 6 * gloo.STEP_SECONDS + 1.5 * 1e5 / gloo.LOOPBACK_RATE
+        wrapper = host.WRAPPER.fixed + 10 * host.WRAPPER.tensor
+        assert self.costs(4).exposed_seconds == pytest.approx(2 * (ring + wrapper))
+        kept = 2 * (ring + wrapper + 4 * gloo.STEP_SECONDS)
+        assert self.costs(4, buffers=3).exposed_seconds == pytest.approx(kept)
+
+    def test_a_synchronous_server_changes_the_weights_once_for_all_workers(self) -> None:
+        costs = self.costs(2)
+        change, messages = costs.update_seconds, 2 * (costs.message_seconds or 0.0)
+        assert costs.serve_seconds == pytest.approx(change + messages)
+        step = max(costs.shares) * 0.01 + 2 * messages + change + 2 * costs.path_seconds
+        assert self.seconds("server", 2, costs) == pytest.approx(step)
+
+    def test_the_step_of_a_worker_says_what_is_exchanged(self) -> None:
+        layers = torch.nn.Linear, torch.nn.BatchNorm1d, torch.nn.Linear
+        sizes = (4, 8), (8,), (8, 1)
+        job = wt.Workload(
+            name="normalised",
+            model=lambda: torch.nn.Sequential(
+                *(make(*size) for make, size in zip(layers, sizes, strict=True))
+            ),
+            batch=lambda n: torch.ones(n, 4),
+            loss=lambda model, batch: model(batch).square().mean(),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            default_batch=2,
+        )
+        model = job.model()
+        step = WorkerForecasts.of(job, self.CPU).worker_step(0.01)
+        assert (step.tensors, step.buffers) == (6, 3)
+        assert step.gradient_bytes == sum(4 * p.numel() for p in model.parameters())
 
     def test_a_cpu_is_simulated_with_processes_of_its_host(self) -> None:
         forecasts = WorkerForecasts.of(wt.Workload.named("ffn"), self.CPU)

@@ -46,7 +46,12 @@ WorkerCounts = Annotated[
 ]
 Groups = Annotated[
     int | None,
-    typer.Option("--groups", min=1, help="Groups of mixed. Default: one on each node.", show_default=False),
+    typer.Option(
+        "--groups",
+        min=1,
+        help="Groups of mixed. Default: one on each node; two of real workers.",
+        show_default=False,
+    ),
 ]
 Every = Annotated[int, typer.Option("--every", help="Local steps between two averages (H) of local, diloco.")]
 Staleness = Annotated[
@@ -66,8 +71,10 @@ Spread = Annotated[
         "--spread", help="Standard deviation of the workers' own mean times: a slow worker stays slow."
     ),
 ]
-Slow = Annotated[int, typer.Option("--slow", help="So many workers are slower, always.")]
-SlowFactor = Annotated[float, typer.Option("--slow-factor", help="By this factor.")]
+Slow = Annotated[int, typer.Option("--slow", help="How many workers are always slower than the others.")]
+SlowFactor = Annotated[
+    float, typer.Option("--slow-factor", help="How many times as long a step of them takes.")
+]
 PauseShare = Annotated[float, typer.Option("--pause-share", help="Share of all steps that meet a pause.")]
 PauseFactor = Annotated[
     float, typer.Option("--pause-factor", help="Such a step takes so many times as long.")

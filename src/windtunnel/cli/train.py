@@ -84,7 +84,8 @@ _Folder = Annotated[
     Path | None,
     typer.Option(
         "--folder",
-        help="Keep a checkpoint there; the same command continues after an interrupt.",
+        help="Simulated: keep a checkpoint there; the same command continues after an interrupt. Real "
+        "workers: keep their weights, curve and logs there.",
         show_default=False,
     ),
 ]

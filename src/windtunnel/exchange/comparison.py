@@ -14,13 +14,20 @@ from windtunnel.displays import Displayed, display, facts, paragraph, table
 from windtunnel.errors import BadInput
 from windtunnel.exchange import forms
 from windtunnel.exchange.costs import SERVER_ASSUMED, WorkerForecasts, server_place
+from windtunnel.exchange.host import MEASURED_ON
 from windtunnel.exchange.run import ExchangeRun, ExchangeSettings, Times, groups_on_nodes
-from windtunnel.exchange.variation import Variation
+from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.records import Plain
 
 STEPS = 100
 GUIDE_LIMIT = 40  # GPUs up to which the guide advises synchronous training (Wuensche 2018, section III.H.2)
 _SAME = 1.02  # a gain below that is none
+_LEGEND = (
+    "step: the time in which every worker makes one. speed-up: over one worker without any exchange.",
+    "waiting: the share of a worker's time in which it waits for others or for the server.",
+    "staleness: changes by others between reading the weights and changing them, on average; in brackets",
+    "  what 9 in 10 changes do not exceed. server: bytes a second that it receives and sends.",
+)
 _PAYS = 0.5  # a further worker pays if it brings at least half of what one alone brings
 
 
@@ -92,7 +99,7 @@ class ExchangeTable(Displayed):
     def lines(self) -> list[str]:
         head = (
             f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>12}{'speed-up':>10}"
-            f"{'waiting':>9}{'staleness':>11}{'server':>11}"
+            f"{'waiting':>9}{'staleness':>13}{'server':>11}"
         )
         rows = [_line(row) for row in self.rows]
         return [
@@ -100,6 +107,8 @@ class ExchangeTable(Displayed):
             "",
             head,
             *rows,
+            "",
+            *(f"  {line}" for line in _LEGEND),
             "",
             *(f"  {line}" for line in self.readings()),
             *(f"  caution: {caution}" for caution in self.cautions),
@@ -176,7 +185,8 @@ class ExchangeTable(Displayed):
         heading = f"exchange: {self.job} on {self.machine}, {self.batch} examples a worker"
         readings = [paragraph(text) for text in self.readings()]
         cautions = facts(("caution", caution) for caution in self.cautions)
-        return display(heading, table(head, rows, words=("form",)), *readings, cautions)
+        legend = paragraph(" ".join(line.strip() for line in _LEGEND))
+        return display(heading, table(head, rows, words=("form",)), legend, *readings, cautions)
 
 
 def _cells(row: ExchangeRow) -> tuple[str, ...]:
@@ -188,17 +198,21 @@ def _cells(row: ExchangeRow) -> tuple[str, ...]:
         f"{row.examples_per_second:,.0f}",
         f"{row.speedup:.2f}x",
         f"{row.wait_share:.0%}",
-        f"{row.staleness:.1f}" if row.high_staleness else "",
+        _stale(row),
         units.show(row.served_rate, "B/s") if row.served_rate else "",
     )
 
 
+def _stale(row: ExchangeRow) -> str:
+    """The mean, and in brackets what nine in ten changes do not exceed."""
+    return f"{row.staleness:.1f} ({row.high_staleness:.0f})" if row.high_staleness else ""
+
+
 def _line(row: ExchangeRow) -> str:
     served = units.show(row.served_rate, "B/s") if row.served_rate else ""
-    stale = f"{row.staleness:.1f}" if row.high_staleness else ""
     return (
         f"  {row.workers:>7}  {row.form:7}{units.show(row.step_seconds, 's'):>9}"
-        f"{row.examples_per_second:>12,.0f}{row.speedup:>9.2f}x{row.wait_share:>9.0%}{stale:>11}{served:>11}"
+        f"{row.examples_per_second:>12,.0f}{row.speedup:>9.2f}x{row.wait_share:>9.0%}{_stale(row):>13}{served:>11}"
     )
 
 
@@ -219,7 +233,7 @@ def compare_forms(
     for count in workers:
         own = _grouped(settings, count, forecasts)
         costs = forecasts.costs(count, count // own.groups)
-        compute = variation.draw(costs.compute_seconds, count, STEPS, seed)
+        compute = compute_times(costs, variation, count, STEPS, seed)
         differences.append(differences_of(compute, settings.every))
         for name in names:
             run = forms.named(name).simulate(compute, costs, own)
@@ -254,7 +268,9 @@ def _cautions(forecasts: WorkerForecasts, variation: Variation) -> tuple[str, ..
     found = []
     if variation == Variation():
         found.append("all workers are equally fast: give --jitter to see what waiting for the slowest costs")
-    if forecasts.machine.parameter_server == "none":
+    if forecasts.shares_host:
+        found.append(MEASURED_ON)
+    elif forecasts.machine.parameter_server == "none":
         found.append(SERVER_ASSUMED[server_place(forecasts.machine)])
     return (*found, "examples a second are not progress: stale gradients and rare averages learn less a step")
 

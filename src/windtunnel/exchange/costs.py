@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from windtunnel.errors import BadInput
-from windtunnel.exchange.host import MOST_PROCESSES, shared_host_costs
+from windtunnel.exchange.host import MOST_PROCESSES, WorkerStep, shared_host_costs
 from windtunnel.exchange.run import ExchangeCosts
 from windtunnel.forecast.collectives import Group, collective_seconds
 from windtunnel.forecast.paths import DMA_SHARE, network_of
@@ -74,6 +74,18 @@ class WorkerForecasts:
     def gradient_bytes(self) -> float:
         return sum(gradient.bytes for gradient in self.recorded.gradients)
 
+    def worker_step(self, cpu_seconds: float) -> WorkerStep:
+        """The step of a process of one host, if it takes so long by itself."""
+        recorded = self.recorded
+        kept = [recorded.allocations[number] for number in recorded.held]
+        weights = sum(each.part == "weights" for each in kept)
+        return WorkerStep(
+            cpu_seconds=cpu_seconds,
+            tensors=len(recorded.gradients),
+            gradient_bytes=self.gradient_bytes,
+            buffers=max(0, weights - len(recorded.gradients)),
+        )
+
     def step_seconds(self, workers: int) -> float:
         """A step of so many synchronous workers."""
         if workers not in self._known:
@@ -89,7 +101,7 @@ class WorkerForecasts:
         """The costs of so many workers, in groups of `group`."""
         alone, sent = self.step_seconds(1), self.gradient_bytes
         if self.shares_host:
-            return shared_host_costs(alone, sent, workers, group, self.machine)
+            return shared_host_costs(self.worker_step(alone), workers, group, self.machine)
         return ExchangeCosts(
             compute_seconds=alone,
             exposed_seconds=max(0.0, self.step_seconds(workers) - alone),

@@ -123,7 +123,7 @@ class ClusterComparison(Displayed):
         reached = [each for each in self.trainings if each.target_seconds is not None]
         if not reached:
             return (
-                ["  No form reached a target; give one with --until."]
+                ["  No target was given. Name one to compare the times to it: --until accuracy=0.95"]
                 if not _goals(self.trainings)
                 else ["  No form reached the target.", *(f"    {_best(each)}" for each in self.trainings)]
             )

@@ -17,19 +17,26 @@ class ExchangeCosts:
     """Seconds of one worker and of its links, without any variation.
 
     compute_seconds  a local step: forward, backward, update
+    shares           how many times as long it takes each worker, because others compute on its core; empty:
+                     all workers have a device of their own
     exposed_seconds  how much longer a step takes if gradients are summed over all workers while backward runs
     reduce_seconds   an all-reduce over all workers when nothing runs beside it
     group_seconds    what a step of one group takes longer than one of a single worker
     serve_seconds    how long the parameter server is busy with the gradients and weights of one worker
-    path_seconds     latency of a message to the server and back
+    message_seconds  how long a synchronous server is busy with one message of one worker; None: serve_seconds
+    update_seconds   how long it is busy once a step, whatever the number of workers
+    path_seconds     what comes on top of the server's own time, one way: latency of a message, packing
     sent_bytes       gradients that a worker sends, and weights that it fetches, in one exchange
     """
 
     compute_seconds: float
+    shares: tuple[float, ...] = ()
     exposed_seconds: float = 0.0
     reduce_seconds: float = 0.0
     group_seconds: float = 0.0
     serve_seconds: float = 0.0
+    message_seconds: float | None = None
+    update_seconds: float = 0.0
     path_seconds: float = 0.0
     sent_bytes: float = 0.0
 
@@ -48,11 +55,23 @@ class ExchangeSettings:
     staleness: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("groups", "every"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"exchange: {name} must be at least 1, not {getattr(self, name)}.")
-        if self.staleness is not None and self.staleness < 0:
-            raise BadInput(f"exchange: staleness must be at least 0, not {self.staleness}.")
+        refuse_settings(self.groups, self.every, self.staleness)
+
+
+def refuse_settings(groups: int, every: int, staleness: int | None) -> None:
+    """Refuses settings that mean nothing."""
+    if groups < 1:
+        raise BadInput(f"exchange: groups must be at least 1, not {groups}.", hint="Use --groups 2.")
+    if every < 1:
+        raise BadInput(
+            f"exchange: every must be at least 1, not {every}: the local steps between two averages.",
+            hint="Use --every 10; with --every 1 the workers average after each step.",
+        )
+    if staleness is not None and staleness < 0:
+        raise BadInput(
+            f"exchange: staleness must be at least 0, not {staleness}.",
+            hint="Use --staleness 4, or leave it out: then no worker is held back.",
+        )
 
 
 def groups_on_nodes(workers: int, devices: int) -> int:

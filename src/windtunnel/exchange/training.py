@@ -23,7 +23,7 @@ from windtunnel.exchange.outcome import ClusterRow, ClusterTraining
 from windtunnel.exchange.run import ExchangeRun, ExchangeSettings, groups_on_nodes
 from windtunnel.exchange.splitting import StepSplitter, examples_in, only_optimizer, only_stage
 from windtunnel.exchange.stream import BatchStream
-from windtunnel.exchange.variation import Variation
+from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.job.lesson import Lesson
 from windtunnel.job.workload import Workload
 from windtunnel.learning import checkpoint
@@ -195,7 +195,7 @@ class ClusterLoop:
             needed = math.ceil(needed / settings.every) * settings.every
         group = self.workers // settings.groups if self.workers % settings.groups == 0 else 1
         costs = self.forecasts.costs(self.workers, group)
-        compute = self.options.variation.draw(costs.compute_seconds, self.workers, needed, self.options.seed)
+        compute = compute_times(costs, self.options.variation, self.workers, needed, self.options.seed)
         return forms.named(self.options.exchange).simulate(compute, costs, settings)
 
     def replay(self, run: ExchangeRun) -> None:

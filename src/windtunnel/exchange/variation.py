@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from windtunnel.errors import BadInput
-from windtunnel.exchange.run import Times
+from windtunnel.exchange.run import ExchangeCosts, Times
 
 # Beyond these no cluster works, and products of such numbers are no finite times.
 _MOST = {
@@ -90,6 +90,12 @@ class Variation:
         if not self.jitter:
             return np.ones(shape)
         return _log_normal(random, self.jitter, shape)
+
+
+def compute_times(costs: ExchangeCosts, variation: Variation, workers: int, steps: int, seed: int) -> Times:
+    """Seconds of each step of each worker, also of those that share a core."""
+    times = variation.draw(costs.compute_seconds, workers, steps, seed)
+    return times * np.asarray(costs.shares)[:, None] if costs.shares else times
 
 
 def _log_normal(random: np.random.Generator, deviation: float, shape: tuple[int, int]) -> Times:

@@ -11,10 +11,12 @@ import math
 from windtunnel.forecast.paths import network_of
 from windtunnel.machine.machine import Machine
 
-# One message between two processes, and the bytes a second of a long one, through the loopback device.
-# benchmarks/gloo.py with two processes of one thread on a 2-core Xeon (2026-11-18, other programs running).
-STEP_SECONDS = 150e-6
-LOOPBACK_RATE = 1.4e9
+# One message between two processes, and the bytes a second of a long one, through the loopback device: the
+# processor time of either end, in a training step. benchmarks/exchange_constants.py on 2 cores of an AMD EPYC
+# (Turin), 2026-11-19. By the clock and while other programs ran, benchmarks/gloo.py had found 150 us and
+# 1.4 GB/s on a 2-core Xeon (2026-11-18).
+STEP_SECONDS = 80e-6
+LOOPBACK_RATE = 2.8e9
 
 
 def seconds(kind: str, size_bytes: float, ranks_per_node: int, nodes: int, machine: Machine) -> float:

@@ -18,9 +18,10 @@ class _Served:
         workers = len(compute)
         # The server receives one after another, in the order in which workers are ready. Of the ones from
         # place j on, none can be received before the j-th is ready: the last ends at the largest such bound.
-        left = np.arange(workers, 0, -1)[:, None] * costs.serve_seconds
+        message = costs.serve_seconds if costs.message_seconds is None else costs.message_seconds
+        left = np.arange(workers, 0, -1)[:, None] * message
         received = (np.sort(compute, axis=0) + left).max(axis=0)
-        lengths = received + workers * costs.serve_seconds + 2 * costs.path_seconds
+        lengths = received + costs.update_seconds + workers * message + 2 * costs.path_seconds
         run = together(lengths, (lengths - compute).sum(axis=1), compute.size)
         return dataclasses.replace(run, served_bytes=2 * costs.sent_bytes * compute.size)
 

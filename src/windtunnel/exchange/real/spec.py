@@ -10,6 +10,7 @@ from typing import Literal
 from windtunnel import records
 from windtunnel.errors import BadInput
 from windtunnel.exchange import forms
+from windtunnel.exchange.run import refuse_settings
 
 WITH_SERVER = ("server", "async", "mixed")
 GOES_ON = ("async", "mixed")  # without a lost worker
@@ -57,10 +58,7 @@ class RealTraining:
                 f"{self.workers} workers cannot be divided into {self.groups} equal groups of mixed.",
                 hint="Choose at least two groups, and a number that divides the workers.",
             )
-        if self.staleness is not None and self.staleness < 0:
-            raise BadInput(f"exchange: staleness must be at least 0, not {self.staleness}.")
-        if self.every < 1:
-            raise BadInput(f"exchange: every must be at least 1, not {self.every}.")
+        refuse_settings(self.groups, self.every, self.staleness)
         if self.shard and self.exchange != "sync":
             raise BadInput(
                 "Weights can be divided only among synchronous workers.", hint="Leave --shard out."
