@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,6 +13,19 @@ from torch import Tensor
 _aten = torch.ops.aten
 # The value of a tensor with whether it was assumed, as far as it is known.
 Known = Callable[[Tensor], Any]
+
+
+_has_all_rows: ContextVar[bool] = ContextVar("_has_all_rows", default=True)
+
+
+@contextlib.contextmanager
+def rows_of_one_worker() -> Iterator[None]:
+    """While open, an index may be that of a row or a class that another tensor-parallel worker holds."""
+    token = _has_all_rows.set(False)
+    try:
+        yield
+    finally:
+        _has_all_rows.reset(token)
 
 
 def _check_formats(known: Known, args: Any) -> None:
@@ -33,7 +48,7 @@ def _check_labels(known: Known, args: Any) -> None:
 
 
 def _check_range(known: Any, count: int, what: str, of: str, ignored: int | None = None) -> None:
-    if known is None or known.is_assumed:
+    if known is None or known.is_assumed or not _has_all_rows.get():
         return
     value = known.value if ignored is None else known.value[known.value != ignored]
     for each in (value.min().item(), value.max().item()) if value.numel() else ():

@@ -26,6 +26,7 @@ from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, ends_program, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
+from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.expert_parallel import divide_experts
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
@@ -58,7 +59,8 @@ def record(workload: Workload, strategy: Strategy, target: str, *, compiled: boo
     """
     batch = strategy.batch or workload.default_batch
     try:
-        with torch.random.fork_rng(devices=[]), _quiet():
+        rows = rows_of_one_worker() if strategy.tensor_parallel > 1 else contextlib.nullcontext()
+        with torch.random.fork_rng(devices=[]), _quiet(), rows:
             if compiled:
                 return _record_compiled(workload, strategy, target, batch)
             return _record_or_rehearse(workload, strategy, target, batch)
