@@ -171,10 +171,15 @@ class Advice(Printed):
         return found[0]
 
     def plan(self, only: str | None = None) -> SavedPlan | None:
-        """The best combination, or one piece of advice alone, as a plan; None where nothing helps or fits."""
+        """The best combination, or one piece of advice alone, as a plan.
+
+        None where nothing helps or fits, where code must be written anew, and where no name of a machine says
+        what it runs on.
+        """
         if only is not None:
             one = self.find(only)
-            return None if one.setup is None else _plan(one.setup, one.tried, one.gain, one.name)
+            setup = one.setup
+            return None if setup is None or not setup.on else _plan(setup, one.tried, one.gain, one.name)
         if self.together is None or not self.together.tried.fits:
             return None
         whole = self.together.tried
@@ -337,11 +342,11 @@ def _plan(setup: Setup, tried: TriedSetup | None, gain: GainInterval, names: str
             "batch": tried.forecast.batch,
             "memory_bytes": tried.forecast.memory.total_bytes,
         }
-    storage = f"; with --storage {setup.storage}" if setup.storage else ""
     return SavedPlan(
         strategy=setup.strategy,
         job=setup.job_words,
         on=setup.on,
-        why=f"windtunnel advise: {names}{storage}",
+        why=f"windtunnel advise: {names}",
+        options={"storage": setup.storage} if setup.storage else {},
         forecast=forecast,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, flag_of, remedy_of, starved
 from windtunnel.strategy import LOADED
 
 
@@ -16,11 +16,12 @@ def propose(situation: Situation) -> Answer:
     if isinstance(remedy, str):
         return remedy or "the data cannot be resident"
     epochs = "; every epoch sees the same decoded examples" if situation.strategy.data in LOADED else ""
+    change = change_of(situation, remedy)
     return (
         Proposal(
             name="resident data",
-            change=change_of(situation, remedy),
-            flag="--data resident",
+            change=change,
+            flag=flag_of(situation, change),
             code='data = data.to("cuda")   # once, before training; then: batch = data[indices]',
             reason=f"{starved(situation)}; data in device memory need no copy",
             costs=f"device memory for the whole data set{epochs}",
