@@ -53,7 +53,7 @@ def main() -> None:
         inside += gain.low <= measured <= gain.high
         right += (gain.gain > 1) == (measured > 1)
         print(
-            f"  {str(case):60} {gain.gain:5.2f} ({gain.low:.2f} to {gain.high:.2f})  measured "
+            f"  {case!s:60} {gain.gain:5.2f} ({gain.low:.2f} to {gain.high:.2f})  measured "
             f"{measured:.2f}  {gain.gain / measured - 1:+.0%}",
             flush=True,
         )

@@ -17,7 +17,7 @@ from windtunnel.strategy import Strategy
 
 def remedy_of(situation: Situation, name: str) -> Remedy | str:
     """The remedy of this name, or why there is none."""
-    for remedy in remedies(situation.machine, situation.strategy, _room(situation)):
+    for remedy in remedies(situation.machine, situation.strategy, room_of(situation)):
         if remedy.name == name:
             return remedy.reason or remedy
     return ""
@@ -74,7 +74,8 @@ def starved(situation: Situation) -> str:
     )
 
 
-def _room(situation: Situation) -> Room:
+def room_of(situation: Situation) -> Room:
+    """The memory that the whole data set would need as tensors, and that of a step."""
     workload, trace = situation.workload, situation.trace
     examples = workload.data.examples if workload.data is not None else workload.examples
     size = None if examples is None else examples * trace.batch_bytes / trace.batch

@@ -16,6 +16,8 @@ from windtunnel.results import BOUNDS, Printed, Row, wrapped
 from windtunnel.saved_plan import SavedPlan
 
 TOP = 3  # pieces of advice that are shown in detail
+_CAUTIONS = 2  # of the forecast as it is; `predict` shows all
+_TITLES = f"      {'times as fast (80 %)':20}  {'step':>10}  {'memory':>10}  change"
 _FREE = 1e6  # bytes; a smaller change of memory is shown as none
 _SCOPES = {
     "step": "On this machine, with the same examples in an update:",
@@ -211,7 +213,7 @@ class Advice(Printed):
         ]
         if not self.base.fits:
             rows.append(("caution", "the step does not fit: its times are what it would take if it did"))
-        return rows
+        return rows + [("caution", caution) for caution in forecast.cautions[:_CAUTIONS]]
 
     def lines(self, width: int | None = None, *, top: int = TOP, everything: bool = False) -> list[str]:
         lines = [*Printed.lines(self, width), ""]
@@ -220,7 +222,7 @@ class Advice(Printed):
         for scope, title in _SCOPES.items():
             some = [s for s in self.suggestions if (s.proposal.scope == "step") == (scope == "step")]
             if some:
-                lines += [f"  {title}", *(self._table_line(each) for each in some)]
+                lines += [f"  {title}", _TITLES, *(self._table_line(each) for each in some)]
             if scope == "step":
                 lines += self._together_lines(width)
             lines += [""] if some or (scope == "step" and self.together) else []

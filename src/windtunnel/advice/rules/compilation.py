@@ -26,6 +26,7 @@ _BY_RULE = (
 )
 _NOT_COMPILED = ("feed", "copy", "communication", "waiting")  # parts that compiling does not shorten
 _SMALL = 0.1
+_FIRST_COMPILED = 7.0  # torch/_inductor: "too old to be supported by the triton GPU compiler"
 
 
 def propose(situation: Situation) -> Answer:
@@ -50,6 +51,9 @@ def propose(situation: Situation) -> Answer:
 
 
 def _on_gpu(situation: Situation) -> Answer:
+    capability = situation.machine.device.compute_capability
+    if capability is not None and capability < _FIRST_COMPILED:
+        return f"Triton, which compiles the kernels, needs compute capability 7.0; this GPU has {capability}"
     if situation.thorough:
         compiled = _compiled(situation, "")
         return compiled, _captured(situation, compiled)
