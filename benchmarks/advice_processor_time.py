@@ -120,9 +120,8 @@ def print_summary(rows: list[dict[str, object]]) -> None:
     error = statistics.median(abs(f / m - 1) for f, m in pairs)
     nothing = statistics.median(abs(1 / m - 1) for _, m in pairs)
     print(f"right way: {right} of {len(pairs)} (bar {LEAST_RIGHT:.0%})")
-    print(
-        f"median error of the gain: {error:.1%} (bar {MOST_ERROR:.0%}); no gain {nothing:.1%}; inside {inside}"
-    )
+    print(f"median error of the gain: {error:.1%} (bar {MOST_ERROR:.0%}); no gain: {nothing:.1%}")
+    print(f"inside of the interval: {inside}")
 
 
 if __name__ == "__main__":
