@@ -98,7 +98,7 @@ def test_a_plan_keeps_the_options_that_its_forecast_needs(tmp_path: Path) -> Non
     again = run("predict", "--strategy", str(path), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["step_seconds"] == pytest.approx(wanted["step_seconds"])
-    typed = run("predict", "--strategy", str(path), "--decode", "50ms", "--json")
+    typed = run("predict", "--strategy", str(path), "--decode", "2s", "--json")
     assert json.loads(typed.stdout)["step_seconds"] > 2 * wanted["step_seconds"], "a typed option wins"
 
 
