@@ -13,7 +13,6 @@ import pytest
 
 import windtunnel as wt
 from windtunnel import prediction
-from windtunnel.accuracy.truth import find_table, read_table
 from windtunnel.advice import engine
 from windtunnel.advice.contract import AdviceRule, Proposal, Situation
 from windtunnel.advice.gain import GainInterval, correlation, gain_of
@@ -447,15 +446,3 @@ def test_quoted_ratios_are_those_of_the_measured_rows() -> None:
     pairs = [cell for cell in seconds["cpu"] if {"torch:loop", "torch:compiled"} <= set(cell)]
     gains = [cell["torch:loop"] / cell["torch:compiled"] for cell in pairs]
     assert len(gains) == on_cpu.cells and statistics.median(gains) == pytest.approx(on_cpu.gain, rel=0.01)
-
-
-def test_the_quoted_gain_of_compiled_steps_is_that_of_the_truth_rows() -> None:
-    on_gpu = next(ratio for ratio in study_ratios().compile if ratio.device == "gpu")
-    steps: dict[object, dict[str, float]] = {}
-    for row in read_table(find_table("h200-compiled", "truth")).rows:
-        case = row.case
-        key = (case.job, repr(sorted(case.settings.items())), case.batch, case.precision)
-        steps.setdefault(key, {})[case.execution] = row.step_seconds
-    gains = sorted(both["eager"] / both["compiled"] for both in steps.values())
-    assert len(gains) == on_gpu.cells
-    assert statistics.median(gains) == pytest.approx(on_gpu.gain, rel=0.01)

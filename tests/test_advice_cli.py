@@ -85,6 +85,29 @@ def test_one_piece_of_advice_can_be_written_alone(tmp_path: Path) -> None:
     )
 
 
+FED = ("--data", "storage", "--storage", "samsung-960-pro", "--example-bytes", "110KB", "--decode", "5ms")
+
+
+def test_a_plan_keeps_the_options_that_its_forecast_needs(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    words = ("advise", *JOB, "--on", "h200", *FED, "--examples", "1000", "--loaders", "1")
+    done = run(*words, "--apply", str(path), "--only", "loaders", "--json")
+    assert done.returncode == 0, done.stderr
+    every = [*json.loads(done.stdout)["suggestions"], *json.loads(done.stdout)["others"]]
+    wanted = next(each for each in every if each["rule"] == "loaders")
+    again = run("predict", "--strategy", str(path), "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["step_seconds"] == pytest.approx(wanted["step_seconds"])
+    typed = run("predict", "--strategy", str(path), "--decode", "2s", "--json")
+    assert json.loads(typed.stdout)["step_seconds"] > 2 * wanted["step_seconds"], "a typed option wins"
+
+
+def test_a_machine_without_a_name_is_no_plan(tmp_path: Path) -> None:
+    words = ("advise", *JOB, "--on", "h200", "--apply", str(tmp_path / "plan.toml"), "--only", "device")
+    done = run(*words)
+    assert done.returncode == 2 and "a machine that --on cannot name" in done.stderr.replace("\n    ", " ")
+
+
 def test_advice_fits_a_terminal_of_80_columns() -> None:
     done = run("advise", *JOB, "--on", "ice-lake-2-cores", "--all", COLUMNS="80")
     assert done.returncode == 0 and done.stderr == ""

@@ -357,6 +357,8 @@ def test_the_ladder_goes_deeper_while_it_pays_and_stops_at_the_target(tmp_path):
     assert result.exam.score > result.exam.baseline + 0.15
     text = [line for line in result.lines(80) if str(tmp_path) not in line]  # commands to paste stay whole
     assert max(map(len, text)) <= 80 and any("<- chosen" in line for line in text)
+    drawn = [line for line in result.lines(60) if "|" in line or "+--" in line]
+    assert len(drawn) == 10 and max(map(len, drawn)) <= 60, "the chart has the width of the terminal"
     assert result.rule in " ".join(" ".join(line.split()) for line in text).replace("rule ", "")
 
 

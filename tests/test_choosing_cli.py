@@ -182,6 +182,8 @@ def test_the_example_of_the_help_answers_with_rules_nodes_time_and_commands():
         (("--data", "short.csv"), "at least 30"),
         (("--data", "fruit.csv", "--target", "fruti"), "Did you mean 'fruit'"),
         (("--data", "fruit.csv", "--task", "classify images"), "classify tables"),
+        (("--data", "fruit.csv", "--task", "enlarge"), "columns of words: colour"),
+        (("--data", "fruit.csv", "--task", "classify audio", "--target", "weight"), "'weight' of fruit.csv"),
         (("--data", "fruit.csv", "--on", "h200"), "this machine only"),
         (("--data", "fruit.csv", "--plot", "a.xyz"), ".png"),
         (("--data", "fruit.csv", "--inputs", "3"), "counted in your data"),

@@ -185,6 +185,7 @@ def test_the_rules_of_a_family_are_written_in_its_own_file_only() -> None:
         "compiled.py": ('"fused"',),  # the name of a compiled kernel
         "lower.py": ('"fused"',),  # an option of optimisers
         "kernels.py": ('"convolution"',),  # the name of an op that a compiler calls
+        "generated_kernels.py": ('"convolution"',),  # by which a compiler chooses the layout of images
         "memory.py": ('"matmul"', '"convolution"'),  # workspaces that cuBLAS and cuDNN keep for a whole step
     }
     # A table of measured costs by family, as the catalogue has one for training.

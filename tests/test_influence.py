@@ -221,9 +221,9 @@ def test_two_factors_that_multiply_do_not_interact() -> None:
     pair = Interaction(first="a", second="b", first_label="x", second_label="y", **times, both_seconds=6.0)
     assert pair.ratio == 1.0 and pair.reading().endswith("they do not interact")
     more = dataclasses.replace(pair, both_seconds=9.0)
-    assert more.ratio == 1.5 and more.reading().endswith("together they cost more than alone")
+    assert more.ratio == 1.5 and more.reading().endswith("together they cost more than the product")
     gain = dataclasses.replace(pair, first_seconds=0.5, second_seconds=0.5, both_seconds=0.5)
-    assert gain.ratio == 2.0 and gain.reading().endswith("together they gain less than alone")
+    assert gain.ratio == 2.0 and gain.reading().endswith("together they gain less than the product")
 
 
 def test_the_guides_order_needs_intervals_that_do_not_overlap() -> None:

@@ -20,6 +20,7 @@ def test_a_saved_plan_is_read_back_as_it_was(tmp_path: Path, name: str) -> None:
         job=("llm:gpt", "layers=4"),
         on="8xh100",
         why='fastest that fits; "bf16"',
+        options={"storage": "samsung-960-pro", "examples": 1000},
         forecast={"step_seconds": 0.25},
     )
     plan.save(tmp_path / name)
@@ -36,6 +37,8 @@ def test_a_file_of_a_strategy_is_a_plan(tmp_path: Path) -> None:
     [
         ("strategy = 3", "strategy must be a table"),
         ("[strategy]\nbath = 3", "unknown key 'bath'"),
+        ("[strategy]\n[options]\nbatch = 3", "unknown 'batch'"),
+        ("[strategy]\n[options]\nstorage = [1]", "storage must be a word or a number"),
         ("machine = 'h100'\n[strategy]\nbatch = 3", "unknown key 'machine'"),
     ],
 )

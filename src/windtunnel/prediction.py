@@ -43,7 +43,7 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
         return record(workload, strategy, target, compiled=True)
     except BadJob as error:
         # The eager step says what is wrong with the job, if anything is.
-        fused = fuse(record(workload, strategy, target))
+        fused = fuse(record(workload, strategy, target), for_gpu=True)
         return dataclasses.replace(fused, cautions=(*fused.cautions, _not_compiled(error)))
 
 
@@ -64,7 +64,7 @@ def _not_compiled(error: BadJob) -> str:
     reason = error.message.splitlines()[0][:200]
     return (
         "PyTorch's compiler could not trace this step here, so the eager step is fused by a simple rule, "
-        f"which was 30 % off on 7 networks ({reason})"
+        f"whose gains were 11 % off at the median of 26 networks ({reason})"
     )
 
 

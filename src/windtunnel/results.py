@@ -70,7 +70,7 @@ class Printed(displays.Displayed):
 
     def lines(self, width: int | None = None) -> list[str]:
         """The result as text of this width. Default: that of the terminal."""
-        width = width or _terminal_width()
+        width = width or terminal_width()
         fields = [f.replace(" ", _NO_BREAK) if len(f) < _SHORT else f for f in self.headline().split(", ")]
         head = textwrap.wrap(", ".join(fields), width, subsequent_indent="  ", break_on_hyphens=False)
         lines = [line.replace(_NO_BREAK, " ") for line in head]
@@ -192,7 +192,7 @@ def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
     return ", ".join(share.replace(" ", _NO_BREAK) for share in shares)
 
 
-def _terminal_width() -> int:
+def terminal_width() -> int:
     """The width of the terminal within limits; the upper limit where the output is no terminal."""
     columns = shutil.get_terminal_size(fallback=(_MAX_WIDTH, 24)).columns
     return max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
@@ -202,7 +202,7 @@ def wrapped(title: str, text: str, width: int | None = None) -> list[str]:
     """A title and its text as lines of this width. Default: that of the terminal."""
     lines = textwrap.wrap(
         text,
-        width or _terminal_width(),
+        width or terminal_width(),
         initial_indent=f"  {title:9}",
         subsequent_indent=" " * _INDENT,
         break_on_hyphens=False,

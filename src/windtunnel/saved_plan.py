@@ -12,6 +12,9 @@ from windtunnel.errors import BadRecord
 from windtunnel.records import Plain
 from windtunnel.strategy import Strategy
 
+# What a forecast needs beside job, machine and strategy, as the command line names it.
+OPTIONS = ("storage", "example_bytes", "decode", "examples", "host", "host_factor")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
@@ -20,6 +23,7 @@ class SavedPlan:
     job       the words that name it on a command line: rnn n_rec=50
     on        the machine, as --on names it: 8xh100
     why       what the plan is good for, in words
+    options   further options that its forecast needs, by name (`OPTIONS`)
     forecast  figures that were forecast for it, in base units; nothing reads them back
     """
 
@@ -27,6 +31,7 @@ class SavedPlan:
     job: tuple[str, ...] = ()
     on: str | None = None
     why: str = ""
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
     forecast: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @staticmethod
@@ -40,8 +45,15 @@ class SavedPlan:
             raise BadRecord(f"{where}: strategy must be a table, not {given!r}.")
         rest = {name: value for name, value in data.items() if name != "strategy"}
         plan = records.read(_Facts, rest, where)
-        strategy = Strategy.read(given, f"{where}: strategy")
-        return SavedPlan(strategy=strategy, job=plan.job, on=plan.on, why=plan.why, forecast=plan.forecast)
+        _check_options(plan.options, where)
+        return SavedPlan(
+            strategy=Strategy.read(given, f"{where}: strategy"),
+            job=plan.job,
+            on=plan.on,
+            why=plan.why,
+            options=plan.options,
+            forecast=plan.forecast,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write this plan to a TOML or JSON file that `load` reads."""
@@ -57,4 +69,13 @@ class _Facts:
     job: tuple[str, ...] = ()
     on: str | None = None
     why: str = ""
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
     forecast: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+def _check_options(options: Mapping[str, object], where: str) -> None:
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise BadRecord(f"{where}: options: unknown {name!r}. Known: {', '.join(OPTIONS)}.")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise BadRecord(f"{where}: options: {name} must be a word or a number, not {value!r}.")

@@ -92,7 +92,8 @@ class _Search:
 
     def __init__(self, setup: Setup, options: AdviceOptions) -> None:
         self.options = options
-        self.forecaster = Forecaster()
+        # The rule is for advice about a step that is not compiled yet; a step that is, is asked for itself.
+        self.forecaster = Forecaster(asks_compiler=options.thorough or setup.strategy.compiles)
         options.progress("tracing the step as it is")
         begin = time.monotonic()
         self.base = self.forecaster.forecast(setup)
@@ -198,9 +199,10 @@ class _Search:
         while the step waits for launches, and much when these are gone. A step that does not fit first gets
         what makes it fit, or saves most memory.
         """
-        usable = [c for c in candidates if c.tried is not None and c.proposal.scope == "step"]
+        tried = [c for c in candidates if c.tried is not None and not c.tried.guessed]
+        usable = [c for c in tried if c.proposal.scope == "step"]
         if not self.base.fits and not any(c.tried and c.tried.fits for c in usable):
-            usable += [c for c in candidates if c.tried is not None and c.proposal.scope == "batch"]
+            usable += [c for c in tried if c.proposal.scope == "batch"]
         rules = list(dict.fromkeys(c.rule.name for c in sorted(usable, key=self._order)))
         current, parts, asked = self.base, list[_Candidate](), dict[str, TriedSetup]()
         while waiting := [rule for rule in rules if asked.get(rule) is not current]:

@@ -25,9 +25,10 @@ from windtunnel.advice.trials import LaneTime, TriedSetup
 
 _SAME_OPS, _OTHER_CALLS, _OTHER_OPS, _OTHER_DEVICE = 1.0, 0.7, 0.2, 0.0
 _NORMAL_OF_80 = 1.2816
-# torch.compile's kernels by the simple rule: the logarithms of 9 gains of recurrent loops on a Xeon were off
-# by 0.43 (root mean square), so four of five are within a factor of 1.7.
-_GUESSED_SPREAD = 1.7
+# torch.compile's kernels by the rule. On a CPU the logarithms of 9 gains of recurrent loops on a Xeon were
+# off by 0.43 (root mean square), so four of five are within a factor of 1.7. On a GPU those of three tuning
+# networks were off by 0.21: a factor of 1.3.
+_GUESSED_SPREAD = {"cpu": 1.7, "gpu": 1.3}
 _NO_TIME = LaneTime(seconds=0.0, spread=1.0)
 
 
@@ -84,4 +85,5 @@ def _guess_variance(base: TriedSetup, changed: TriedSetup) -> float:
     """Kernels of the simple rule are wrong by themselves, unless both sides have the same ones."""
     if base.guessed == changed.guessed:
         return 0.0
-    return (math.log(_GUESSED_SPREAD) / _NORMAL_OF_80) ** 2
+    spread = _GUESSED_SPREAD[changed.setup.machine.device.kind]
+    return (math.log(spread) / _NORMAL_OF_80) ** 2

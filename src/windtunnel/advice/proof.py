@@ -120,7 +120,7 @@ def why_not_measured(base: Setup, setup: Setup | None) -> str:
     if setup is None:
         return "another framework; use windtunnel compare"
     if setup.machine.name != "here" or setup.machine.device != base.machine.device:
-        return f"{setup.on} is not this machine's {base.machine.device.model}"
+        return f"{setup.on or setup.machine.title} is not this machine's {base.machine.device.model}"
     if setup.machine != base.machine:
         return "it needs other hardware"
     if setup.strategy.is_parallel or base.strategy.is_parallel:

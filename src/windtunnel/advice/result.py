@@ -16,6 +16,8 @@ from windtunnel.results import BOUNDS, Printed, Row, wrapped
 from windtunnel.saved_plan import SavedPlan
 
 TOP = 3  # pieces of advice that are shown in detail
+_CAUTIONS = 2  # of the forecast as it is; `predict` shows all
+_TITLES = f"      {'times as fast (80 %)':20}  {'step':>10}  {'memory':>10}  change"
 _FREE = 1e6  # bytes; a smaller change of memory is shown as none
 _SCOPES = {
     "step": "On this machine, with the same examples in an update:",
@@ -171,10 +173,15 @@ class Advice(Printed):
         return found[0]
 
     def plan(self, only: str | None = None) -> SavedPlan | None:
-        """The best combination, or one piece of advice alone, as a plan; None where nothing helps or fits."""
+        """The best combination, or one piece of advice alone, as a plan.
+
+        None where nothing helps or fits, where code must be written anew, and where no name of a machine says
+        what it runs on.
+        """
         if only is not None:
             one = self.find(only)
-            return None if one.setup is None else _plan(one.setup, one.tried, one.gain, one.name)
+            setup = one.setup
+            return None if setup is None or not setup.on else _plan(setup, one.tried, one.gain, one.name)
         if self.together is None or not self.together.tried.fits:
             return None
         whole = self.together.tried
@@ -206,7 +213,7 @@ class Advice(Printed):
         ]
         if not self.base.fits:
             rows.append(("caution", "the step does not fit: its times are what it would take if it did"))
-        return rows
+        return rows + [("caution", caution) for caution in forecast.cautions[:_CAUTIONS]]
 
     def lines(self, width: int | None = None, *, top: int = TOP, everything: bool = False) -> list[str]:
         lines = [*Printed.lines(self, width), ""]
@@ -215,7 +222,7 @@ class Advice(Printed):
         for scope, title in _SCOPES.items():
             some = [s for s in self.suggestions if (s.proposal.scope == "step") == (scope == "step")]
             if some:
-                lines += [f"  {title}", *(self._table_line(each) for each in some)]
+                lines += [f"  {title}", _TITLES, *(self._table_line(each) for each in some)]
             if scope == "step":
                 lines += self._together_lines(width)
             lines += [""] if some or (scope == "step" and self.together) else []
@@ -337,11 +344,11 @@ def _plan(setup: Setup, tried: TriedSetup | None, gain: GainInterval, names: str
             "batch": tried.forecast.batch,
             "memory_bytes": tried.forecast.memory.total_bytes,
         }
-    storage = f"; with --storage {setup.storage}" if setup.storage else ""
     return SavedPlan(
         strategy=setup.strategy,
         job=setup.job_words,
         on=setup.on,
-        why=f"windtunnel advise: {names}{storage}",
+        why=f"windtunnel advise: {names}",
+        options={"storage": setup.storage} if setup.storage else {},
         forecast=forecast,
     )

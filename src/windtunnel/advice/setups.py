@@ -14,7 +14,8 @@ from windtunnel.strategy import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a job is run. `on` is the machine as --on names it, `storage` the storage as --storage names it."""
+    """How a job is run. `on` is the machine as --on names it (empty: nothing names it), `storage` the storage
+    as --storage names it (empty: the machine's own)."""
 
     workload: Workload
     machine: Machine
@@ -70,12 +71,16 @@ class StepChange:
         return frozenset({*self.strategy, *machine, *(f"setting {name}" for name in self.settings)})
 
     def applied_to(self, setup: Setup) -> Setup:
-        """The setup with this change; an error if the two cannot be."""
+        """The setup with this change; an error if the two cannot be. Storage that an option names stays."""
+        machine = self.machine(setup.machine) if self.machine else setup.machine
+        if self.on and setup.storage:
+            machine = dataclasses.replace(machine, storage=setup.machine.storage)
+        is_named = self.machine is None or self.storage
         return Setup(
             workload=with_settings(setup.workload, self.settings) if self.settings else setup.workload,
-            machine=self.machine(setup.machine) if self.machine else setup.machine,
+            machine=machine,
             strategy=dataclasses.replace(setup.strategy, **self.strategy),  # type: ignore[arg-type]
-            on=self.on or setup.on,
+            on=self.on or (setup.on if is_named else ""),
             storage=self.storage or setup.storage,
         )
 

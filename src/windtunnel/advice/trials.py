@@ -10,6 +10,7 @@ from windtunnel import prediction
 from windtunnel.advice.setups import Setup
 from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import Forecast
+from windtunnel.forecast.generated_kernels import computes_channels_last
 from windtunnel.forecast.workers import share_of_batch, spread_over
 from windtunnel.job.workload import Workload
 from windtunnel.strategy import Strategy
@@ -54,8 +55,10 @@ class TriedSetup:
 class Forecaster:
     """Forecasts setups. A change that changes no op is priced again with the kept trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, asks_compiler: bool = True) -> None:
+        """`asks_compiler`: PyTorch's compiler tells the kernels of compiled steps on a GPU; else a rule."""
         self._traces: dict[object, Trace] = {}
+        self._asks_compiler = asks_compiler
 
     def forecast(self, setup: Setup) -> TriedSetup:
         """The forecast, also of a setup that does not fit; an error if the setup cannot be."""
@@ -83,10 +86,14 @@ class Forecaster:
 
     def _recorded(self, setup: Setup, strategy: Strategy) -> tuple[Trace, bool]:
         """The trace of a strategy whose degrees are known, and whether its kernels are guessed."""
-        traced = self._kept(setup.workload, self._traced(setup, strategy), setup.machine.device.kind)
-        guessed = strategy.compiles and traced.compilation is None
-        if guessed and setup.machine.device.kind == "cpu":
-            traced = fuse(traced)
+        kind, plain = setup.machine.device.kind, self._traced(setup, strategy)
+        traced = self._kept(setup.workload, plain, kind)
+        if strategy.compiles and not plain.compiles:
+            if kind == "gpu" and computes_channels_last(traced):
+                traced = self._kept(setup.workload, dataclasses.replace(plain, layout="channels_last"), kind)
+            traced = fuse(traced, for_gpu=kind == "gpu")
+        found = traced.compilation
+        guessed = strategy.compiles and (found is None or found.is_assumed)
         return dataclasses.replace(traced, batch=self._batch(setup, strategy)), guessed
 
     def _batch(self, setup: Setup, strategy: Strategy) -> int:
@@ -95,7 +102,8 @@ class Forecaster:
     def _traced(self, setup: Setup, strategy: Strategy) -> Strategy:
         """The strategy that is traced for this one: equal workers, and other feeds, do the same."""
         plain = _plain(strategy, setup)
-        if strategy.compiles and setup.machine.device.kind == "gpu" and not strategy.is_parallel:
+        is_asked = self._asks_compiler and setup.machine.device.kind == "gpu"
+        if strategy.compiles and is_asked and not strategy.is_parallel:
             return dataclasses.replace(plain, execution="compiled")  # by PyTorch's compiler
         if plain.precision in _WITHOUT_AUTOCAST:
             plain = dataclasses.replace(plain, precision="pytorch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from windtunnel import records, units
 from windtunnel.choosing.commands import command_lines
 from windtunnel.displays import Displayed
 from windtunnel.records import Plain
-from windtunnel.results import Printed, Row
+from windtunnel.results import Printed, Row, terminal_width
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
+_BESIDE_PLOT = 12  # columns of its scale
 _QUANTILE = 1.645  # of the normal distribution, for an interval that holds nine times in ten
 ROUNDING = 1e-6
 METRICS = {"accuracy": "accuracy", "r2": "R2"}
@@ -101,16 +103,17 @@ class Climbed(Printed):
     def lines(self, width: int | None = None) -> list[str]:
         """The result as text: data, rungs, curve, choice and what to do next."""
         after = _Rows(head="", rows=tuple(self._choice_rows()))
+        width = width or terminal_width()
         return [
             *Printed.lines(self, width),
             "",
             *self._table(),
             "",
-            *plot(self.rungs, METRICS[self.metric], self.target),
+            *plot(self.rungs, METRICS[self.metric], self.target, min(_PLOT_WIDTH, width - _BESIDE_PLOT)),
             "",
             *after.lines(width),
             "",
-            *self._next_lines(),
+            *self._next_lines(width),
         ]
 
     def _repr_html_(self) -> str:
@@ -167,15 +170,16 @@ class Climbed(Printed):
             more = f"a longer --time than {units.show(self.limit_seconds, 's')}, or {more}"
         return [("target", f"{error}: not reached; the best rung had {best:.3f}. Try {more}.")]
 
-    def _next_lines(self) -> list[str]:
+    def _next_lines(self, width: int) -> list[str]:
         words = ["windtunnel", "network", "use", str(self.folder), "--data", self.data]
         what = {"text": "Let it go on with a text", "images": "Let it name pictures"}
         lines = [f"{what.get(self.form, 'Predict rows of a file')}:", *command_lines(words)]
         if self.form == "table":
-            lines += [
-                f"Give a file of new rows in place of {self.data}: the same columns, with or",
-                "without the one to predict. --to FILE.csv writes all predictions to a file.",
-            ]
+            lines += textwrap.wrap(
+                f"Give a file of new rows in place of {self.data}: the same columns, with or without the one "
+                "to predict. --to FILE.csv writes all predictions to a file.",
+                min(width, 80),
+            )
         return lines
 
 
@@ -210,7 +214,9 @@ def interval_of_share(share: float, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def plot(rungs: Sequence[RungResult], metric: str, target: float | None = None) -> list[str]:
+def plot(
+    rungs: Sequence[RungResult], metric: str, target: float | None = None, width: int = _PLOT_WIDTH
+) -> list[str]:
     """Score against seconds of training over all rungs, as text; each point is the number of its rung."""
     points, before = [], 0.0
     for rung in rungs:
@@ -219,11 +225,11 @@ def plot(rungs: Sequence[RungResult], metric: str, target: float | None = None) 
     scores = [score for _, score, _ in points] + ([] if target is None else [target])
     high, low = max(scores), max(min(scores), max(scores) - 1.0)
     span = max(high - low, 0.02)
-    grid = [[" "] * _PLOT_WIDTH for _ in range(_PLOT_HEIGHT)]
+    grid = [[" "] * width for _ in range(_PLOT_HEIGHT)]
     if target is not None:
-        grid[_line(target, high, span)] = ["-"] * _PLOT_WIDTH
+        grid[_line(target, high, span)] = ["-"] * width
     for seconds, score, mark in points:
-        column = min(_PLOT_WIDTH - 1, int(seconds / (before or 1.0) * _PLOT_WIDTH))
+        column = min(width - 1, int(seconds / (before or 1.0) * width))
         grid[_line(score, high, span)][column] = mark
     lines = []
     for number, row in enumerate(grid):
@@ -234,8 +240,8 @@ def plot(rungs: Sequence[RungResult], metric: str, target: float | None = None) 
     return [
         f"  {metric} after each round; a digit is the number of its rung{dashes}",
         *lines,
-        f"  {' ' * 6} +{'-' * _PLOT_WIDTH}",
-        f"  {' ' * 6}  0 s{spent:>{_PLOT_WIDTH - 3}}",
+        f"  {' ' * 6} +{'-' * width}",
+        f"  {' ' * 6}  0 s{spent:>{width - 3}}",
     ]
 
 

@@ -22,6 +22,7 @@ from windtunnel import records
 from windtunnel.choosing import columns, tables
 from windtunnel.choosing.columns import LEAST_OF_CLASS, Preparation, TargetColumn, TargetRows
 from windtunnel.choosing.tables import ARRAYS, TABLES, TEXTS, Table
+from windtunnel.choosing.task import TaskKind
 from windtunnel.errors import BadInput, UnknownName
 from windtunnel.job.lesson import Dataset
 from windtunnel.learning import data, files
@@ -94,6 +95,26 @@ def read_own(path: Path, *, target: str | None = None, header: bool | None = Non
         hint="Give a table (FILE.csv, .tsv, .npy, .npz), a text (FILE.txt), "
         "or a folder with one folder of pictures for each class.",
     )
+
+
+def check_content(kind: TaskKind, own: OwnData, name: str, *, has_outputs: bool) -> None:
+    """Refuses a table that a task without a ladder can do nothing with."""
+    if own.form != "table":
+        return
+    prepared = records.read(Preparation, own.preparation, name)
+    words = [column.name for column in prepared.inputs if column.categories]
+    if kind.makes_pictures and words:
+        raise BadInput(
+            f"The task {kind.name!r} needs pictures, but {name} has columns of words: {', '.join(words)}.",
+            hint="Give a folder of pictures, or a table of numbers only with one picture in each row.",
+        )
+    if kind.outputs.startswith("classes") and not own.classes and not has_outputs:
+        raise BadInput(
+            f"The task {kind.name!r} needs classes, but the column {prepared.target.name!r} of {name} holds "
+            "numbers.",
+            hint="Name a column of classes with --target, or give --outputs. "
+            "--task 'classify tables' predicts numbers too.",
+        )
 
 
 def divide(labels: Sequence[Any] | None, count: int, seed: int) -> tuple[list[int], list[int], list[int]]:

@@ -15,7 +15,6 @@ from windtunnel.records import Plain
 _LEAST_NODES = 16  # a hidden layer for a table of few columns
 _DOUBLED = 512  # up to this many inputs the hidden layer has twice as many nodes
 _COMPRESSION = 4  # inputs for each node of the code of an auto-encoder
-_FEW_PICTURES = 1_000
 _STEPS_OF_SEQUENCE, _STEPS_OF_AUDIO = 20, 100  # assumed; the task does not ask for the length
 
 
@@ -135,13 +134,13 @@ def _images(task: NetworkTask) -> Design:
     widths = (32, 64, 128)[: max(1, min(3, size.bit_length() - 2))]
     values = [width * (size >> depth) ** 2 for depth, width in enumerate(widths, 1)]
     chain = ", ".join(f"{value:,}" for value in values)
-    few = task.examples is not None and task.examples < _FEW_PICTURES
     rule = GuideRule(
         text="To tell what an image shows, take a convolutional network: it condenses the image in steps.",
         section="III.D",
     )
     note = (
-        "The guide's other network for images, dbn, first learns without labels; try it if few have labels."
+        "The guide's other network for images, dbn, first learns without labels: try it if few of your "
+        "images have labels."
     )
     return Design(
         network="dcn",
@@ -153,7 +152,7 @@ def _images(task: NetworkTask) -> Design:
         landmark_note="for photographs of about 224 x 224; unet where every pixel has a class",
         fan_in=9 * channels,
         metric="accuracy",
-        notes=(note,) if few else (),
+        notes=(note,),
     )
 
 

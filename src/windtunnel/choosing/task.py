@@ -36,6 +36,11 @@ class TaskKind:
     climbs: bool = False
     form: str = ""
 
+    @property
+    def makes_pictures(self) -> bool:
+        """Whether its network draws pictures."""
+        return self.inputs == _PIXELS and not self.climbs
+
 
 _PIXELS = "numbers in one picture; 28 x 28 grey has 784, 32 x 32 colour 3072"
 KINDS = (

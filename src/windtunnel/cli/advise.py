@@ -189,16 +189,17 @@ def _advise_job(context: typer.Context, options_of: _JobOptions, today: dict[str
         )
     fields = {field.name for field in dataclasses.fields(Strategy)}
     strategy = words.make_strategy(plan, **{name: today[name] for name in today if name in fields})
+    further = words.further_options(plan, today)
     workload = words.with_stored_data(
-        words.find_job(named), today["example_bytes"], today["decode"], today["examples"]
+        words.find_job(named), further["example_bytes"], further["decode"], further["examples"]
     )
-    machine = predict.find_machine(on, today["storage"], today["host"], today["host_factor"])
+    machine = predict.find_machine(on, further["storage"], further["host"], further["host_factor"])
     with levels.show_line() as say:
         options = AdviceOptions(
             thorough=thorough,
             seconds=600.0 if thorough else 60.0,
             on=on,
-            storage=today["storage"] or "",
+            storage=further["storage"] or "",
             progress=say if sys.stderr.isatty() else lambda text: None,
         )
         advice = find_advice(workload, machine, strategy, options=options)
@@ -209,7 +210,7 @@ def _advise_job(context: typer.Context, options_of: _JobOptions, today: dict[str
         lambda: _text(advice, proofs, top, everything),
     )
     if apply is not None:
-        _write(advice, apply, only, as_json)
+        _write(advice, apply, only, further, as_json)
 
 
 class _JobOptions(NamedTuple):
@@ -260,11 +261,17 @@ def _refuse_plan_file(path: Path) -> None:
     words.refuse_unwritable(path, "--apply")
 
 
-def _write(advice: Advice, path: Path, only: str | None, as_json: bool) -> None:
+def _write(advice: Advice, path: Path, only: str | None, further: dict[str, Any], as_json: bool) -> None:
     plan = advice.plan(only)
     if plan is None:
-        what = f"{only} needs new code" if only else "no combination on this machine helps and fits"
+        what = "no combination on this machine helps and fits"
+        if only:
+            what = f"{only} needs new code, or a machine that --on cannot name"
         raise BadInput(f"--apply: {what}, so there is no plan to write.", hint="See --all.")
+    has_new_machine = plan.on != advice.base.setup.on
+    hosts = ("host", "host_factor") if has_new_machine else ()  # those of another machine are its own
+    kept = {name: value for name, value in further.items() if value is not None and name not in hosts}
+    plan = dataclasses.replace(plan, options={**kept, **plan.options})
     plan.save(path)
     if not as_json:
         say(f"\nwrote {path}: {plan.why}\n    windtunnel predict --strategy {path}")

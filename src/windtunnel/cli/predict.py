@@ -147,8 +147,10 @@ def predict(
         other = "--timeline" if timeline else "--batch"
         raise BadInput(f"--batches cannot go with {other}.", hint=f"Leave {other} out.")
     found = words.find_job(words.job_of(plan, job))
-    workload = words.with_stored_data(found, example_bytes, decode, examples)
-    machine = find_machine(words.machine_of(plan, on), storage, host, host_factor)
+    further = words.further_options(plan, context.params)
+    workload = words.with_stored_data(found, further["example_bytes"], further["decode"], further["examples"])
+    on = words.machine_of(plan, on)
+    machine = find_machine(on, further["storage"], further["host"], further["host_factor"])
     if batches is not None:
         _show_batches(workload, machine, strategy, batches, as_json)
         return

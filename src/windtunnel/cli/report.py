@@ -71,11 +71,12 @@ def report(
     words.refuse_unwritable(path, "--out")
     fields = {field.name for field in dataclasses.fields(Strategy)}
     strategy = words.make_strategy(plan, **{name: options[name] for name in options if name in fields})
+    further = words.further_options(plan, options)
     workload = words.with_stored_data(
-        words.find_job(named), options["example_bytes"], options["decode"], options["examples"]
+        words.find_job(named), further["example_bytes"], further["decode"], further["examples"]
     )
     machines = [
-        (name, predict.find_machine(name, options["storage"], options["host"], options["host_factor"]))
+        (name, predict.find_machine(name, further["storage"], further["host"], further["host_factor"]))
         for name in names
     ]
     with levels.show_line() as show:

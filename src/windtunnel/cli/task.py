@@ -68,16 +68,17 @@ def _recommend(task: NetworkTask, options: TaskOptions, data: str | None = None)
 
 def _recommend_for_data(task: NetworkTask, options: TaskOptions, path: Path) -> None:
     """A network that the ladder does not try, of the size of the data."""
-    from windtunnel.choosing.own_data import read_own
+    from windtunnel.choosing.own_data import check_content, read_own
     from windtunnel.learning.data import load
 
     own = read_own(path, target=options.target, header=options.header, seed=options.seed)
+    check_content(task.kind, own, path.name, has_outputs=task.outputs is not None)
     size = own.facts.get("size")
     inputs = own.facts["channels"] * size * size if size else own.facts.get("inputs")
     sized = dataclasses.replace(
         task,
         inputs=task.inputs or inputs,
-        outputs=task.outputs or len(own.classes) or None,
+        outputs=task.outputs or len(own.classes) or own.facts.get("outputs"),
         examples=task.examples or sum(own.examples),
     )
     plain = dataclasses.replace(options, target=None, header=None)

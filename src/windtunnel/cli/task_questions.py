@@ -33,12 +33,25 @@ def ask(options: TaskOptions) -> TaskOptions:
         asked = dataclasses.replace(options, task=task.name, data=data, target=_ask_for_target(data))
     else:
         asked = _ask_for_sizes(dataclasses.replace(options, task=task.name), task)
-    error = _ask("Which share of wrong answers is acceptable? 0.05 is 5 in 100", f"{_ERROR}", parse_share)
+    if task.climbs or task.outputs:
+        error = _ask(_error_question(asked), f"{_ERROR}", parse_share)
+        asked = dataclasses.replace(asked, error=f"{error:g}")
     seconds = _ask("How long may the training take? 30s, 5m, 2h", "5m", _as_typed(parse_duration))
-    asked = dataclasses.replace(asked, error=f"{error:g}", time=seconds)
+    asked = dataclasses.replace(asked, time=seconds)
     say("\nThe same without questions:")
     say("\n".join(command_lines(_command(asked))), end="\n\n")
     return asked
+
+
+def _error_question(asked: TaskOptions) -> str:
+    """What an error is depends on the column to predict: classes, or a number."""
+    from windtunnel.choosing import columns, tables
+
+    if asked.data is not None and asked.target is not None:
+        target = columns.read_target(tables.read_csv(asked.data), asked.target, asked.data.name)
+        if target.numbers is not None:
+            return f"How much of the variance of {asked.target!r} may stay unexplained? 0.05 is 5 in 100"
+    return "Which share of wrong answers is acceptable? 0.05 is 5 in 100"
 
 
 def _command(asked: TaskOptions) -> list[str]:
@@ -86,18 +99,24 @@ def _ask_for_data() -> Path | None:
 
 
 def _ask_for_target(path: Path) -> str | None:
-    """The column to predict, for a table with columns."""
-    from windtunnel.choosing import tables
+    """The column to predict, for a table with columns. One that cannot be learned is asked for again."""
+    from windtunnel.choosing import columns, tables
 
     if path.suffix.lower() not in tables.TABLES:
         return None
-    names = tables.read_csv(path).names
+    table = tables.read_csv(path)
+    names = table.names
     if len(names) > 30:
         _list("Which column is to be predicted?", [(name, "") for name in names[-5:]], len(names) - 4)
     else:
         _list("Which column is to be predicted?", [(name, "") for name in names])
-    number = _ask("Column", str(len(names)), lambda text: _in_range(text, len(names)))
-    return names[number - 1]
+
+    def parse(text: str) -> str:
+        name = names[_in_range(text, len(names)) - 1]
+        columns.read_target(table, name, path.name)
+        return name
+
+    return _ask("Column", str(len(names)), parse)
 
 
 def _ask_for_sizes(options: TaskOptions, kind: TaskKind) -> TaskOptions:

@@ -10,9 +10,9 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
-from windtunnel.saved_plan import SavedPlan
+from windtunnel.saved_plan import OPTIONS, SavedPlan
 from windtunnel.strategy import Strategy
 
 _LEAST_WIDTH = 40
@@ -359,6 +359,12 @@ def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bo
         return Strategy.read(given)
     typed = {name: value for name, value in given.items() if name in beside.typed}
     return Strategy.read({**records.plain(beside.plan.strategy), **typed})
+
+
+def further_options(beside: PlanBeside | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a forecast beside its strategy: as they were typed, else as the plan says."""
+    kept = {} if beside is None else {k: v for k, v in beside.plan.options.items() if k not in beside.typed}
+    return {name: kept.get(name, options[name]) for name in OPTIONS}
 
 
 def machine_of(beside: PlanBeside | None, on: str) -> str:

@@ -276,6 +276,11 @@ class ConvolutionFamily(Family):
         return {**convolution_image_draws.drawers(sizes), **convolution_draws.drawers(sizes)}
 
 
+def sizes_of(op: DescribedOp) -> ConvolutionSizes:
+    """The sizes of a call whose shape is known."""
+    return _read(op.shape)[0]
+
+
 def _read(shape: tuple[int, ...]) -> tuple[ConvolutionSizes, dict[str, int]]:
     """The sizes of a call, and which gradients a backward computes."""
     after = len(shape) - (len(_FORWARD_SIZES) - _LAST)

@@ -1,7 +1,7 @@
 """torch.compile without PyTorch's compiler: the trace of an eager step in, that of the compiled step out.
 
-This is for CPUs and for steps that PyTorch's compiler cannot trace here; for a GPU, `trace.compiled` asks the
-compiler itself.
+This is for CPUs, for steps that PyTorch's compiler cannot trace here, and for advice that may not wait for
+it; else, for a GPU, `trace.compiled` asks the compiler itself.
 
 - Consecutive pointwise ops and reductions of one phase (streaming, reduction, normalisation, softmax, random)
   become one kernel, named "fused", of at most 64 ops. It reads its inputs once and writes only what is used
@@ -12,6 +12,7 @@ compiler itself.
 - Matrix products, convolutions, attention, recurrent calls, lookups, pooling and unknown ops stay library
   calls.
 - Views and bare allocations are resolved at compile time and vanish. The next op allocates in their place.
+- For a GPU, the kernels of a group are counted as Inductor makes them (`forecast.generated_kernels`).
 - Forward and backward are one graph each: one module call and one autograd node for each, and one more node
   for every weight whose gradient is accumulated. The update stays eager.
 
@@ -28,7 +29,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from windtunnel.families import FAMILIES
-from windtunnel.trace import Allocation, Op, Trace
+from windtunnel.forecast.generated_kernels import as_generated
+from windtunnel.trace import Allocation, Compilation, Op, Trace
 
 FUSED = "fused"
 # Seconds of the first step with empty caches: of any (a guess), and of each generated kernel, by the one
@@ -36,6 +38,7 @@ FUSED = "fused"
 _FIRST_SECONDS, _SECONDS_OF_KERNEL = 5.0, 0.097
 FUSIBLE = frozenset(family.name for family in FAMILIES if family.is_fusible)
 _MOST_FUSED = 64
+_ASSUMED = Compilation(graphs=2, breaks=0, nodes=0, inputs=0, is_assumed=True)
 _OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but not on the result of the op before
 
 
@@ -44,15 +47,15 @@ def first_step_seconds(generated: int) -> float:
     return _FIRST_SECONDS + _SECONDS_OF_KERNEL * generated
 
 
-def fuse(trace: Trace) -> Trace:
-    """The trace of the compiled step: the same arithmetic, fewer ops, never more bytes."""
+def fuse(trace: Trace, *, for_gpu: bool = False) -> Trace:
+    """The trace of the compiled step: the same arithmetic, fewer ops, on a CPU never more bytes."""
     ops: list[Op] = []
     early: list[int] = []  # allocated by views that vanished: the next op allocates them
     late: list[int] = []  # freed by views that vanished before the first op
     for run in _runs(trace.ops):
         if any(op.family != "view" or op.phase == "update" for op in run):
             merged = (
-                _merge(run, early, trace.allocations)
+                _merge(run, early, trace.allocations, for_gpu)
                 if _vanishes(run[0])
                 else dataclasses.replace(run[0], allocated=(*early, *run[0].allocated))
             )
@@ -77,6 +80,7 @@ def fuse(trace: Trace) -> Trace:
         allocations=_allocations(trace, ops),
         module_calls=_graphs(trace),
         nodes=_nodes(trace),
+        compilation=_ASSUMED if for_gpu else None,
     )
 
 
@@ -101,7 +105,9 @@ def _vanishes(op: Op) -> bool:
     return op.phase != "update" and (op.family == "view" or op.family in FUSIBLE)
 
 
-def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Allocation]) -> Op:
+def _merge(
+    run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Allocation], for_gpu: bool
+) -> Op:
     """The fused op of a group."""
     work = [op for op in run if op.family != "view"]
     allocated = [*early, *(name for op in run for name in op.allocated)]
@@ -109,7 +115,7 @@ def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Al
     inside = set(allocated) & set(freed)
     read, written = _traffic(run, early, inside, {name: allocations[name].bytes for name in allocated})
     largest = max(work, key=lambda op: op.read_bytes + op.written_bytes)
-    return dataclasses.replace(
+    merged = dataclasses.replace(
         largest,
         name=FUSED,
         family="streaming",
@@ -122,6 +128,7 @@ def _merge(run: Sequence[Op], early: Sequence[int], allocations: Mapping[int, Al
         allocated=tuple(name for name in allocated if name not in inside),
         freed=tuple(name for name in freed if name not in inside),
     )
+    return as_generated(merged, work) if for_gpu else merged
 
 
 def _traffic(

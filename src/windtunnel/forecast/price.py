@@ -98,7 +98,7 @@ class Pricer:
         self._last: tuple[Sequence[Op], list[Price]] | None = None
         self.compilation = trace.compilation
         self._is_compiled = trace.compilation is not None
-        self.generated = sum(op.is_generated for op in trace.ops)
+        self.generated = sum(op.calls for op in trace.ops if op.is_generated)
         self._tables = {
             "forward": self.launch_costs.forward,
             "backward": self.launch_costs.backward,
@@ -212,7 +212,8 @@ class Pricer:
         if not op.is_generated:
             return max(table.get(op.family, table["other"]), table.get(_LIBRARY, 0.0))
         cost = table.get(GENERATED, table["other"])
-        return table.get(_WITHOUT_GRADIENTS, cost) if self.strategy.inference else cost
+        each = table.get(_WITHOUT_GRADIENTS, cost) if self.strategy.inference else cost
+        return each * op.calls
 
     def _device_work(self, ops: Sequence[Op]) -> list[DeviceWork]:
         """What the device does for each op; nothing for a view, which moves no data."""

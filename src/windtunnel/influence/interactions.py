@@ -60,8 +60,8 @@ class Interaction:
             return f"{numbers}: they do not interact"
         more = self.ratio > 1
         if product >= 1:
-            return f"{numbers}: together they cost {'more' if more else 'less'} than alone"
-        return f"{numbers}: together they gain {'less' if more else 'more'} than alone"
+            return f"{numbers}: together they cost {'more' if more else 'less'} than the product"
+        return f"{numbers}: together they gain {'less' if more else 'more'} than the product"
 
 
 def interact(

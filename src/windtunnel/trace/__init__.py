@@ -113,12 +113,13 @@ class StoredExample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
     """How torch.compile cut the step: its graphs, their nodes and inputs, and where Python code between
-    graphs runs op by op (`breaks`)."""
+    graphs runs op by op (`breaks`). `is_assumed`: by a rule; PyTorch's compiler was not asked."""
 
     graphs: int
     breaks: int
     nodes: int
     inputs: int
+    is_assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

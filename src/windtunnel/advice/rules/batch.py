@@ -52,8 +52,8 @@ def _larger(situation: Situation, factor: int) -> Proposal:
         change=StepChange(strategy={"batch": batch}),
         flag=f"--batch {batch}",
         code=f"DataLoader(data, batch_size={batch})   # and lr = {factor} * lr, or sqrt({factor}) * lr",
-        reason=f"{situation.bottleneck()}; {small:.0%} of it (launches, update, exchange) does not grow with "
-        "the batch, and larger ops fill the device better",
+        reason=f"{situation.bottleneck()}; {small:.0%} of the step (launches, update, exchange) does not "
+        "grow with the batch, and larger ops fill the device better",
         costs=costs,
         source=_SOURCE,
         scope="batch",

@@ -8,7 +8,7 @@ from windtunnel.advice.setups import StepChange
 _CODE = {
     "buckets": "model = DistributedDataParallel(model)",
     "tensors": "model = DistributedDataParallel(model, bucket_cap_mb=0)",
-    "after": "for p in model.parameters(): dist.all_reduce(p.grad)   # after loss.backward()",
+    "after": "for p in model.parameters(): dist.all_reduce(p.grad.div_(workers))   # after loss.backward()",
 }
 _COSTS = {
     "buckets": "memory for the buckets",

@@ -27,10 +27,11 @@ def propose(situation: Situation) -> Answer:
 
 def _proposal(situation: Situation, ratio: FrameworkRatio) -> Proposal:
     name, _, variant = ratio.framework.partition(":")
+    job = " ".join(situation.setup.job_words)
     return Proposal(
         name=f"{name} ({variant})",
         change=StepChange(),
-        flag=f"windtunnel compare ... torch:{ratio.variant} {ratio.framework}",
+        flag=f"windtunnel compare {job} torch:{ratio.variant} {ratio.framework}",
         code="step = jax.jit(train_step)   # with jax.lax.scan over the timesteps",
         reason=f"{situation.spent('launch')}; a compiled loop has no Python and no launch in each timestep",
         costs="the step is written anew in another framework; its first call compiles",

@@ -29,7 +29,7 @@ def propose(situation: Situation) -> Answer:
             name="CUDA graph",
             change=StepChange(strategy={"execution": "graph"}),
             flag="--execution graph",
-            code="with torch.cuda.graph(graph): step(static_batch)   # then: graph.replay() for each step",
+            code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()): step(batch)   # graph.replay()",
             reason=_reason(situation),
             costs="shapes and addresses must not change, no value may be read in the step, and the batch is "
             "copied into a fixed tensor; capturing takes a few steps",

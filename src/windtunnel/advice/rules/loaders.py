@@ -22,12 +22,19 @@ def propose(situation: Situation) -> Answer:
             change=change_of(situation, remedy) if count == most else StepChange(strategy={"loaders": count}),
             flag=f"--loaders {count}",
             code=f"DataLoader(data, num_workers={count}, persistent_workers=True)",
-            reason=f"{starved(situation)}; {strategy.loaders or 'no'} loaders read and decode now",
+            reason=f"{starved(situation)}; {_now(strategy.loaders)} now",
             costs="each loader is a process with memory of its own, and takes cores from other work",
             source="the guide (Wuensche 2018), IV-B: transfers must be hidden behind computing; docs/feed.md",
         )
         for count in counts
     )
+
+
+def _now(loaders: int) -> str:
+    """Who reads today."""
+    if not loaders:
+        return "the training process reads and decodes"
+    return "1 loader reads and decodes" if loaders == 1 else f"{loaders} loaders read and decode"
 
 
 RULE = AdviceRule(name="loaders", about="more loader processes, up to the host's cores", propose=propose)

@@ -45,9 +45,9 @@ def _to_cpu(situation: Situation) -> Answer:
             change=StepChange(
                 strategy=gpu_only,
                 machine=lambda before: Machine.find("cpu") if here else before.with_cpu_only(),
-                on="cpu" if here else machine.name,
+                on="cpu" if here else "",
             ),
-            flag="--on cpu" if here else "no flag: name the host with --on, see windtunnel machine list",
+            flag="--on cpu" if here else "none: probe that host and name its machine file with --on",
             code='model = model.to("cpu")',
             reason=f"{situation.spent('launch')}, and the device works {situation.forecast.utilisation:.0%} "
             "of it: a CPU runs small ops without launching them on a device",

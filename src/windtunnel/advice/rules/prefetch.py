@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, flag_of, remedy_of, starved
 
 
 def propose(situation: Situation) -> Answer:
@@ -17,11 +17,12 @@ def propose(situation: Situation) -> Answer:
     remedy = remedy_of(situation, "prefetch")
     if isinstance(remedy, str):
         return remedy or "prefetch changes nothing here"
+    change = change_of(situation, remedy)
     return (
         Proposal(
             name="prefetch",
-            change=change_of(situation, remedy),
-            flag=f"--prefetch {remedy.strategy.prefetch}",
+            change=change,
+            flag=flag_of(situation, change),
             code="batch = batch.to('cuda', non_blocking=True)   # from pinned memory, on its own stream",
             reason=f"{starved(situation)}; batches copied ahead do not stop the device",
             costs=f"device memory for {remedy.strategy.prefetch} further batches",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, flag_of, remedy_of, starved
 
 _WAYS = {
     "more storage": (
@@ -18,7 +18,7 @@ _WAYS = {
     ),
     "GPUDirect storage": (
         "GPUDirect storage",
-        "cufile reads into device tensors (NVIDIA GPUDirect Storage); examples stored as tensors",
+        "torch.cuda.gds.GdsFile(path, os.O_RDONLY).load_storage(batch.untyped_storage())",
         "needs drivers and file systems that support it, and decoded examples on storage, which are larger",
     ),
 }
@@ -37,16 +37,11 @@ def propose(situation: Situation) -> Answer:
         if isinstance(remedy, str):
             continue
         change = change_of(situation, remedy)
-        flags = {
-            "more storage": f"--storage {change.storage}",
-            "page cache": "--data page-cache",
-            "GPUDirect storage": "--direct",
-        }
         proposals.append(
             Proposal(
                 name=name,
                 change=change,
-                flag=flags[way],
+                flag=flag_of(situation, change),
                 code=code,
                 reason=f"{starved(situation)}; {remedy.what}",
                 costs=costs,
