@@ -30,6 +30,7 @@ from windtunnel.machine.profiles import profile_for
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op
 from windtunnel.trace import record as recording
+from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.notes import Notes
 
 SIZES = {"layers": "8", "width": "256", "heads": "8", "length": "128", "vocabulary": "1024"}
@@ -245,8 +246,9 @@ def test_a_chunk_of_ops_ends_when_its_ops_would_end_one_by_one(times) -> None:
 )
 def test_equal_blocks_that_are_folded_give_the_trace_of_all(form) -> None:
     strategy = Strategy(batch=4, accumulate=2, data_parallel=2, **form)
-    folded = recording._record_once(job(), strategy, "gpu", Notes(), folds=True)
-    whole = recording._record_once(job(), strategy, "gpu", Notes())
+    with rows_of_one_worker():
+        folded = recording._record_once(job(), strategy, "gpu", Notes(), folds=True)
+        whole = recording._record_once(job(), strategy, "gpu", Notes())
 
     def facts(trace):
         return [

@@ -213,7 +213,8 @@ def read_text(path: Path) -> str:
             raise BadRecord(f"{path} has more than {_MOST_BYTES:,} bytes.", hint="Name another file.")
         return data.decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise BadRecord(f"{path} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadRecord(f"{path} cannot be read: {reason}.") from error
 
 
 def write_text(path: Path, text: str, previous: Path | None = None) -> Path:

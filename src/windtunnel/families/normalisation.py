@@ -164,6 +164,9 @@ class NormalisationFamily(Family):
             return _two_passes(op, piece.dtype)
         return [_whole_piece(op, "batch", piece.dtype)]
 
+    def runs_in_cudnn(self, piece: Piece) -> bool:
+        return piece.kind.startswith(("normalisation batch", "normalisation rows"))
+
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "batch_norm": lambda: _draw_batch_norm(sizes),

@@ -118,7 +118,6 @@ _WIDE_TENSOR_CORES = 600.0
 _WITHOUT_SLOW_GROUPS = 8.9
 # Compute capabilities of the chips with stacked memory: P100, V100, A100, H100 and H200, B200.
 _STACKED_MEMORY = (6.0, 7.0, 8.0, 9.0, 10.0)
-_CUDNN_KINDS = ("convolution", "normalisation batch", "normalisation rows")
 _GROUP_TILE = 64.0  # channels of a group that a slow grouped convolution computes at once
 # From this compute capability on, cuDNN runs fp32 convolutions of 3 x 3 without Winograd's algorithm.
 _WITHOUT_WINOGRAD = 9.0
@@ -296,7 +295,7 @@ class Transfer:
 
     def _clock_share(self, piece: Piece) -> float:
         """The share of the probed GPU's stated clock on which the scale rests."""
-        is_as_stated = self._is_alike or piece.kind.startswith(_CUDNN_KINDS)
+        is_as_stated = self._is_alike or registry.of_kind(piece.kind).runs_in_cudnn(piece)
         return 1.0 if is_as_stated else self.rules.multiprocessor_factor
 
     def _double_slowdown(self, piece: Piece) -> float:

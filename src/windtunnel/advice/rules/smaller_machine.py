@@ -33,7 +33,7 @@ def propose(situation: Situation) -> Answer:
 
 def _on(situation: Situation, gpu: Machine) -> Proposal:
     return Proposal(
-        name=f"smaller machine {gpu.name}",
+        name=f"smaller {gpu.name}",
         change=StepChange(machine=lambda before: gpu, on=gpu.name),
         flag=f"--on {gpu.name}",
         code='model = model.to("cuda")   # no other change',
