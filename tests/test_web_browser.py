@@ -174,7 +174,7 @@ def test_a_link_at_the_top_goes_to_its_part_and_asks_for_it(page: Any, address: 
 
 def test_machines_are_found_by_their_words(page: Any, address: str) -> None:
     opened(page, f"{address}/machines")
-    page.get_by_label("Show machines with").fill("dgx v100")
+    page.get_by_label("Show machines with").fill("dgx-1 v100")
     shown = page.locator("tbody tr:not([hidden])")
     assert shown.count() == 1 and "dgx-1-v100" in shown.inner_text()
     assert page.get_by_role("heading", name="Nodes").is_visible()
