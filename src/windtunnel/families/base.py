@@ -202,9 +202,9 @@ class Family:
         """What the op's price assumes although no probe showed it, as a caution; empty if nothing."""
         return ""
 
-    def runs_in_cudnn(self, piece: Piece) -> bool:
-        """Whether cuDNN has the kernels for a piece of work of this family."""
-        return self.is_cudnn_call
+    def gains_in_cudnn(self, piece: Piece) -> bool:
+        """Whether cuDNN's kernels are known to gain as much on the probed GPU as its lower clock costs."""
+        return False
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         """The workspace on a GPU that follows from how a library works, beside what is learned by kind."""

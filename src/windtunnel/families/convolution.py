@@ -272,6 +272,9 @@ class ConvolutionFamily(Family):
         features = (*tiles, *_features(flat, piece.dtype, piece.bytes))
         return [piece._replace(kind=piece.kind.replace(_VOLUME, _IMAGE), features=features)]
 
+    def gains_in_cudnn(self, piece: Piece) -> bool:
+        return True
+
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {**convolution_image_draws.drawers(sizes), **convolution_draws.drawers(sizes)}
 

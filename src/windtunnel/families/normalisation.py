@@ -164,7 +164,7 @@ class NormalisationFamily(Family):
             return _two_passes(op, piece.dtype)
         return [_whole_piece(op, "batch", piece.dtype)]
 
-    def runs_in_cudnn(self, piece: Piece) -> bool:
+    def gains_in_cudnn(self, piece: Piece) -> bool:
         return piece.kind.startswith(("normalisation batch", "normalisation rows"))
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:

@@ -51,8 +51,8 @@ class Rules:
     small_tiles_share       what Winograd's algorithm in tiles of 2 x 2 reaches of the rate of other kernels
     large_tiles_share       the same in tiles of 4 x 4, beside the passes over memory that transform images
     multiprocessor_factor   the share of its stated clock that the probed GPU holds under load, against GPUs
-                            of other generations. cuDNN's kernels do not gain it there: it was older, or
-                            knows Hopper's multiprocessors better
+                            of other generations; not for cuDNN's convolutions and batch normalisations,
+                            whose kernels are that much better on the probed GPU
     filled_slowdown         what a forward convolution takes at most, as a multiple of the longer of its two
                             other limits, on a target that it fills: its time on a probed GPU that it does
                             not fill says little then
@@ -295,7 +295,7 @@ class Transfer:
 
     def _clock_share(self, piece: Piece) -> float:
         """The share of the probed GPU's stated clock on which the scale rests."""
-        is_as_stated = self._is_alike or registry.of_kind(piece.kind).runs_in_cudnn(piece)
+        is_as_stated = self._is_alike or registry.of_kind(piece.kind).gains_in_cudnn(piece)
         return 1.0 if is_as_stated else self.rules.multiprocessor_factor
 
     def _double_slowdown(self, piece: Piece) -> float:
