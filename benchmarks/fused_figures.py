@@ -160,13 +160,6 @@ class Rows:
         cell = next(cell for cell in self.samples if cell[0] == n_rec)
         return self.flop[cell] / cell[1] / float(self.file["peak_flop_rate"])
 
-    def over_times(self, microseconds: dict[Cell, float]) -> str:
-        """The fused time over times of another device."""
-        return span(
-            (self.seconds(FUSED, cell) * 1e6 / other for cell, other in microseconds.items()),
-            lambda value: f"{value:.2g}",
-        )
-
     @property
     def failures(self) -> list[dict[str, Any]]:
         """Rows that failed and were not measured later."""

@@ -51,7 +51,6 @@ class TestFigures:
         """30 us at 10 x 10, where 10,000 flop take 10 us; 1,000 flop of a timestep take 1 us."""
         assert rows.over_arithmetic((10, 10)) == pytest.approx(3.0)
         assert rows.arithmetic_of_a_timestep(10) == pytest.approx(1e-6)
-        assert rows.over_times({(10, 10): 15.0}) == "2"
 
     def test_a_failed_variant_is_named_with_its_sizes(self, rows: fused_figures.Rows) -> None:
         assert not rows.failures
