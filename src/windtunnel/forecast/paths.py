@@ -60,7 +60,7 @@ REDUCTION_EFFICIENCIES = ((10.0, 0.74), (9.0, 0.85))
 
 
 class NodePath(NamedTuple):
-    """How data runs inside of a node: over which kind of link, and how many bytes a second pass each rank."""
+    """The path of data inside of a node: the kind of link, and the bytes a second that pass each rank."""
 
     hop: Hop
     rate: float

@@ -1,7 +1,7 @@
 """Profiles as plain data for a file, and back.
 
 Every kind lists the names of its features. They must be those of this version, in the same order: trees refer
-to a feature by its place in the list, so any difference would misprice ops without a word.
+to a feature by its place in the list, so any difference would silently misprice ops.
 """
 
 from __future__ import annotations
