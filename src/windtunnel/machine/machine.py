@@ -25,7 +25,7 @@ from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watt
 CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 DeviceKind = Literal["cpu", "gpu"]
-_MOST_LAUNCH_SECONDS = 3600.0  # a bound on what is meant, not on what is sensible
+_MOST_LAUNCH_SECONDS = 3600.0  # far above any sensible value: only refuses obvious mistakes
 OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
 
 
@@ -330,7 +330,7 @@ class Machine:
     def _estimate_interpreter_seconds(self) -> float | None:
         """Estimate this host's Python speed from its launch costs.
 
-        The costs know more than a new timing of Python would: they include what the last probe measured.
+        Launch costs are a better basis than a new timing of Python, because they include the last probe.
         """
         if self.launch_costs is None:
             return None
