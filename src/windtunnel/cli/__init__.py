@@ -105,7 +105,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(study.app, name="study")
 
 
-# What Typer raises for unknown options, missing arguments and wrong values: the root of all its such errors.
+# The base class of Typer's errors for unknown options, missing arguments and wrong values.
 _WrongWords: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
@@ -156,7 +156,7 @@ def main() -> None:
     except OSError as error:
         if debug or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
             raise
-        full = cannot_print(error)  # a text that Typer prints itself, as --help
+        full = cannot_print(error)  # text that Typer prints itself, such as --help
         _print_error(f"{type(full).__name__}: {full}")
         sys.exit(full.exit_code)
 
@@ -176,7 +176,7 @@ def _print_notes() -> None:
 
 
 def _print_usage(error: Any) -> None:
-    """What is wrong with the words of a command. Typer draws it; the words are the user's."""
+    """Print a usage error. Typer formats it; the text contains words of the user."""
     from typer import rich_utils
 
     text = shown_lines(error.format_message())
@@ -189,7 +189,7 @@ def _print_error(text: str) -> None:
 
 
 def _shortened(text: str) -> str:
-    """The text without its middle if it is very long: what a file or a job says may have any length."""
+    """The text without its middle if it is very long: messages of a file or a job may have any length."""
     left_out = len(text) - _MOST_TEXT
     half = _MOST_TEXT // 2
     return f"{text[:half]} ... ({left_out:,} characters) ... {text[-half:]}" if left_out > 0 else text

@@ -81,13 +81,13 @@ MeasureTop = Annotated[
 ]
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=1, max=86400, help="With --measure: at most so many seconds for each."),
+    typer.Option("--seconds", min=1, max=86400, help="With --measure: at most this many seconds for each."),
 ]
 Top = Annotated[
     int, typer.Option("--top", min=1, help="Pieces of advice that are shown in detail, and measured.")
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Show also what does not help or does not apply, and why.")
+    bool, typer.Option("--all", help="Also show what does not help or does not apply, and why.")
 ]
 Thorough = Annotated[
     bool,
@@ -269,7 +269,7 @@ def _write(advice: Advice, path: Path, only: str | None, further: dict[str, Any]
             what = f"{only} needs new code, or a machine that --on cannot name"
         raise BadInput(f"--apply: {what}, so there is no plan to write.", hint="See --all.")
     has_new_machine = plan.on != advice.base.setup.on
-    hosts = ("host", "host_factor") if has_new_machine else ()  # those of another machine are its own
+    hosts = ("host", "host_factor") if has_new_machine else ()  # a new machine has a host of its own
     kept = {name: value for name, value in further.items() if value is not None and name not in hosts}
     plan = dataclasses.replace(plan, options={**kept, **plan.options})
     plan.save(path)

@@ -275,7 +275,7 @@ def forecasting() -> Iterator[Callable[[int], None]]:
 def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
     """A bar on a terminal, a line now and then elsewhere.
 
-    It moves between processes and is still while one is timed.
+    It is updated between processes, never while one is timed.
     """
     if not sys.stderr.isatty():
         yield _Lines(name).tell

@@ -55,7 +55,7 @@ def _error_question(asked: TaskOptions) -> str:
 
 
 def _command(asked: TaskOptions) -> list[str]:
-    """The command that these answers stand for."""
+    """The command that is equivalent to these answers."""
     given = {
         "--task": asked.task,
         "--data": asked.data,
@@ -72,7 +72,7 @@ def _command(asked: TaskOptions) -> list[str]:
 
 
 def _ask_for_data() -> Path | None:
-    """A file that lies here, a path, or none."""
+    """A file of the current folder, a path, or none."""
     from windtunnel.choosing.tables import ARRAYS, TABLES, TEXTS, read_csv
 
     kinds = (*TABLES, *ARRAYS, *TEXTS[:1])  # programs and notes are texts too, but seldom data

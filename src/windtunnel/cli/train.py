@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = ("simulated", "real")
 HELP = """
-Train a network, or your own job, with several workers that exchange what they learn.
+Train a network, or your own job, with several workers that exchange their updates.
 
 Without --on, each worker is a real process: on this machine, or with --engine on a cluster of Ray or Slurm
 (torch.distributed: DistributedDataParallel, FSDP2 with --shard, a parameter server, or averages).
