@@ -417,7 +417,7 @@ def test_a_table_of_rows_with_a_broken_line_is_refused_with_its_number(tmp_path:
     ):
         rows.load(path)
     path.write_text("something,else\n1,2\n")
-    with pytest.raises(BadRecord, match="no table of a probe"):
+    with pytest.raises(BadRecord, match="not a table of a probe"):
         rows.load(path)
 
 

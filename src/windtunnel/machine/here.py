@@ -17,6 +17,7 @@ from windtunnel import records, sealed
 from windtunnel.errors import BadRecord
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, Storage
+from windtunnel.machine.topology import STORAGE_LATENCIES
 from windtunnel.records import Plain
 
 _COPY_BYTES = 96 * 2**20
@@ -202,7 +203,8 @@ def _with_host_probe(machine: Machine) -> Machine:
 def _describe() -> Machine:
     """The machine without the results of its probes."""
     host, sources = _describe_cpu()
-    sources["storage"] = "read here: the file system's total size"
+    sources["storage.capacity_bytes"] = "read here: the file system's total size"
+    sources["storage.latency_seconds"] = STORAGE_LATENCIES["ssd"][1]
     storage = Storage(name="disk", capacity_bytes=float(shutil.disk_usage(Path.home()).total))
     gpu = _describe_gpu()
     device = gpu.device if gpu else host
@@ -323,6 +325,7 @@ def _describe_cpu() -> tuple[Device, dict[str, str]]:
             f"measured here: {physical} cores x a product on one core / {_PRODUCT_EFFICIENCY}; computed: "
             f"{physical} cores x {clock / 1e9:.2f} GHz x {flop} fp32 flop a cycle ({reason})"
         )
+        sources["host.flop_rates.fp64"] = "half of the fp32 rate"
     caches, one, together = _caches(), _copy_rate(1), _copy_rate(physical)
     device = Device(
         kind="cpu",

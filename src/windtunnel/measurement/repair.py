@@ -68,7 +68,7 @@ class StoreCheck(Displayed):
 
     def __str__(self) -> str:
         if self.is_whole:
-            return f"{self.path}: all {self.rows:,} rows are as they were written."
+            return f"{self.path}: all {self.rows:,} rows are undamaged."
         lines = [f"{self.path} is damaged: {len(self.damaged):,} of {self.rows:,} rows that can be read"]
         lines += [f"  {problem}" for problem in self.problems]
         lines += [f"  {row}" for row in self.damaged[:_SHOWN]]
