@@ -17,7 +17,7 @@ MOST_EPOCHS = 10**6
 MOST_SEED = 2**63 - 1  # PyTorch's generators take no more
 MOST_PARAMETERS = 10**13
 MOST_EXAMPLES = 10**18  # of a data set: more than any that exists
-MOST_OPS = 10**6  # of a step: recording so many takes minutes
+MOST_OPS = 10**6  # of a step: recording more takes minutes
 MOST_NAME = 200  # characters
 # Settings that repeat a part of the step, each time with new ops.
 MOST_REPEATED = {

@@ -29,8 +29,8 @@ DTYPES = {
 }
 _REPEATS = 3
 _MARKER = "spin_kernel"
-# On a CPU: a group of calls is about this long, an op gets so many groups and about so many seconds. A call
-# above the last figure is not repeated further. Short timings allow thousands of ops in a probe, and the
+# On a CPU: a group of calls is about this long, an op gets this many groups and about this many seconds. A
+# call above the last figure is not repeated further. Short timings allow thousands of ops in a probe, and the
 # fit takes medians: many ops with short timings give a better fit than few ops with exact ones.
 _GROUP_SECONDS, _GROUPS, _MOST_SECONDS, _LONG_SECONDS = 0.0004, 6, 0.006, 0.03
 _MOST_CALLS = 100

@@ -51,7 +51,7 @@ not be available, and the job need not fit on it.
   windtunnel advise --data flowers.csv --target species --error 5% --time 1m
 
 A gain compares the time of an example. Its interval holds four of five true gains; "?" marks one that
-includes 1. --measure proves the first ones here, each side in turn with the job as it is.
+includes 1. --measure measures the first ones here, in turn with the unchanged job.
 
 Without a JOB, the guide's rules choose a network for --task; with --data, networks are trained on your data
 from shallow to deep, and the best is kept.
@@ -77,7 +77,9 @@ _DATA = (
 
 MeasureTop = Annotated[
     bool,
-    typer.Option("--measure", help="Run the first pieces of advice here, in turn with the job as it is."),
+    typer.Option(
+        "--measure", help="Measure the first pieces of advice here, in turn with the unchanged job."
+    ),
 ]
 Seconds = Annotated[
     float,
@@ -184,7 +186,7 @@ def _advise_job(context: typer.Context, options_of: _JobOptions, today: dict[str
         _refuse_plan_file(apply)
     if measure and on not in OF_THIS_MACHINE:
         raise Unavailable(
-            f"--measure runs on this machine; {on} is not it.",
+            f"--measure runs on this machine only, not on {on}.",
             hint="Leave --measure out, or use --on here, --on cpu or --on cuda.",
         )
     fields = {field.name for field in dataclasses.fields(Strategy)}

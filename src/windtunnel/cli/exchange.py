@@ -153,4 +153,6 @@ def _counts(text: str | None, most: int) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise BadInput(f"--workers {text} is no list of numbers.", hint="Write --workers 1,4,16.") from None
+        raise BadInput(
+            f"--workers {text} is not a list of numbers.", hint="Write --workers 1,4,16."
+        ) from None

@@ -112,7 +112,7 @@ def probe_machine(
 ) -> None:
     if on not in OF_THIS_MACHINE:
         raise Unavailable(
-            f"--on {on}: a probe measures this machine, and {on} is not it.",
+            f"--on {on}: a probe measures this machine only.",
             hint="Use --on here, --on cpu or --on cuda.",
         )
     before, is_whole = _machine_before(on)

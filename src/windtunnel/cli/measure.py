@@ -240,7 +240,7 @@ class _Forecast:
 def _refuse_elsewhere(machine: Machine) -> None:
     if machine.name != "here":
         raise Unavailable(
-            f"measure runs on this machine; {machine.name} is not it.",
+            f"measure runs on this machine only, not on {machine.name}.",
             hint=f"Use: windtunnel predict ... --on {machine.name}",
         )
 

@@ -170,7 +170,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _refuse_odd_host(option: str, name: str) -> None:
     if not _HOST.fullmatch(name):
         raise BadInput(
-            f"{option} {name!r} is no name of a host.",
+            f"{option} {name!r} is not a host name.",
             hint="A host is like 127.0.0.1, ::1 or wind.example.org.",
         )
 

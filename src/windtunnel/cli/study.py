@@ -304,7 +304,8 @@ def export(
         bool, typer.Option("--samples", help="Write every sample of every process, as the clock gave it.")
     ] = False,
     most_samples: Annotated[
-        int, typer.Option("--most-samples", min=0, help="In a row, at most so many samples of each process.")
+        int,
+        typer.Option("--most-samples", min=0, help="In a row, at most this many samples of each process."),
     ] = 200,
 ) -> None:
     """Write all rows of a study as a table: measured, forecast and published. Or its raw samples."""

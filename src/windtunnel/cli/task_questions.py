@@ -179,12 +179,12 @@ def _as_typed(check: Callable[[str], object]) -> Callable[[str], str]:
 
 def _in_range(text: str, most: int) -> int:
     if not text.isdigit() or not 1 <= int(text) <= most:
-        raise BadInput(f"{text!r} is no number from 1 to {most}.")
+        raise BadInput(f"{text!r} is not a number from 1 to {most}.")
     return int(text)
 
 
 def _whole(text: str) -> int:
     plain = text.replace(",", "").replace("_", "")
     if not plain.isdigit() or int(plain) < 1:
-        raise BadInput(f"{text!r} is no whole number above 0.")
+        raise BadInput(f"{text!r} is not a whole number above 0.")
     return int(plain)

@@ -264,7 +264,7 @@ def _refuse_simulated(variation: Variation, until: str | None, fresh: bool) -> N
     if until is not None:
         raise BadInput("--until: real workers train for a number of passes.", hint="Use --epochs, or --on.")
     if fresh:
-        raise BadInput("--fresh: a training by real workers always begins anew.", hint=hint)
+        raise BadInput("--fresh: a training by real workers always starts from the beginning.", hint=hint)
 
 
 def _refuse_real(engine: str, backend: str, shard: bool) -> None:

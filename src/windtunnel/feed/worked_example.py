@@ -154,7 +154,7 @@ def worked_example() -> WorkedExample:
 
 
 def bus(gpus: int, link: str = LINK) -> Machine:
-    """The guide's Figure 5 with so many GPUs: they share one link to the host, with one SSD."""
+    """The guide's Figure 5 with this many GPUs: they share one link to the host, with one SSD."""
     figure = Machine.named("guide-figure-5")
     return dataclasses.replace(
         figure,

@@ -207,7 +207,7 @@ def workspace_bytes(piece: Piece, ratio: float) -> float:
 
 
 def _by_ends(rows: Sequence[tuple[float, ...]], ends: int, column: int) -> float:
-    """A column of rows (ends, timestep seconds, update seconds) at so many ends, also beyond the last."""
+    """A column of rows (ends, timestep seconds, update seconds) at this many ends, also beyond the last."""
     many, seconds = [row[0] for row in rows], [row[column] for row in rows]
     beyond = 0.0
     if len(rows) > 1:

@@ -93,7 +93,7 @@ def _problems(profile: Profile) -> list[str]:
     if not _has_finite_figures(profile):
         invalid.insert(0, "its own figures")
     if invalid:
-        problems.append(f"figures that are no numbers in {', '.join(invalid)}.")
+        problems.append(f"invalid figures in {', '.join(invalid)}.")
     for name, times in profile.workspace_coefficients.items():
         if len(times) != WORKSPACE_TERMS:
             problems.append(f"{name!r} has not {WORKSPACE_TERMS} figures.")

@@ -149,7 +149,7 @@ class Schedule:
 
 
 def place(step: Step, steps: int = 1) -> Schedule:
-    """Place so many equal steps: each task as early as its lane and its waits allow."""
+    """Place this many equal steps: each task as early as its lane and its waits allow."""
     return scheduler_of(step).run(steps)
 
 
@@ -160,7 +160,7 @@ def scheduler_of(step: Step) -> Scheduler:
 
 class Scheduler(Protocol):
     def run(self, steps: int) -> Schedule:
-        """Place so many steps, from the beginning of the run."""
+        """Place this many steps, from the beginning of the run."""
 
 
 class _Uncontended:

@@ -141,7 +141,7 @@ def _load_device_probe(machine: Machine) -> Plain:
         if isinstance(version, int) and version < _PROFILE_FORMAT - 1:
             raise BadRecord(f"{path} has format {version}; this version reads {_PROFILE_FORMAT}.", hint=again)
         if not good or version not in (_PROFILE_FORMAT, _PROFILE_FORMAT - 1):
-            raise BadRecord(f"{path} is no profile of this machine, or is damaged.", hint=again)
+            raise BadRecord(f"{path} is not a profile of this machine, or is damaged.", hint=again)
 
     return sealed.load(path, check, version=_PROFILE_FORMAT, again=again)
 

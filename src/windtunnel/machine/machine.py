@@ -289,7 +289,7 @@ class Machine:
         return dataclasses.replace(self, device=slower)
 
     def with_devices(self, count: int) -> Machine:
-        """This machine with so many devices in all; beyond a node, in nodes like this one (or of eight)."""
+        """This machine with this many devices in all; beyond a node, in nodes like this one (or of eight)."""
         node = self.devices if self.devices > 1 else min(count, 8)
         nodes = -(-count // node)
         return dataclasses.replace(self, devices=min(node, count), nodes=nodes)

@@ -302,7 +302,7 @@ def _device_of(machine: Machine, strategy: Strategy) -> str:
     """The device to run on. Raises an error if the job cannot run here."""
     if machine.name != "here":
         raise Unavailable(
-            f"measure runs on this machine; {machine.name} is not it.",
+            f"measure runs on this machine only, not on {machine.name}.",
             hint="Use predict for a machine that is not here, or --on here.",
         )
     if strategy.execution == "graph" and strategy.data == "streamed":

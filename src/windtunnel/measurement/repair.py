@@ -312,7 +312,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         checksums.install(db)
         if not _is_of_today(db) and not has_checksums(db):
             raise StoreError(
-                f"{path} is no store of this version of windtunnel, or its first page is damaged.",
+                f"{path} is not a store of this version of windtunnel, or its first page is damaged.",
                 hint="A store of an earlier version is converted when another command opens it.",
             )
         yield db

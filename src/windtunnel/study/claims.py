@@ -49,7 +49,7 @@ class Claim:
     """One finding. The effect of its `kind` must lie between `least` and `most`.
 
     ratio, difference   seconds of `first` over (or minus) those of `second`, cell by cell; `take` chooses
-                        which cell counts, `times` states a difference for so many examples.
+                        which cell counts, `times` states a difference for this many examples.
     slope               of log(seconds) over log(`over`); where both sides are given, of first over second.
     linear              the share of the variance that a straight line over `over` explains (R squared).
     crossover           the value of `over` from which `second` is faster.

@@ -120,7 +120,7 @@ def _problem(row: StudyRow) -> str:
     if row.state == "done" and row.step_seconds is None and not row.training:
         return "it is done, but has no step_seconds"
     if not all(0 < seconds < math.inf for group in row.groups for seconds in group):
-        return "a sample is no time of a step"
+        return "a sample is not a valid time of a step"
     return ""
 
 

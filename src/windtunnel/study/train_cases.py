@@ -30,7 +30,7 @@ class TrainCase:
               `initial_bound` and `initial_scale` need no entry; nor does an axis named like its setting
     grid      other values for some axes of the figure's grid
     data      a data set by name; default: that of the network
-    rounds    tests on held-out data, each after so many `steps`
+    rounds    tests on held-out data, each after this many `steps`
     target    the score at which it has learned the task
     baseline  the score of the simplest answer; `baseline_is` says which
     seeds     trainings of each cell, each from other random numbers
