@@ -127,7 +127,7 @@ def test_advise_takes_all_options_of_predict() -> None:
     [
         (("advise",), ("Nothing says what you want", "--task", "--data")),
         (("advise", *JOB, "--on", "h2000"), ("'h2000'", "'h200'")),
-        (("advise", *JOB, "--on", "h200", "--measure"), ("--measure", "h200 is not it")),
+        (("advise", *JOB, "--on", "h200", "--measure"), ("--measure", "not on h200")),
         (("advise", *JOB, "--on", "h200", "--top", "-1"), ("--top",)),
         (("advise", *JOB, "--on", "h200", "--apply", "nowhere/plan.toml"), ("nowhere", "cannot be written")),
         (("advise", *JOB, "--on", "h200", "--apply", "plan.txt"), ("plan.txt", "TOML or JSON")),

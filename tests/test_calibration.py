@@ -417,7 +417,7 @@ def test_a_table_of_rows_with_a_broken_line_is_refused_with_its_number(tmp_path:
     ):
         rows.load(path)
     path.write_text("something,else\n1,2\n")
-    with pytest.raises(BadRecord, match="no table of a probe"):
+    with pytest.raises(BadRecord, match="not a table of a probe"):
         rows.load(path)
 
 
@@ -774,7 +774,10 @@ def test_a_probe_that_cannot_write_its_profile_is_refused_before_it_starts(tmp_p
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(("--on", "h200"), "h200 is not it"), (("--to", "/no/such/folder/p.json"), "cannot be written")],
+    [
+        (("--on", "h200"), "measures this machine only"),
+        (("--to", "/no/such/folder/p.json"), "cannot be written"),
+    ],
 )
 def test_an_impossible_probe_is_refused_at_once(words: tuple[str, ...], message: str) -> None:
     process = run("machine", "probe", *words)

@@ -101,7 +101,7 @@ def test_wrong_answers_are_asked_again_with_what_is_allowed():
         for wrong in ("chess", "0", "99"):
             terminal.wait_for("Your choice [10]: ")
             terminal.type(wrong)
-            terminal.wait_for(f"is no number from 1 to {len(KINDS)}.")
+            terminal.wait_for(f"is not a number from 1 to {len(KINDS)}.")
         terminal.wait_for("]: ")
         terminal.type("2")
         for wrong, said in (("nothing.csv", "no file or folder"), ("1", "is empty")):
@@ -233,7 +233,7 @@ def test_the_chart_is_drawn_where_asked(folder):
         (("run", "--data", "nothing.csv"), "no file or folder"),
         (("run", "--data", "other.csv"), "no column weight, colour"),
         (("run", "--data", "fruit.csv", "--to", "missing/out.csv"), "cannot be written"),
-        (("run", "--data", "text.txt"), "is no table"),
+        (("run", "--data", "text.txt"), "is not a table"),
     ],
 )
 def test_mistakes_with_a_saved_network_get_a_clear_message(words, said, folder):

@@ -149,7 +149,7 @@ def test_a_target_ends_the_training_and_one_out_of_reach_names_the_best() -> Non
         ("ffn", {"exchange": "mixed", "workers": 4}, "at least two groups"),
         ("ffn", {"workers": 17}, "17 workers: guide-figure-6 has 16 devices"),
         ("ffn", {"workers": 0}, "0 workers: guide-figure-6 has 16 devices"),
-        ("ffn", {"exchange": "asink"}, "No exchange is called 'asink'"),
+        ("ffn", {"exchange": "asink"}, "No form of exchange is called 'asink'"),
         ("ffn", {"until": "speed=3", "epochs": 1, "workers": 2}, "no metric 'speed'"),
         ("gan", {"workers": 2}, "cannot be separated"),
         ("dbn", {"workers": 2}, "stages"),

@@ -114,7 +114,7 @@ class TestStudy:
         (("gan", "--workers", "2"), "cannot be separated"),
         (("gan", "--on", "guide-figure-6"), "cannot be separated"),
         (("ffn", "--exchange", "asinc"), "asinc"),
-        (("ffn", "--compare", ""), "No exchange is called ''"),
+        (("ffn", "--compare", ""), "No form of exchange is called ''"),
         (("ffn", "--jitter", "0.1"), "real workers differ by themselves"),
         (("ffn", "--on", "h100", "--clock", "real"), "real workers run on this machine or on a cluster"),
         (("ffn", "--on", "h100", "--engine", "ray"), "--engine is for real workers"),

@@ -421,7 +421,7 @@ def test_photographs_are_stored_as_jpeg_files() -> None:
         ({"data": "storage", "loaders": -1}, "loaders must be a whole number"),
         ({"data": "storage", "loaders": 1, "load_ahead": 0}, "load_ahead must be"),
         ({"pinned": True}, "pinned=True has no effect"),
-        ({"data": "streamed", "pinned": False, "prefetch": 1}, "pinned=false cannot be"),
+        ({"data": "streamed", "pinned": False, "prefetch": 1}, "pinned=false is not possible"),
         ({"data": "page-cache", "direct": True}, "direct=True has no effect"),
         ({"data": "storage", "direct": True, "loaders": 2}, "no loader"),
         ({"data": "tape"}, "cannot be 'tape'"),

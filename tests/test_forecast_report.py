@@ -395,7 +395,7 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path: Path, report: For
     document.refuse_other_file(path)
     other = tmp_path / "notes.html"
     other.write_text("<p>mine</p>")
-    with pytest.raises(BadInput, match="is no report of windtunnel"):
+    with pytest.raises(BadInput, match="is not a report of windtunnel"):
         document.refuse_other_file(other)
     with pytest.raises(BadInput, match="a report is an HTML file"):
         document.refuse_other_file(tmp_path / "report.pdf")

@@ -56,7 +56,7 @@ def test_factors_draws_its_chart(tmp_path: Path) -> None:
         ((*RNN, "--only", "image-size"), "No factor of rnn can be varied"),
         ((*RNN, "--learn", "--seconds", "-3"), "Training needs more than 0 seconds, not -3"),
         ((*RNN, "--seconds", "5"), "--seconds and --until are about --learn"),
-        ((*RNN, "--price", "cheap"), "is no price of a device-hour"),
+        ((*RNN, "--price", "cheap"), "is not a price of a device-hour"),
         ((*RNN, "--reasonable", "soon"), "'soon' is not a quantity"),
         ((*RNN, "--epochs", "0"), "at least one epoch"),
         ((*RNN, "--plot", "chart.pdf"), "ends in none of"),

@@ -451,9 +451,9 @@ def test_training_restores_the_random_state_of_the_caller_and_is_reproducible():
     [
         ("accuracy=0.9", "no metric 'accuracy'.*Known: error, other"),
         ("other=0.9", "higher or a lower other"),
-        ("error", "is no target"),
-        ("error=low", "is no target"),
-        ("error=nan", "is no target"),
+        ("error", "is not a target"),
+        ("error=low", "is not a target"),
+        ("error=nan", "is not a target"),
     ],
 )
 def test_an_impossible_target_is_refused_before_any_step(until, reason):

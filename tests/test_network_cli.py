@@ -139,7 +139,7 @@ def test_a_folder_of_another_network_is_refused_without_fresh(windtunnel, tmp_pa
         (("train", "ffn", "hidden=-3"), "hidden must be above 0, not -3"),
         (("train", "ffn", "hidden"), "is not a setting"),
         (("train", "ffn", "--until", "beauty=1"), "Known: accuracy, loss"),
-        (("train", "ffn", "--until", "soon"), "is no target"),
+        (("train", "ffn", "--until", "soon"), "is not a target"),
         (("train", "ffn", "--data", "nowhere.csv"), "nowhere.csv"),
         (("train", "ffn", "--data", "."), "0 class folders"),
         (("train", "ffn", "--on", "abacus"), "--on cpu or --on cuda"),

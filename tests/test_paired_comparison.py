@@ -508,7 +508,7 @@ def test_two_versions_of_a_job_file_are_two_sides(tmp_path: Path) -> None:
         ("rnn", "numpy:magic", Unavailable, "no variant 'magic'"),
         ("resnet18", "framework=numpy", WindtunnelError, ""),
         ("rnn", "on=moon", UnknownName, "moon"),
-        ("rnn", "on=h200", Unavailable, "h200 is not it"),
+        ("rnn", "on=h200", Unavailable, "not on h200"),
         ("rnn", "execution=graph", Unavailable, "needs a GPU"),
         ("rnn", "missing.py:build", BadJob, "There is no file missing.py"),
         (None, "threads=2", BadInput, "no job is given"),
@@ -616,7 +616,7 @@ def test_words_before_the_sides_change_both_of_them(monkeypatch: pytest.MonkeyPa
         (["nowhere.py:build", "ffn"], "There is no file nowhere.py"),
         (["rnn", "threads=2"], "no job is given"),
         (["rnn", "a", "threads=1", "threads=2"], "'a' is not a setting"),
-        (["rnn", "default", "default", "--on", "h200"], "h200 is not it"),
+        (["rnn", "default", "default", "--on", "h200"], "not on h200"),
     ],
 )
 def test_bad_words_of_the_command_are_clear_errors(words: list[str], message: str) -> None:

@@ -165,7 +165,7 @@ def test_an_unknown_setting_is_refused_before_anything_is_trained(tmp_path: Path
 def test_networks_to_train_need_a_file_of_their_own(tmp_path: Path) -> None:
     case = '[[case]]\nname = "c"\nlabels = ["torch:module"]\n'
     figure = FIGURE.replace("width = [2, 4, 16]", "n_rec = [2]").replace('"S"\n', '"S"\njob = "rnn"\n')
-    with pytest.raises(BadRecord, match="networks to train beside other cells"):
+    with pytest.raises(BadRecord, match="networks to train and other cells"):
         own_study(tmp_path / "mine", figure + case)
 
 

@@ -17,8 +17,8 @@ def main() -> None:
 
 
 def open_standard_files() -> None:
-    """Let standard input, output and errors that are closed lead nowhere: else the next file that is opened
-    gets their number, and what is printed goes into it."""
+    """Open closed standard streams on the null device. Otherwise the next file that is opened would get their
+    number, and printed text would go into it."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)

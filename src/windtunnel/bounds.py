@@ -1,4 +1,4 @@
-"""The largest sizes that are accepted, in one place: beyond them a step cannot be traced in any useful time.
+"""The largest accepted sizes, in one place: a larger step cannot be traced in a useful time.
 
 They are far above what people train: the deepest published networks have about 1,200 layers, the largest
 some 10**12 parameters.
@@ -16,8 +16,8 @@ MOST_THREADS = 4096
 MOST_EPOCHS = 10**6
 MOST_SEED = 2**63 - 1  # PyTorch's generators take no more
 MOST_PARAMETERS = 10**13
-MOST_EXAMPLES = 10**18  # of a data set: beyond all that is stored anywhere
-MOST_OPS = 10**6  # of a step: recording so many takes minutes
+MOST_EXAMPLES = 10**18  # of a data set: more than any that exists
+MOST_OPS = 10**6  # of a step: recording more takes minutes
 MOST_NAME = 200  # characters
 # Settings that repeat a part of the step, each time with new ops.
 MOST_REPEATED = {
@@ -56,5 +56,5 @@ def check_setting(name: str, value: object, where: str) -> None:
 
 
 def brief(number: int) -> str:
-    """A number in words; Python writes none of more than 4,300 digits."""
+    """A number as text; Python cannot format a number of more than 4,300 digits."""
     return f"{number:,}" if abs(number) < 10**30 else "a number of more than 30 digits"

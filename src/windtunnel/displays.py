@@ -25,7 +25,7 @@ PART_COLOURS = {
     "update": "#8b4fa8",
     "waiting": "#7a7a7a",
 }
-_LEAST_SHARE = 0.0005  # of a bar; a smaller part is not seen
+_LEAST_SHARE = 0.0005  # of a bar; a smaller part is invisible
 
 
 class Displayed:
@@ -72,7 +72,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[st
 
 
 def printed(lines: Iterable[str]) -> str:
-    """Text whose columns stand below each other."""
+    """Text in a fixed-width font, so that its columns are aligned."""
     text = html.escape("\n".join(lines).strip("\n"))
     style = "background:none; color:inherit; border:0; padding:0; white-space:pre"
     return f'{_SCROLLED}<pre style="{style}">{text}</pre></div>' if text else ""

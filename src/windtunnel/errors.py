@@ -6,7 +6,7 @@ WindtunnelError
 │   ├── BadRecord        a TOML or JSON file, or settings, with a wrong key or value
 │   ├── UnknownName      no such job, machine or network
 │   ├── BadJob           the user's job fails while it is imported, built or run
-│   │   └── JobStopped   ... and takes its process with it: exited, crashed, out of memory, timed out
+│   │   └── JobStopped   ... and its process ended: exited, crashed, out of memory, timed out
 │   └── RateMissing      the forecast needs a rate that the machine's description omits
 ├── DoesNotFit           the step needs more memory than the device has               (exit code 2)
 ├── Unavailable          the device or library does not exist on this machine         (exit code 2)
@@ -30,7 +30,7 @@ class WindtunnelError(Exception):
     """
 
     exit_code = 2
-    message = hint = ""  # of a user's own subclass, which may not call ours
+    message = hint = ""  # for a user's own subclass that does not call our __init__
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class WindtunnelError(Exception):
 
 
 class Note(UserWarning):
-    """Something that a user should know, although all went well. The command line prints it."""
+    """Something that a user should know although there was no error. The command line prints it."""
 
 
 class BadInput(WindtunnelError):
@@ -120,12 +120,13 @@ _MEMORY_WORDS = (
 
 
 def kind_of(error: WindtunnelError) -> type[WindtunnelError]:
-    """The class above of an error. A user's job may raise one of a class of its own."""
+    """The class of this module to which an error belongs. A user's job may raise one of a subclass of its
+    own."""
     return next(each for each in type(error).__mro__ if each.__module__ == __name__)
 
 
 def text_of(error: BaseException) -> str:
-    """The words of an error. A user's own class may fail to say any."""
+    """The text of an error. The str() of a user's own class may raise."""
     try:
         text = str(error)
         return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."

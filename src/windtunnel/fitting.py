@@ -1,4 +1,4 @@
-"""What to change if a step does not fit: the largest batch that does, and options that need less memory.
+"""What to change if a step does not fit: the largest batch that fits, and options that need less memory.
 
 Every option is tried in a forecast of the memory alone. Only options that help are named, with their numbers.
 """
@@ -15,9 +15,9 @@ from windtunnel.forecast.memory import DeviceMemory
 from windtunnel.strategy import Precision, Strategy
 
 _MOST_LINES = 4
-_LARGE_BATCH = 1024  # the second point of the first line through memory and batch
+_LARGE_BATCH = 1024  # the larger batch of the first straight line through memory and batch
 _MOST_TRIES = 24
-_LEAST_SAVING = 0.02  # of the memory that is needed; less is not worth a line
+_LEAST_SAVING = 0.02  # of the needed memory; an option that saves less is not shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,8 @@ class Shortage:
         return self.strategy.accumulate * (self.strategy.data_parallel or 1)
 
     def largest_batch(self, too_large: float, **changes: object) -> int:
-        """The largest batch that fits with these changes; the one asked for would need `too_large` bytes."""
+        """The largest batch that fits with these changes. `too_large`: the bytes that the strategy's own
+        batch needs."""
         changed = dataclasses.replace(self.strategy, **changes)  # type: ignore[arg-type]
         times = changed.accumulate * (changed.data_parallel or 1)
 

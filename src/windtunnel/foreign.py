@@ -1,7 +1,7 @@
-"""Text that is not ours, such as names and paths, shown so that it can do nothing but be read.
+"""Text from outside, such as names and paths, made safe to print.
 
-A terminal obeys escape sequences, and a reader's eye obeys characters that change the direction of text. Both
-are shown by their number, as Python writes them.
+Escape sequences control a terminal, and some characters change the direction of text. Both are shown by their
+number, as Python writes them.
 
 >>> shown("a\\x1b[31mb\\u202ec")
 'a\\\\x1b[31mb\\\\u202ec'

@@ -1,4 +1,4 @@
-"""Traces that strategies share: workers that do the same are traced once."""
+"""A cache of traces: strategies whose workers run the same ops share one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KeptTraces:
 
 
 def shared(strategy: Strategy) -> Strategy:
-    """The strategy that stands for all whose workers run the same ops.
+    """The strategy that represents all strategies whose workers run the same ops.
 
     What data-parallel workers exchange, and which blocks a stage has, is added to a trace later.
     """

@@ -1,4 +1,4 @@
-"""The first lines of a child process: it ends with its parent, and nothing that it starts outlives it.
+"""The entry of every child process: it ends when its parent ends, and so do all processes that it starts.
 
     command ── keeper ── worker ── whatever the worker starts
 
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-MARK = "WINDTUNNEL_CHILD"  # an environment variable that tells which child a process belongs to
+MARK = "WINDTUNNEL_CHILD"  # an environment variable that identifies the child to which a process belongs
 _PARENT_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 _HAS_KEEPER = sys.platform == "linux"
 _MOST_FILES = 1 << 16
@@ -66,7 +66,7 @@ def keep(parent: int | None = None) -> None:
 
 
 def _watch(worker: int) -> int | None:
-    """The status with which the worker ended; None if the keeper was told to end everything."""
+    """The exit status of the worker; None if the keeper received SIGTERM."""
     os.closerange(0, _MOST_FILES)  # a pipe ends when the worker closes it
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
@@ -80,7 +80,7 @@ def _watch(worker: int) -> int | None:
 
 
 def _reap_one(worker: int) -> int | None:
-    """The worker's status once it has ended. Other children that have ended are forgotten."""
+    """The worker's exit status once it has ended. Other children that have ended are reaped."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -94,7 +94,7 @@ def _kill_children() -> None:
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < end:
             for child in children_of(os.getpid()):
-                if child not in known:  # a job that forks again and again has new ones for a while
+                if child not in known:  # a job that keeps forking has new children for a while
                     known.add(child)
                     end = time.monotonic() + _KILL_SECONDS
                 with contextlib.suppress(OSError):
@@ -136,17 +136,18 @@ def children_of(parent: int) -> list[int]:
 
 
 def worker_of(pid: int) -> int:
-    """The process that does the work of a child; 0 if it has not begun."""
+    """The worker process of a child; 0 if it has not started."""
     return next(iter(children_of(pid)), 0) if _HAS_KEEPER else pid
 
 
 def end(pid: int, wait: Callable[[float | None], bool], mark: str = "") -> None:
-    """End a child with all that it has started. `wait` waits for it for so many seconds, None for ever, and
-    says whether it has ended. A keeper that does not answer is killed; the mark then finds what is left."""
+    """End a child and all processes that it has started. `wait(seconds)` waits for it (None: without limit)
+    and returns whether it has ended. A keeper that does not react is killed; the processes that are left are
+    then found by their mark."""
     if _HAS_KEEPER:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGCONT)  # if the worker has stopped it
+            os.kill(pid, signal.SIGCONT)  # in case the worker has stopped it
         if wait(2 * _KILL_SECONDS):
             return
     for kill in (os.killpg, os.kill):
@@ -157,7 +158,7 @@ def end(pid: int, wait: Callable[[float | None], bool], mark: str = "") -> None:
 
 
 def tell_to_end(pid: int) -> None:
-    """Let a child end with all that it has started, without waiting for it."""
+    """Tell a child to end, with all processes that it has started, without waiting for it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if _HAS_KEEPER:
             os.kill(pid, signal.SIGTERM)
@@ -171,8 +172,8 @@ def new_mark() -> str:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill what a child has left, by its mark. Only needed if its keeper was killed: it looks at the
-    environment of every process. What forks meanwhile is found by the next look."""
+    """Kill the processes that a child has left, by their mark. Only needed if its keeper was killed: it reads
+    the environment of every process. Processes that fork meanwhile are found by the next pass."""
     end = time.monotonic() + _MARKED_SECONDS
     while mark and _kill_found(f"{MARK}={mark}".encode()) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
@@ -207,9 +208,9 @@ def _parent_of(pid: int) -> int:
 
 
 def command(module: str) -> tuple[str, ...]:
-    """The command that starts a child; the number of the parent's process and the child's own words follow.
+    """The command that starts a child; the parent's process number and the child's own arguments follow.
 
-    `-P`: a file of the folder in which the command is given must not stand in for a library.
+    `-P`: a file in the current folder must not replace a library.
     """
     return (sys.executable, "-P", "-m", "windtunnel.lifeline", module)
 

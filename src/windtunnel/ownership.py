@@ -1,7 +1,8 @@
-"""Which process owns a lock or a temporary folder, whether it still lives, and temporary folders themselves.
+"""Owners of locks and temporary folders: names of processes, whether a process is alive, and temporary
+folders.
 
 A process is named by its host, the start of that host (boot), its number and its own start. The start of a
-process is counted in ticks of the boot, so that a clock that is set changes no name.
+process is counted in ticks of the boot, so that changing the clock changes no name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 _PREFIX = "windtunnel-"
 _PARTS = 4
-# Clocks that were set between two looks: names of earlier versions have the time of the start.
+# Names of earlier versions have the clock time of the start, which differs by this much if the clock was set.
 _CLOCK_SECONDS = 2.0
 
 
@@ -32,7 +33,8 @@ def name_of(pid: int) -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether another process of this name lives; on another host, where it cannot be seen, yes."""
+    """Whether another process of this name is alive. True for a process of another host, which cannot be
+    checked."""
     parts = name.split("|")
     if name == own_name():
         return False
@@ -57,7 +59,7 @@ def show(name: str) -> str:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path | None = None, kind: str = "run") -> Iterator[Path]:
-    """A private folder that is removed afterwards; those that killed processes left are removed first."""
+    """A private folder that is removed afterwards. Folders that killed processes left are removed first."""
     place = Path(parent or tempfile.gettempdir())
     remove_abandoned(place)
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-{own_mark()}-", dir=place) as folder:
@@ -106,7 +108,8 @@ def _boot() -> str:
 
 
 def _start(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same number; empty if it is gone."""
+    """The start of a process, which distinguishes it from a later one with the same number; empty if it has
+    ended."""
     try:
         # The second field is a name in brackets, which may hold anything. Field 3 is the state, 22 the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -23,11 +23,12 @@ from windtunnel.machine.profiles import profile_for
 from windtunnel.strategy import LOADED, MOST_BATCH, Strategy
 from windtunnel.trace import StoredExample, Trace
 
-_MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
+_MOST_DEVICES = 4096  # the largest number that `fewest_devices` tries
 
 
 def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
-    """What one steady step of the job does on a "cpu" or a "gpu"; with several workers, what one does."""
+    """Record one steady step of the job on a "cpu" or a "gpu"; with several workers, the step of one of
+    them."""
     containment = containment_of(workload)
     if containment is not None:
         return containment.trace(workload, strategy, target)
@@ -42,13 +43,13 @@ def trace(workload: Workload, strategy: Strategy, target: str) -> Trace:
     try:
         return record(workload, strategy, target, compiled=True)
     except BadJob as error:
-        # The eager step says what is wrong with the job, if anything is.
+        # If the job itself is at fault, tracing the eager step raises a clearer error.
         fused = fuse(record(workload, strategy, target), for_gpu=True)
         return dataclasses.replace(fused, cautions=(*fused.cautions, _not_compiled(error)))
 
 
 def _trace_worker(workload: Workload, strategy: Strategy, target: str) -> Trace:
-    """The step of one worker: its share of the batch, and of equal micro-batches only as many as differ."""
+    """Record the step of one worker: its share of the batch, with at most MOST_TRACED micro-batches."""
     from windtunnel.trace.record import record
 
     data, times = strategy.data_parallel or 1, strategy.accumulate
@@ -71,7 +72,7 @@ def _not_compiled(error: BadJob) -> str:
 def predict(
     workload: Workload, machine: Machine, strategy: Strategy | None = None, *, isolate: bool = False
 ) -> Forecast:
-    """Predict time, memory and bottleneck of one step on a machine that need not be here.
+    """Predict time, memory and bottleneck of one step. The machine need not be available.
 
     `predict(Workload.named("resnet50"), Machine.named("h200"), Strategy(batch=64))`. The default strategy is
     the job's own batch in PyTorch's default precision, with the data in device memory.
@@ -99,7 +100,8 @@ def predict_with_timeline(
 def forecast_trace(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> Forecast:
     """Forecast a recorded step. Machines with the same kind of device can share a trace.
 
-    A trace belongs to the degrees it was recorded with: without them, it is the step of one worker.
+    A trace is valid for the degrees with which it was recorded; without degrees, it is the step of one
+    worker.
     """
     if machine.devices * machine.nodes > 1 and strategy.data_parallel is None:
         strategy = dataclasses.replace(strategy, data_parallel=1)
@@ -114,7 +116,8 @@ def _forecast(recorded: Trace, workload: Workload, machine: Machine, strategy: S
 
 
 def forecast_any(recorded: Trace, workload: Workload, machine: Machine, strategy: Strategy) -> ForecastStep:
-    """Forecast a recorded step whose degrees are known, also if it does not fit: its memory says so."""
+    """Forecast a recorded step whose degrees are known. A step that does not fit is no error here:
+    `memory.fits` is False."""
     if workload.data is not None and strategy.data in LOADED:
         recorded = dataclasses.replace(recorded, stored=_stored_example(workload.data))
     return forecast_step(recorded, machine, strategy, profile_for(machine), workload.examples)
@@ -122,7 +125,7 @@ def forecast_any(recorded: Trace, workload: Workload, machine: Machine, strategy
 
 @functools.lru_cache(maxsize=64)
 def _stored_example(data: StoredData) -> StoredExample:
-    """What the forecast needs to know of the job's stored data; the job's own decoder is timed here, once."""
+    """The job's stored data as a forecast needs it. The job's own decoder is timed here, once."""
     timed = data.decode_seconds is None and data.decode is not None
     return StoredExample(
         bytes=data.example_bytes,
@@ -164,8 +167,8 @@ def largest_batch(workload: Workload, machine: Machine, strategy: Strategy) -> i
 def fewest_devices(workload: Workload, machine: Machine, strategy: Strategy) -> int:
     """The smallest number of devices of this kind on which the step fits with the same batch; 0 if none.
 
-    The degrees of the strategy stay; data-parallel workers are added. Numbers are the product of the degrees
-    times a power of two.
+    Keeps the degrees of the strategy and adds data-parallel workers. Tries the product of the degrees times
+    powers of two.
     """
     batch = strategy.batch or workload.default_batch * (spread_over(strategy, machine).data_parallel or 1)
 
@@ -200,7 +203,7 @@ def _does_not_fit(workload: Workload, machine: Machine, strategy: Strategy, fore
 
 
 def _devices_line(workload: Workload, machine: Machine, strategy: Strategy) -> list[str]:
-    """How many devices would do, where the job has one optimizer whose state can be divided."""
+    """The smallest number of devices that fits, for a job with one optimizer whose state can be sharded."""
     if machine.device.kind == "cpu" or strategy.inference or workload.loss is None:
         return []
     sharded = dataclasses.replace(strategy, shard="weights", exchange="buckets")

@@ -111,7 +111,7 @@ def convert(value: object, hint: Any, where: str) -> Any:
 
 @functools.cache
 def _names_of(kind: Any) -> tuple[str, ...] | None:
-    """The names of a record's fields, looked up once; None if the type is no record."""
+    """The names of a record's fields, looked up once; None if the type is not a record."""
     if not dataclasses.is_dataclass(kind):
         return None
     return tuple(field.name for field in dataclasses.fields(kind))
@@ -158,7 +158,7 @@ def load(path: Path) -> Plain:
 
 
 def _reason(error: Exception) -> str:
-    """Why a text is no plain data; Python's own words name settings of Python."""
+    """Why a text is not plain data. Python's own message would name settings of Python."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     limit = sys.get_int_max_str_digits()
@@ -228,7 +228,7 @@ def write_whole(path: Path, body: str | bytes | Iterable[str], previous: Path | 
 
     Write a temporary file in the same folder, sync it to disk, then rename it. A long body may come in
     pieces. With `previous`, the old file is kept under that name. A link stays: the file that it names is
-    written. What is no plain file (/dev/null, a pipe) is written as it is.
+    written. A device or a pipe (/dev/null) is written directly.
     """
     pieces = [body] if isinstance(body, (bytes, str)) else body
     data = (piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
@@ -258,7 +258,8 @@ def write_whole(path: Path, body: str | bytes | Iterable[str], previous: Path | 
 
 
 def try_writing(path: Path, size: int = _TRIAL_BYTES) -> None:
-    """Write so many bytes beside a file and remove them: OSError now, not after long work."""
+    """Write `size` bytes next to a file and remove them, so that an OSError comes now and not after long
+    work."""
     if _is_special(path):
         return
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -291,7 +292,7 @@ def _temporary_prefix(path: Path) -> str:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what killed processes left of earlier attempts to write this file."""
+    """Remove temporary files that killed processes left when they wrote this file."""
     prefix = _temporary_prefix(path)
     for name in os.listdir(path.parent):
         if name.startswith(prefix) and ownership.is_abandoned(name.removeprefix(prefix).rpartition("-")[0]):

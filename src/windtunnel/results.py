@@ -12,7 +12,7 @@ from windtunnel.records import Plain
 from windtunnel.strategy import PRECISIONS
 
 _MIN_WIDTH, _MAX_WIDTH = 40, 110
-_SHORT = 30  # characters of a field of the headline that stays on one line
+_SHORT = 30  # a field of the headline with fewer characters is never broken over two lines
 _INDENT = 11  # two spaces, and a title of nine characters
 _NO_BREAK = "\0"
 Row = tuple[str, str]  # a title and a text
@@ -62,7 +62,7 @@ class Printed(displays.Displayed):
         raise NotImplementedError
 
     def _rows(self) -> list[Row]:
-        """Every line after the headline; a row without title goes on with the row before."""
+        """All rows after the headline; a row without a title continues the previous row."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ def _field_in_words(name: str, value: object) -> str:
 
 
 def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
-    """Parts from large to small, without those below 0.05 %; lines never break inside of a part."""
+    """Parts from large to small, without those below 0.05 %. A line never breaks inside of a part."""
     ordered = sorted(parts.items(), key=lambda item: -item[1])
     shares = [
         f"{name} {units.show(value, unit)} ({value / whole:.0%})"
@@ -193,7 +193,7 @@ def _shares(parts: Mapping[str, float], whole: float, unit: str) -> str:
 
 
 def terminal_width() -> int:
-    """The width of the terminal within limits; the upper limit where the output is no terminal."""
+    """The width of the terminal within limits; the upper limit if the output is not a terminal."""
     columns = shutil.get_terminal_size(fallback=(_MAX_WIDTH, 24)).columns
     return max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
 

@@ -12,7 +12,7 @@ from windtunnel.errors import BadRecord
 from windtunnel.records import Plain
 from windtunnel.strategy import Strategy
 
-# What a forecast needs beside job, machine and strategy, as the command line names it.
+# Options that a forecast needs in addition to job, machine and strategy, as the command line names them.
 OPTIONS = ("storage", "example_bytes", "decode", "examples", "host", "host_factor")
 
 
@@ -22,7 +22,7 @@ class SavedPlan:
 
     job       the words that name it on a command line: rnn n_rec=50
     on        the machine, as --on names it: 8xh100
-    why       what the plan is good for, in words
+    why       the purpose of the plan, in words
     options   further options that its forecast needs, by name (`OPTIONS`)
     forecast  figures that were forecast for it, in base units; nothing reads them back
     """
@@ -64,7 +64,7 @@ class SavedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What a file says beside the strategy."""
+    """The fields of a file other than the strategy."""
 
     job: tuple[str, ...] = ()
     on: str | None = None

@@ -1,7 +1,7 @@
-"""Files with a checksum, of kinds that had none in an earlier version.
+"""Files with a checksum, in formats that had none in an earlier version.
 
-A file of that version gets its checksum when it is first read, with a note, and is kept as it was beside it.
-Whoever finds such a copy knows that the file had a checksum: one without is damaged.
+A file of that version gets its checksum when it is first read, with a note. A copy of the old file is kept
+next to it. If this copy exists, the file had a checksum, so a file without one is damaged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(path: Path, check: Callable[[Plain], None], *, version: int, again: str
 
 
 def _give(path: Path, data: Plain, again: str) -> None:
-    """Give a file of the version before a checksum, once, and say so."""
+    """Add a checksum to a file of the earlier version, once, and note it."""
     kept = unsealed(path)
     if kept.exists():
         raise BadRecord(
@@ -52,11 +52,12 @@ def _give(path: Path, data: Plain, again: str) -> None:
 
 
 def unsealed(path: Path) -> Path:
-    """Where a file of the version before is kept: cpu.json.gz becomes cpu.unsealed.json.gz."""
+    """The path of the kept copy of a file of the earlier version: cpu.json.gz becomes
+    cpu.unsealed.json.gz."""
     stem, dot, rest = path.name.partition(".")
     return path.with_name(f"{stem}.unsealed{dot}{rest}")
 
 
 def warn(text: str) -> None:
-    """Tell whoever called something that is no error. The command line prints it on standard error."""
+    """Warn the caller of something that is not an error. The command line prints it on standard error."""
     warnings.warn(Note(text), stacklevel=3)

@@ -17,7 +17,7 @@ Precision = Literal["pytorch", "fp32", "tf32", "bf16", "fp16"]
 Layout = Literal["contiguous", "channels_last"]
 Execution = Literal["eager", "graph", "compiled", "reduce-overhead"]
 Data = Literal["resident", "streamed", "page-cache", "storage"]
-LOADED: tuple[Data, ...] = ("page-cache", "storage")  # where examples lie as files, to be read and decoded
+LOADED: tuple[Data, ...] = ("page-cache", "storage")  # examples are stored as files, to be read and decoded
 Recompute = Literal["none", "blocks", "whole-blocks"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "fused-adam", "fused-adamw"]
 Shard = Literal["none", "optimizer", "gradients", "weights"]
@@ -80,7 +80,7 @@ class Strategy:
                      backward, up to the last tensor that backward needs; whole-blocks: to their end, as
                      PyTorch did before 2.1
     optimizer        replaces the job's own optimiser
-    layout           how images and the weights of convolutions lie in memory; default: as the job has them
+    layout           memory layout of images and of the weights of convolutions; default: the job's own
     cudnn_benchmark  cuDNN times its algorithms and takes the fastest (torch.backends.cudnn.benchmark)
     expandable_segments  the allocator on a GPU grows its segments: less memory is lost between tensors
     inference        forward only, with torch.no_grad() and eval(): no backward, no update
@@ -89,8 +89,8 @@ class Strategy:
 
     data_parallel      each worker computes a share of the batch ("by case"); gradients are summed. Default:
                        all devices that the other degrees leave
-    tensor_parallel    each layer's matrices are divided among so many workers ("by feature")
-    pipeline_parallel  the network's blocks are divided into so many stages ("by parts")
+    tensor_parallel    number of workers among which each layer's matrices are divided ("by feature")
+    pipeline_parallel  number of stages into which the network's blocks are divided ("by parts")
     pipeline_schedule  gpipe: all forwards, then all backwards; 1f1b: one forward, one backward in turn;
                        interleaved: 1f1b with `virtual_stages` groups of blocks on each worker
     shard              what data-parallel workers divide instead of each keeping all: optimizer (ZeRO-1),
@@ -100,8 +100,8 @@ class Strategy:
                        after: all at once when backward has ended; server: each by itself through parameter
                        servers, one on each node; server-after: through these when backward has ended. A
                        single worker, too, exchanges with a server that is on the host
-    sequence_parallel  tensor-parallel workers also divide what lies between their matrices by timesteps
-    expert_parallel    the experts of mixture layers are divided among so many of the data-parallel workers
+    sequence_parallel  tensor-parallel workers also divide the ops between their matrices, by timesteps
+    expert_parallel    number of data-parallel workers among which the experts of mixture layers are divided
 
     Precision "pytorch" is what PyTorch does if nothing is set: cuDNN's convolutions and recurrent layers may
     use tf32, matrix products do not. "fp32" is strict. "tf32" lets both use tf32. "bf16" and "fp16" run the
@@ -223,7 +223,7 @@ class Strategy:
                 )
 
     def _refuse_feed_options(self) -> None:
-        """Options about loading, copying and direct reads, where nothing is loaded, copied or read."""
+        """Refuse options for loading, copying and direct reads if nothing is loaded, copied or read."""
         for name, unset, places in (
             ("loaders", 0, LOADED),
             ("load_ahead", 2, LOADED),
@@ -242,17 +242,17 @@ class Strategy:
             )
         if self.prefetch and self.pinned is False:
             raise BadRecord(
-                f"strategy: prefetch={self.prefetch} copies from pinned memory, so pinned=false cannot be.",
+                f"strategy: prefetch={self.prefetch} needs pinned memory, so pinned=false is not possible.",
                 hint="Leave prefetch out, or leave pinned out.",
             )
         if self.direct and (self.loaders or self.pinned is not None):
             raise BadRecord(
-                "strategy: with direct reads no loader and no host memory takes part.",
+                "strategy: direct reads use neither loaders nor host memory.",
                 hint="Leave loaders and pinned out, or leave direct out.",
             )
 
     def in_memory(self) -> Literal["resident", "streamed"]:
-        """Where the data lie, for those who take them from memory only; an error where they are in files."""
+        """Where the data are, for code that only supports memory; an error if they are in files."""
         if self.data == "page-cache" or self.data == "storage":
             raise BadRecord(
                 f"strategy: data={self.data} needs files to read, and none are named.",
@@ -297,7 +297,8 @@ class Strategy:
         return batch // self.accumulate
 
     def as_traced(self) -> Strategy:
-        """This strategy without what changes no op of its trace: strategies that share one are then equal."""
+        """This strategy with defaults for all fields that change no op: strategies that share a trace are
+        then equal."""
         defaults: Plain = {f.name: f.default for f in dataclasses.fields(self) if f.name in PRICED_ONLY}
         return dataclasses.replace(self, **defaults)
 

@@ -77,7 +77,7 @@ class Proofs(Displayed):
 
     def lines(self) -> list[str]:
         head = f"  {'forecast gain':21}  {'measured gain':21}  change"
-        return ["measured here, in turn with the job as it is:", head, *map(_line, self.proofs)]
+        return ["measured here, in turn with the unchanged job:", head, *map(_line, self.proofs)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -28,7 +28,7 @@ class CompileRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkRatio:
-    """How many times as fast a framework was than a variant of a job in PyTorch, over so many cells."""
+    """How many times as fast a framework was than a variant of a job in PyTorch, over this many cells."""
 
     job: str
     device: str

@@ -17,7 +17,7 @@ from windtunnel.saved_plan import SavedPlan
 
 TOP = 3  # pieces of advice that are shown in detail
 _CAUTIONS = 2  # of the forecast as it is; `predict` shows all
-_TITLES = f"      {'times as fast (80 %)':20}  {'step':>10}  {'memory':>10}  change"
+_TITLES = f"      {'gain (80 % interval)':20}  {'step':>10}  {'memory':>10}  change"
 _FREE = 1e6  # bytes; a smaller change of memory is shown as none
 _SCOPES = {
     "step": "On this machine, with the same examples in an update:",
@@ -262,7 +262,7 @@ class Advice(Printed):
         if self.larger is not None:
             more = self.larger
             text = f"with {more.names[-1]} too: {gain_words(more.gain, self.base, more.tried)}"
-            lines += wrapped("", f"{text}. {_step(more.tried)}", width)
+            lines += wrapped("larger", f"{text}. {_step(more.tried)}", width)
         return lines
 
     def _last_lines(self, width: int | None, everything: bool) -> list[str]:
@@ -307,7 +307,7 @@ def _gain_table(some: Sequence[Suggestion]) -> tuple[Sequence[str], list[Sequenc
         doubt = "" if each.gain.is_sure else " ?"
         proposal = each.proposal
         rows.append((f"{each.name}{doubt}", short_gain(each.gain), step, proposal.flag or proposal.code))
-    return ("change", "times as fast", "step", "how"), rows, ("change", "how")
+    return ("change", "gain", "step", "how"), rows, ("change", "how")
 
 
 def short_gain(gain: GainInterval) -> str:

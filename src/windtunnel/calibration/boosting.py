@@ -1,8 +1,8 @@
-"""Fit sums of small trees: gradient boosting with one question per level for all rows, on absolute error.
+"""Fit sums of small trees: gradient boosting on absolute error, with one split per level for all rows.
 
-Features are cut into bins by their quantiles once. Each level then tries every edge of every feature with one
-count. This is our own code because a probe must run on a node that has only NumPy; a few thousand rows take a
-second.
+Features are cut into bins by their quantiles once. Each level then evaluates every edge of every feature from
+one histogram. This is our own code because a probe must run on a node that has only NumPy. A few thousand
+rows take a second.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FEW_ROWS = 2000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boosting:
     """How to fit. More trees at a lower rate are finer. `shrinkage` keeps leaves of few rows near zero.
-    `subsample` is the share of rows that a tree sees. With `exceeded_by` the fit aims to be exceeded by only
-    that share of rows, instead of at their median."""
+    `subsample` is the share of rows that a tree sees. With `exceeded_by` it fits the quantile that this share
+    of rows exceeds, instead of the median."""
 
     trees: int = 300
     depth: int = 6
@@ -65,7 +65,8 @@ class Boosting:
         return trees
 
     def _pull(self, residuals: Numbers) -> Numbers:
-        """How far each row pulls the sum; a distant row pulls no harder than one a factor of e away."""
+        """The negative gradient of the loss for each row, limited so that outliers count no more than a
+        residual of 1."""
         near = np.clip(residuals, -1.0, 1.0)
         if self.exceeded_by is None:
             return near
@@ -96,12 +97,12 @@ class _Bins(NamedTuple):
         return cls(edges, np.stack(places, axis=1))
 
     def best_question(self, sample: _Sample, shrinkage: float, rng: np.random.Generator) -> tuple[int, float]:
-        """The feature and threshold that explain most if they split all leaves at once."""
+        """The feature and threshold that reduce the loss most if they split all leaves at once."""
         features = self.numbers.shape[1]
         candidates = rng.permutation(features)[: max(_LEAST_FEATURES, int(features * _FEATURE_SHARE))]
         candidates = np.array([feature for feature in candidates if len(self.edges[feature])], dtype=np.int64)
-        # All features at once for few rows, where the calls take the time; one by one for many, where the
-        # caches would not hold them.
+        # For few rows all features at once, because the calls take most time; for many rows one by one, so
+        # that the data stay in the caches.
         size = len(candidates) if len(self.numbers) <= _FEW_ROWS else 1
         best, answer = -1.0, (0, 0)
         for begin in range(0, len(candidates), max(size, 1)):
@@ -119,7 +120,7 @@ class _Bins(NamedTuple):
         return weights if len(features) == 1 else np.tile(weights, len(features))
 
     def _gains(self, features: NDArray[np.int64], sample: _Sample, shrinkage: float) -> Numbers:
-        """What each edge (column) of each feature (row) explains; -2 where a feature has fewer edges."""
+        """The gain of each edge (column) of each feature (row); -2 if a feature has fewer edges."""
         width, shape = _BINS + 1, (len(features), sample.leaves, _BINS + 1)
         cells = (np.arange(len(features))[:, None] * sample.leaves + sample.leaf) * width
         cells += self.numbers[:, features].T

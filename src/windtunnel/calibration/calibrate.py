@@ -42,17 +42,18 @@ _BUSY_CORES = 0.3
 _BUSY_SPREAD = 1.25
 _MANY_CORES = 8
 _FIXED_SECONDS = {"gpu": 1e-6, "cpu": 2e-6}
-# What all ops of a probed machine share, by tuning rows (docs/accuracy.md): the start for a new one. What its
-# kinds of work are off by comes on top (`forecast/uncertainty.py`).
+# The error that all ops of a probed machine have in common, by tuning rows (docs/accuracy.md): the start for
+# a new machine. The errors of its kinds of work are added to it (`forecast/uncertainty.py`).
 _DEVICE_SPREAD = {"gpu": 1.12, "cpu": 1.18}
 _HOST_SPREAD = {"gpu": 1.2, "cpu": 1.3}
-# What a probe spends its seconds on. Ops of a CPU get all that is left before the fit.
+# How a probe divides its seconds. Ops of a CPU get all that is left before the fit.
 _MICROBENCHMARK_SHARE, _EPOCHS_SHARE, _FIT_SHARE = 0.05, 0.05, 0.1
 _HOST_SHARE, _COMPUTE_SHARE, _STEPS_SHARE = 0.03, 0.05, 0.05
 _PORTIONS = 3  # of the ops; networks are timed before the first portion and after each
 _LEAST_OPS_SHARE, _GPU_OPS_SHARE = 0.4, 0.5
 _HOST_SECONDS, _HOST_ROUNDS = 3.0, 5  # for each network of a host probe
-_LAUNCH_COST_RANGE = 0.6, 2.0  # a factor from microbenchmarks to whole networks beyond this is a disturbance
+# From microbenchmarks to whole networks; a factor outside of this range is a disturbed measurement.
+_LAUNCH_COST_RANGE = 0.6, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,9 @@ _ENOUGH_ROWS = 40  # for a kind of a GPU with fewer rows the reference's profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The result of a probe. `learned`: how each kind was learned here; the others are those of another
-    machine. `comparison`: this profile against the one in use, by real steps and by rows left out."""
+    """The result of a probe. `learned`: how each kind was learned here; all other kinds are those of another
+    machine's profile. `comparison`: this profile against the one in use, by real steps and by rows left
+    out."""
 
     profile: Profile
     learned: Mapping[str, str]
@@ -94,7 +96,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostTimes:
-    """What a probe times of the host beside networks."""
+    """What a probe times of the host in addition to networks."""
 
     costs: LaunchCosts
     interpreter_seconds: float
@@ -139,8 +141,8 @@ def calibrate(
 ) -> Calibration:
     """Time synthetic ops, microbenchmarks and real steps on this machine.
 
-    `before`: this machine as forecasts know it now, to compare with. `earlier_rows`: rows of an earlier probe
-    of this machine, which are fitted too.
+    `before`: this machine with its current profile, for the comparison. `earlier_rows`: rows of an earlier
+    probe of this machine, which are fitted too.
     """
     report = progress or (lambda what, share: None)
     begin, cautions = time.perf_counter(), _busy()
@@ -193,7 +195,7 @@ def measure_launch_costs(machine: Machine, count: int, most_seconds: float = mat
 
 
 def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
-    """How many times as slow as these costs this host is now; takes about half a minute."""
+    """The factor by which this host is now slower than these costs; takes about half a minute."""
     timer = StepTimer(host_jobs(machine.device.kind), machine.device.kind)
     for _ in range(_HOST_ROUNDS):
         timer.time(_HOST_SECONDS / _HOST_ROUNDS)
@@ -204,7 +206,7 @@ def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
 def _with_network_factors(
     profile: Profile, host_steps: Sequence[TimedStep], compute_steps: Sequence[TimedStep], machine: Machine
 ) -> Profile:
-    """The profile with what whole networks pay, as factors on what microbenchmarks and single ops showed."""
+    """The profile with the costs of whole networks, as factors on those of microbenchmarks and single ops."""
     assert machine.launch_costs is not None
     low, high = _LAUNCH_COST_RANGE
     with contextlib.suppress(Unavailable):
@@ -301,7 +303,7 @@ def _learn(
 
 
 def _blank(machine: Machine, latencies: host.Latencies | None, epoch_seconds: float) -> Profile:
-    """A profile with everything but what is learned from rows."""
+    """A profile with everything except what is learned from rows."""
     kind = machine.device.kind
     return Profile(
         name=machine.name,
@@ -325,7 +327,7 @@ def _blank(machine: Machine, latencies: host.Latencies | None, epoch_seconds: fl
 
 
 def _busy() -> tuple[str, ...]:
-    """A caution if other programs use the machine: they make every figure of a probe too slow."""
+    """A caution if other programs use the machine: they make all timings of a probe too long."""
     others = environment.busy_cores()
     if others < _BUSY_CORES:
         return ()

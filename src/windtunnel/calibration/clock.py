@@ -1,4 +1,4 @@
-"""Time single calls: on a GPU by its own record of kernels, on a CPU by the clock.
+"""Time single calls: on a GPU by the profiler's record of kernels, on a CPU by the clock.
 
 On a GPU, a tiny marker kernel is queued before and after each timed call. All kernels between two markers
 belong to one call, however many there are. The host's cost is not in the times.
@@ -29,9 +29,9 @@ DTYPES = {
 }
 _REPEATS = 3
 _MARKER = "spin_kernel"
-# On a CPU: a group of calls is about this long, an op gets so many groups and about so many seconds. A call
-# above the last figure is not repeated further. Short timings allow thousands of ops in a probe, and many ops
-# teach more than exact ones: the fit takes medians.
+# On a CPU: a group of calls is about this long, an op gets this many groups and about this many seconds. A
+# call above the last figure is not repeated further. Short timings allow thousands of ops in a probe, and the
+# fit takes medians: many ops with short timings give a better fit than few ops with exact ones.
 _GROUP_SECONDS, _GROUPS, _MOST_SECONDS, _LONG_SECONDS = 0.0004, 6, 0.006, 0.03
 _MOST_CALLS = 100
 # The sets of tensors that a CPU's calls go through: their bytes, which exceed the caches of one core, and
@@ -43,7 +43,7 @@ Timings = tuple["OpTiming | None", "OpTiming | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTiming:
-    """Seconds of one call, its number of kernels, and its workspace beside its results."""
+    """Seconds of one call, its number of kernels, and its workspace (memory in addition to its results)."""
 
     seconds: float
     kernels: float = 0.0
@@ -51,7 +51,7 @@ class OpTiming:
 
 
 class Pool:
-    """Random numbers drawn once. Tensors are cut from them, so that making a case costs nothing."""
+    """Random numbers that are drawn once. Tensors are slices of them, so that making a case costs nothing."""
 
     def __init__(self, device: str, elements: int) -> None:
         self.device = device
@@ -179,7 +179,7 @@ def _marker_count(case: ProbeCase) -> int:
 
 
 def _with_workspace(call: Any) -> tuple[Any, float]:
-    """The result of a call, and the most memory it held beside its result."""
+    """The result of a call, and the most memory that it held in addition to its result."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     result = call()
@@ -220,9 +220,9 @@ class CpuClock:
     """Times one case after another, a few milliseconds each: the lowest of several groups of calls, because
     other programs only add time.
 
-    Every call gets the next of several equal sets of tensors, and results stay alive as long. So an op finds
-    its data where a training step leaves it: not in the first caches, where the same tensors would lie if
-    they were used again and again.
+    Every call gets the next of several equal sets of tensors, and results stay alive as long. So the data of
+    an op are where a training step leaves them: not in the first-level caches, in which tensors would stay
+    that are used again and again.
     """
 
     def __init__(self, elements: int) -> None:
@@ -246,7 +246,7 @@ class CpuClock:
             return [(None, None) for _ in threads]
 
     def _sets(self, case: ProbeCase) -> list[list[Tensor]]:
-        """Equal sets of tensors, so many that together they exceed the caches of a core."""
+        """Equal sets of tensors, enough to exceed the caches of a core together."""
         elements = max(1, sum(map(_rounded, case.tensors)))
         count = min(_MOST_SETS, -(-_SETS_BYTES // (4 * elements)), self._elements // elements)
         return [self.pool.make(case, number * elements) for number in range(max(1, count))]

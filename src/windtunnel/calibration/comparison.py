@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Two measurements of one step differ by this much: a profile that errs so much more is not yet worse.
+# Two measurements of one step differ by this much: a profile with an error larger by less is not worse.
 _NOISE = 0.02
 
 

@@ -2,8 +2,8 @@
 
 For each kind of work, several corrections are fitted on a part of its rows and judged on the others: none,
 one factor for one thread and one for more, small trees over the residuals, and trees that ignore the earlier
-CPU. The one with the smallest error is used. So twenty rows help already, and a kind without rows keeps the
-slowdown that it had.
+CPU. The one with the smallest error is used. So even twenty rows help, and a kind without rows keeps its
+earlier slowdown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windtunnel.forecast.profile import Kind, feature_names, feature_row
 from windtunnel.forecast.roofline import Roofline
 from windtunnel.forecast.trees import Numbers, Trees
 
-_HELD_OUT = 6  # one of so many shapes is not fitted
+_HELD_OUT = 6  # one of this number of shapes is held out
 _LEAST_ROWS = 4
 _LEAST_ROWS_OF_TREES = 16
 _FOLDS = 4
@@ -36,7 +36,8 @@ _TREES = Boosting(trees=80, depth=4, rate=0.12)
 _DEEP_TREES = Boosting(trees=160, depth=5, rate=0.1)
 _MANY_ROWS = 400
 
-# A correction learns from features, logarithms of slowdowns, and what the earlier CPU's trees say of them.
+# Arguments of a fit: features, logarithms of slowdowns, predictions of the earlier CPU's trees, and these
+# trees.
 Fit = Callable[[Numbers, Numbers, Numbers, "Trees | None"], Trees]
 
 
@@ -137,7 +138,7 @@ def _table(pairs: Sequence[TimedPiece], rooflines: Mapping[int, Roofline]) -> tu
 
 
 def _candidates(rows: int, before: Trees | None) -> dict[str, Fit]:
-    """The corrections worth trying with so many rows, the simplest first."""
+    """The corrections to try with this number of rows, the simplest first."""
     candidates: dict[str, Fit] = {}
     if before is not None:
         candidates = {"none": _keep, "factor": _scale}
@@ -180,7 +181,7 @@ def _keep(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | Non
 
 
 def _scale(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
-    """One factor for one thread and one for more, pulled towards 1 where rows are few."""
+    """One factor for one thread and one for more, nearer to 1 if there are few rows."""
     assert before is not None
     residuals, many = slowdown - prior, table[:, -1] > 1
     factors = _shrunk_median(residuals[~many]), _shrunk_median(residuals[many])
@@ -188,7 +189,7 @@ def _scale(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | No
 
 
 def thread_factors(features: int, one: float, many: float) -> Trees:
-    """A tree that asks only for threads, which are the last of so many features."""
+    """A tree that splits only by threads, the last feature."""
     return Trees(
         base=0.0,
         features=np.array([[features - 1]]),
@@ -216,7 +217,8 @@ def _start_anew(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees
 
 
 def add_trees(left: Trees, right: Trees) -> Trees:
-    """Trees whose prediction is the sum of both. Shallow trees get levels that no row passes."""
+    """Trees whose prediction is the sum of both. Shallow trees get extra levels whose threshold no row
+    exceeds."""
     depth = max(left.features.shape[1], right.features.shape[1])
     left, right = _deepen(left, depth), _deepen(right, depth)
     return Trees(

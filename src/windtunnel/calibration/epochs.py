@@ -16,13 +16,13 @@ from windtunnel.fused.train import TrainingRun, engine_for
 WIDTHS = {"cpu": (8, 16, 32, 64, 128, 256), "gpu": (8, 32, 64, 128)}
 ENDS = (2, 32, 128)  # inputs, and as many outputs
 LENGTHS = (10, 60)
-EXAMPLES = {"cpu": 60, "gpu": 1000}  # in one call; starting one takes a GPU tens of microseconds
+EXAMPLES = {"cpu": 60, "gpu": 1000}  # in one call; a call takes tens of microseconds to start on a GPU
 _LEAST_ROUNDS = 2
 ROUNDS = {"cpu": 40, "gpu": 7}  # other programs disturb a core; a GPU is undisturbed, and its calls are long
 
 
 def measure_epochs(kind: str, seconds: float = math.inf) -> tuple[tuple[float, float, float, float], ...]:
-    """Rows for a profile, without the networks that the engine cannot hold here. After so many seconds, no
+    """Rows for a profile, without the networks that the engine cannot hold here. After `seconds`, no
     further round begins; every network is timed at least twice."""
     pairs = [(width, ends) for width in WIDTHS[kind] for ends in ENDS]
     networks = [RecurrentNetwork(n_in=ends, n_rec=width, n_out=ends) for width, ends in pairs]
@@ -71,7 +71,7 @@ def _call(kind: str, network: RecurrentNetwork, n_steps: int) -> Callable[[], ob
         targets=draw.uniform(-5, 5, (*shape, network.n_out)),
     ).checked(network)
     order = np.arange(EXAMPLES[kind])[:, None]
-    # Weights stay as they are: units of a network that learns may fall silent, which makes it faster.
+    # Weights do not change: in a network that learns, units may become inactive, which makes it faster.
     optimizer = Optimizer(rate=1e-12)
     if kind == "gpu":
         return _on_gpu(network, examples, order, optimizer)

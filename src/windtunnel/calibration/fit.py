@@ -29,7 +29,7 @@ from windtunnel.forecast.trees import Numbers, Trees
 
 _LEAST_ROWS = 8
 _FOLDS = 4
-# A kind has a workspace worth learning if this share of its rows takes more than so many bytes.
+# The workspace of a kind is learned if this share of its rows takes more than this number of bytes.
 _LARGE_BYTES, _LARGE_SHARE = 2**20, 0.01
 _EXCEEDED_BY = 0.12
 _EXACT = 0.02
@@ -71,7 +71,7 @@ def fit_kinds(
 
 
 def _share_of(row: ProbeRow, pieces: int) -> ProbeRow:
-    """What one of so many equal pieces took."""
+    """The row of one of several equal pieces."""
     if pieces == 1:
         return row
     return dataclasses.replace(row, seconds=row.seconds / pieces, kernels=row.kernels / pieces)
@@ -132,7 +132,8 @@ def _fit_launches(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort
 
 
 def _fit_workspace(name: str, pairs: Sequence[TimedPiece], table: Numbers, effort: Effort) -> Trees | None:
-    """Workspace above most measured values: whether a step fits must not depend on luck."""
+    """A workspace above most measured values, because a step must not fail if the library chooses a larger
+    one."""
     if registry.of_kind(name).is_sequence:
         return None  # the family has a formula
     if sum(row.workspace_bytes > _LARGE_BYTES for _, row in pairs) < _LARGE_SHARE * len(pairs):
@@ -143,7 +144,8 @@ def _fit_workspace(name: str, pairs: Sequence[TimedPiece], table: Numbers, effor
 
 
 def _fit_per_example(pairs: Sequence[TimedPiece], table: Numbers) -> Trees | None:
-    """Which weight gradients were computed for every example by itself, by their exact workspace."""
+    """Whether weight gradients were computed separately for every example, recognised by their exact
+    workspace."""
     is_per_example = np.array([float(_is_per_example(*pair)) for pair in pairs])
     if is_per_example.sum() < _LEAST_ROWS:
         return None
@@ -156,7 +158,7 @@ def _is_per_example(piece: Piece, row: ProbeRow) -> bool:
 
 
 def _spread(boosting: Boosting, table: Numbers, slowdown: Numbers) -> float:
-    """The factor either way that holds four of five rows when they were left out of the fit."""
+    """Four of five held-out rows are within this factor of their forecasts."""
     fold = np.arange(len(slowdown)) % _FOLDS
     np.random.default_rng(0).shuffle(fold)
     errors = np.zeros(len(slowdown))

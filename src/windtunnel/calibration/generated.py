@@ -1,8 +1,8 @@
 """Kernels that torch.compile generates, as a probe times them: the cases, and from timed cases to prices.
 
-`benchmarks/triton_probe.py` times the cases on a GPU. What follows needs none: the compiler here says which
-kernels a case has (`describe`), so that probe and forecast describe a kernel in the same way, and the host's
-costs are fitted to timed calls of compiled code (`fit_launch_costs`).
+`benchmarks/triton_probe.py` times the cases on a GPU. The rest needs no GPU. The compiler on this machine
+lists the kernels of a case (`describe`), so that probe and forecast describe a kernel in the same way. The
+host's costs are fitted to timed calls of compiled code (`fit_launch_costs`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from windtunnel.trace.record import record_compiled_call
 
 _MOST_BYTES = 1.5e9
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# How the names of generated kernels begin, and those of copies, which are no kernels.
+# Prefixes of the names of generated kernels, and of copies, which are not kernels.
 _TRITON, _COPIES = "triton_", ("Memset", "Memcpy")
 # What the host pays for: a generated kernel, a library call, a forward or backward of a compiled region.
 _COSTS = ("generated", "library", "region")
@@ -129,7 +129,7 @@ KINDS: dict[str, tuple[Callable[..., Tensor], str]] = {
 
 
 def draw(count: int, seed: int = 0) -> list[Case]:
-    """So many cases, each kind in turn, with sizes over several powers of two."""
+    """This number of cases, each kind in turn, with sizes over several powers of two."""
     rng, cases = random.Random(seed), []
     for number in range(count):
         kind = list(KINDS)[number % len(KINDS)]
@@ -165,8 +165,8 @@ def make_tensors(case: Case, device: str = "cpu") -> list[Tensor]:
 
 
 def describe(lines: Sequence[Mapping[str, Any]]) -> tuple[list[ProbeRow], int]:
-    """A probe's row for each timed kernel, and how many cases were left out because the compiler here makes
-    other kernels of them than the one that was timed."""
+    """A probe row for each timed kernel, and the number of cases that were left out because the compiler on
+    this machine generates other kernels for them than the one that was timed."""
     rows: list[ProbeRow] = []
     left_out = 0
     for line in lines:

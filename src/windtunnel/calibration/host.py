@@ -1,4 +1,4 @@
-"""Time microbenchmarks and latencies on this host, to learn what launching work costs."""
+"""Time microbenchmarks and latencies on this host, to measure launch costs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Microbenchmark:
 def run_microbenchmarks(
     device: str, count: int, seconds: float = 0.15, rounds: int = 2, most_seconds: float = math.inf
 ) -> list[Microbenchmark]:
-    """Time all microbenchmarks in turn, several times, so that a slow moment does not hit one kind alone.
+    """Time all microbenchmarks in turn, several times, so that a slow moment does not affect only one kind.
 
     The lowest of a microbenchmark's times counts: it shows what its ops cost. On a CPU, one thread is used:
     their ops are too small to be divided. After `most_seconds`, no further round begins.

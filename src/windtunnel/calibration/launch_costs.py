@@ -1,7 +1,7 @@
 """Fit a host's launch costs: least squares of the seconds of microbenchmarks over the counts in their traces.
 
-Where microbenchmarks say little, a cost stays near that of a reference host; it is never below a tenth of it
-or above ten times.
+If the microbenchmarks hardly determine a cost, it stays near that of the reference host. It is never below a
+tenth or above ten times of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Small synthetic networks whose step is nearly all launching of ops: the host microbenchmarks.
+"""The host microbenchmarks: small synthetic networks whose step is nearly all launch cost.
 
-They are so narrow that arithmetic hardly counts on a CPU and never on a GPU. Depths, layers and optimisers
-are drawn at random, so that the cost of each family of ops follows from how often it occurs. A few networks
-of one to three layers tell what a step costs that has hardly any op: without them, the cost of calling
+They are so narrow that arithmetic hardly matters on a CPU, and not at all on a GPU. Depths, layers and
+optimisers are drawn at random, so that the cost of each family of ops follows from how often it occurs. A few
+networks of one to three layers show the cost of a step with hardly any op. Without them, the cost of calling
 backward and the optimizer stayed that of the reference host (on a 2-core EPYC 152 us, with them 46 us).
 """
 
@@ -29,7 +29,7 @@ _TINY = (1, 3)  # layers
 
 
 def draw(count: int, seed: int = 0) -> list[Workload]:
-    """That many microbenchmarks, of all sorts in turn, and a sixth as many tiny ones."""
+    """`count` microbenchmarks, all kinds in turn, and a sixth as many tiny ones."""
     rng = random.Random(seed)
     makers = (_perceptron, _convolutional, _transformer, _loop, _dense, _sequence)
     deep = [makers[i % len(makers)](rng, i) for i in range(count)]

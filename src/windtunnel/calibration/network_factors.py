@@ -20,14 +20,14 @@ _HOST_BOUND = 0.3  # a step counts if launch costs are at least this share of it
 _LEAST_FACTOR = 0.1
 # How far a host probe moves the factor from 1, in logarithms. Five probes of one GPU host within a quarter of
 # an hour found 0.87, 0.90, 0.71, 0.70 and 0.67 (a standard deviation of 0.13); five hosts of an H200 that
-# steps were timed on had 0.76 to 1.03 (0.13). So a probe and the reference know equally much.
+# steps were timed on had 0.76 to 1.03 (0.13). So a probe and the reference are equally reliable.
 _PROBE_WEIGHT = 0.5
-_MOST_RESIDUAL = 0.35  # in logarithms; beyond it another program disturbed the steps
+_MOST_RESIDUAL = 0.35  # in logarithms; with a larger residual, another program disturbed the steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFactor:
-    """The factor of a host, and what each network showed; `factor` is their median or lies nearer to 1."""
+    """The factor of a host, and that of each network; `factor` is their median or nearer to 1."""
 
     factor: float
     networks: dict[str, float]
@@ -85,13 +85,14 @@ def factor_of(
 
 
 def with_doubt(found: HostFactor) -> HostFactor:
-    """The factor halfway between the one of this moment and that of the reference host."""
+    """The factor halfway between the measured one and that of the reference host."""
     return dataclasses.replace(found, factor=found.factor**_PROBE_WEIGHT)
 
 
 def with_network_residuals(steps: Sequence[TimedStep], machine: Machine, profile: Profile) -> Profile:
-    """The profile with all slowdowns scaled by what whole steps take beyond their forecasts, with one thread
-    and with more: waking threads and fetching weights from memory are in no op that is timed again and again.
+    """The profile with all slowdowns scaled by measured over forecast seconds of whole steps, separately for
+    one thread and for more. Single ops, timed again and again, miss the waking of threads and the reading of
+    weights from memory.
     """
     residuals: dict[bool, list[float]] = {False: [], True: []}
     for step in steps:
@@ -108,7 +109,7 @@ def with_network_residuals(steps: Sequence[TimedStep], machine: Machine, profile
 
 
 def _shrunk(residuals: Sequence[float]) -> float:
-    """The median residual, pulled towards none as by one more network, and bounded."""
+    """The median residual, shrunk towards 0 as by one more network without a residual, and bounded."""
     if not residuals:
         return 0.0
     middle = statistics.median(residuals) * len(residuals) / (len(residuals) + 1)

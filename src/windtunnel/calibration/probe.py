@@ -22,15 +22,15 @@ from windtunnel.trace.record import Observer
 GPU_LIMITS = Limits(flop=6e11, elements=700_000_000, precisions=("fp32", "tf32", "bf16"), target="gpu")
 CPU_LIMITS = Limits(flop=2e9, elements=16_000_000, precisions=("fp32",))
 _GPU_GROUP = 60
-# Cases that take longer than this on one core are thinned out, the longest most: in the time of one of them,
-# dozens of cheap ones teach more.
+# Most cases that take longer than this on one core are dropped, the longest most often: in the time of one of
+# them, dozens of cheap ones improve the fit more.
 _CHEAP_SECONDS, _THINNING = 0.001, 0.7
 _DISTURBED = 1.2  # the reference loop is this much slower than at its best: another program is running
 _SETTLE_SECONDS = 0.0015
 # Of a GPU: the share of a timing that other ops than the main one may have, the shortest kernel (H200), and
 # the memory rate of the fastest GPU of the catalogue in bytes a second.
 _MOST_BESIDE, _SHORTEST_KERNEL_SECONDS, _FASTEST_MEMORY = 0.1, 1.5e-6, 8e12
-_AGAIN_LATER = 20  # so many cases are timed before a disturbed one is timed again
+_AGAIN_LATER = 20  # number of cases that are timed before a disturbed one is timed again
 
 Share = Callable[[float], None]
 
@@ -61,8 +61,8 @@ def probe_gpu(
     weights: Mapping[str, int] | None = None,
     wanted: Callable[[ProbeCase], bool] = lambda _: True,
 ) -> list[ProbeRow]:
-    """Time random ops on the GPU for so many seconds. `weights` says how often each is drawn, `wanted` which
-    of those that are drawn count."""
+    """Time random ops on the GPU for `budget` seconds. `weights`: how often each is sampled. `wanted`: which
+    of the sampled cases are timed."""
     rows = list[ProbeRow]()
     watch = clock.GpuClock(GPU_LIMITS.elements)
     cases = filter(wanted, Drawer(GPU_LIMITS, seed).draw_all(weights))
@@ -81,7 +81,7 @@ def probe_cpu(
     progress: Share | None = None,
     weights: Mapping[str, int] | None = None,
 ) -> list[ProbeRow]:
-    """The same on the CPU, each case with every number of threads, until so many seconds are over.
+    """The same on the CPU, each case with every number of threads, for `budget` seconds.
 
     A case that was timed while another program slowed the machine is timed again a little later, and the
     lower time counts.
@@ -94,7 +94,7 @@ def probe_cpu(
             for _ in _rounds(budget, progress):
                 session.time_next(cases, observer)
             return session.rows()
-    except KeyboardInterrupt:  # what was timed so far is worth keeping
+    except KeyboardInterrupt:  # keep what was timed so far
         return session.rows()
     finally:
         torch.set_num_threads(before)
@@ -113,7 +113,7 @@ class _TimedCase:
 
 
 class _CpuSession:
-    """Draws, describes and times cases; knows which were timed in a disturbed moment."""
+    """Samples, describes and times cases; repeats those that were disturbed."""
 
     def __init__(self, threads: tuple[int, ...], seed: int) -> None:
         self.threads, self.rng = threads, random.Random(seed)
@@ -162,7 +162,7 @@ class _CpuSession:
         return True
 
     def _is_disturbed(self) -> bool:
-        """Whether another program slows this core just now; a core that ran wide vector code is slow for a
+        """Whether another program slows this core now. A core that ran wide vector code is slow for a
         millisecond, so the first loops do not count."""
         settled = time.perf_counter() + _SETTLE_SECONDS
         while time.perf_counter() < settled:
@@ -173,7 +173,7 @@ class _CpuSession:
 
 
 def _expected_seconds(op: Op) -> float:
-    """What an op takes on one core of a usual CPU, very roughly."""
+    """A rough estimate of an op's seconds on one core of a usual CPU."""
     return op.flop / 5e10 + (op.read_bytes + op.written_bytes) / 1e10
 
 
@@ -206,7 +206,7 @@ def rows_of(observer: Observer, case: ProbeCase, timings: clock.Timings, threads
 
 
 def least_seconds(ops: Sequence[Op]) -> float:
-    """What any GPU takes at least for these ops by their bytes."""
+    """The shortest time that any GPU takes to move the bytes of these ops."""
     moved = [op.read_bytes + op.written_bytes for op in ops if op.family not in families.NOT_ON_DEVICE]
     return sum(_SHORTEST_KERNEL_SECONDS + each / _FASTEST_MEMORY for each in moved)
 

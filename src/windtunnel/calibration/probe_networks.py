@@ -1,12 +1,13 @@
-"""Synthetic networks whose whole steps a probe times: what single ops and microbenchmarks do not show.
+"""Synthetic networks whose whole steps a probe times, for costs that single ops and microbenchmarks do not
+show.
 
 Host networks have as many modules, parameters and distinct ops as real ones, but are so narrow that the host
 limits their step. Microbenchmarks of a few layers stay in the caches of the processor. A network of hundreds
 of modules does not: its Python objects, dispatcher tables and autograd nodes are read from slower memory in
 every step. So the factor of a host is measured on these, and the cost of single ops on microbenchmarks.
 
-Compute networks have few but wide layers. An op that is timed again and again finds its data in a cache; in a
-network it finds less. How much slower it is there is measured on these.
+Compute networks have few but wide layers. An op that is timed again and again reads its data from a cache; in
+a network, less of the data is cached. These networks measure how much slower ops are then.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def host_networks() -> list[Workload]:
 
 
 def ordinary_networks() -> list[Workload]:
-    """The same sorts as wide as networks in use, on few examples: a fast GPU still waits for the host."""
+    """The same kinds as wide as real networks, on few examples: a fast GPU still waits for the host."""
     groups = ((3, 256), (4, 512), (6, 1024), (3, 2048))
     return [
         _workload("ordinary residual", lambda: _residual(groups), (2, 3, 64, 64), _momentum),
@@ -43,7 +44,7 @@ def ordinary_networks() -> list[Workload]:
 
 
 def compute_networks() -> list[Workload]:
-    """The same sorts with few wide layers, and a perceptron with many weights for its batch."""
+    """The same kinds with few wide layers, and a perceptron with many weights for its batch."""
     groups = ((1, 64), (2, 128), (1, 256))
     return [
         _workload("wide residual", lambda: _residual(groups), (4, 3, 32, 32), _momentum),
@@ -113,7 +114,7 @@ class _ResidualBlock(nn.Module):
 
 
 def _residual(groups: Sequence[tuple[int, int]]) -> nn.Module:
-    """Groups of so many blocks and channels; each group but the first halves the image."""
+    """Groups given by number of blocks and channels; each group but the first halves the image."""
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     channels = 16
     for group, (blocks, out) in enumerate(groups):

@@ -13,7 +13,8 @@ from windtunnel.families.recurrent import RecurrentSizes, workspace_terms, works
 from windtunnel.forecast.trees import Numbers
 
 _LEAST_ROWS = 15
-_REACH = 0.88  # of the rows take no more: whether a step fits must not depend on a lucky choice of algorithm
+# Share of rows that need no more workspace than forecast: a step must not fail by the choice of algorithm.
+_REACH = 0.88
 
 
 def fit_workspace_coefficients(rows: Sequence[ProbeRow]) -> dict[str, tuple[float, ...]]:

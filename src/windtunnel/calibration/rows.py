@@ -33,10 +33,10 @@ def save(path: Path, rows: Iterable[ProbeRow], previous: Path | None = None) -> 
 
 
 def load(path: Path) -> list[ProbeRow]:
-    """Rows that `save` wrote; a line that does not read is an error that names it."""
+    """Rows that `save` wrote. An invalid line raises an error that names it."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     if tuple(reader.fieldnames or ()) != _COLUMNS:
-        raise BadRecord(f"{path} is no table of a probe: its first line should name {', '.join(_COLUMNS)}.")
+        raise BadRecord(f"{path} is not a table of a probe: its first line must name {', '.join(_COLUMNS)}.")
     return [_read(line, path, number) for number, line in enumerate(reader, 2)]
 
 
@@ -58,7 +58,7 @@ def _read(line: dict[str, str], path: Path, number: int) -> ProbeRow:
             threads=int(line["threads"]),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise BadRecord(f"{path} line {number} does not read: {error}") from error
+        raise BadRecord(f"{path} line {number} cannot be read: {error}") from error
     if not 0 < row.seconds < float("inf"):
         raise BadRecord(f"{path} line {number}: seconds must be above 0, not {row.seconds}.")
     family = registry.get(row.family)

@@ -24,7 +24,7 @@ from windtunnel.prediction import trace
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
-_WARM_SHARE = 0.3  # of the seconds of a step are for warming up
+_WARM_SHARE = 0.3  # share of a step's timing that is for warming up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class StepTimer:
     """Times the steps of several jobs in rounds.
 
     On a CPU the lowest time of all rounds counts: other programs only add time, and a round some minutes
-    later may be free of them. On a GPU the median counts: what launching work costs a host varies from one
-    second to the next by a quarter, and a training run gets the average.
+    later may be free of them. On a GPU the median counts: launch costs vary by a quarter from one second to
+    the next, and a training run gets their average.
     """
 
     def __init__(self, jobs: Sequence[Job], kind: str) -> None:
@@ -84,7 +84,7 @@ class StepTimer:
         return len(self._jobs)
 
     def time(self, seconds: float) -> None:
-        """One round, with so many seconds for each job."""
+        """One round, with `seconds` for each job."""
         before = torch.get_num_threads()
         try:
             for times, watch in zip(self._rounds, self._watches, strict=True):
@@ -111,7 +111,7 @@ class StepTimer:
 
 
 def _prepare(workload: Workload, strategy: Strategy, device: str) -> Callable[[float], float]:
-    """A function that times the step for so many seconds."""
+    """A function that times the step for a number of seconds."""
     torch.manual_seed(0)
     step, sync = job.make_step(torch, workload, strategy, device)
     return functools.partial(_time, step, sync, strategy, device)

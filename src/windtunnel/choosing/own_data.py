@@ -91,7 +91,7 @@ def read_own(path: Path, *, target: str | None = None, header: bool | None = Non
     if suffix in TEXTS:
         return _from_text(path, mark)
     raise BadInput(
-        f"{path} is no data that is known.",
+        f"{path} is not a known kind of data.",
         hint="Give a table (FILE.csv, .tsv, .npy, .npz), a text (FILE.txt), "
         "or a folder with one folder of pictures for each class.",
     )

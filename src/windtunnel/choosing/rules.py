@@ -109,7 +109,7 @@ def picture_of(inputs: int) -> tuple[int, int]:
             return side, channels
     side = max(2, round(math.sqrt(inputs)))
     raise BadInput(
-        f"{inputs:,} inputs are no square picture.",
+        f"{inputs:,} inputs are not a square picture.",
         hint=f"A grey picture has side x side numbers ({side} x {side} is {side * side:,}), "
         f"one in colour three times as many. Scale the pictures, or choose --task 'classify tables'.",
     )

@@ -105,7 +105,7 @@ def load(place: Path) -> SavedNetwork:
     try:
         description = records.read(Description, note, str(path))
     except BadInput as error:
-        raise BadInput(f"{path} is no network of the ladder: {error.message}", hint=error.hint) from error
+        raise BadInput(f"{path} is not a network of the ladder: {error.message}", hint=error.hint) from error
     with torch.device("meta"):  # without its memory, until its size is known to be that of the weights
         checkpoint.check_fit(model_for(description.rung, description.facts), trees["model"], path)
     model = model_for(description.rung, description.facts)
@@ -165,7 +165,9 @@ def _new_rows(path: Path, made: Preparation) -> Table:
         values = next((arrays[key] for key in ("x", "X", "table") if key in arrays), None)
         if values is not None and values.ndim == 2 and values.dtype.kind != "U":
             return tables.from_arrays(values, arrays.get("y"))
-    raise BadInput(f"{path} is no table.", hint="Give FILE.csv, FILE.npy or FILE.npz with rows to predict.")
+    raise BadInput(
+        f"{path} is not a table.", hint="Give FILE.csv, FILE.npy or FILE.npz with rows to predict."
+    )
 
 
 def _matched(table: Table, made: Preparation, path: Path) -> tuple[list[int], list[str]]:

@@ -160,7 +160,7 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
         return "utf-16", []
     if b"\0" in start:
         raise BadInput(
-            f"{path} holds bytes that are no text.",
+            f"{path} holds bytes that are not text.",
             hint="A spreadsheet (.xlsx) must be saved as CSV first.",
         )
     try:

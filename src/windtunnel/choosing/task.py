@@ -172,7 +172,7 @@ def find_kind(text: str) -> TaskKind:
     best = max(scores.values())
     found = [name for name, score in scores.items() if score == best]
     if not best or len(found) > 1:
-        problem = f"means several tasks: {', '.join(found)}" if best else "is no task that is known"
+        problem = f"means several tasks: {', '.join(found)}" if best else "is not a known task"
         raise UnknownName(
             f"--task {text!r} {problem}.",
             hint=f"Known: {', '.join(_BY_NAME)}. Not sure? --task unclear",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,7 @@ from windtunnel.cli import (
     validate,
     words,
 )
+from windtunnel.cli.help_layout import HelpCommand
 from windtunnel.cli.printing import cannot_print, say, tell
 from windtunnel.errors import Note, WindtunnelError
 from windtunnel.foreign import shown_lines
@@ -59,21 +61,23 @@ Fly your training run before you build it: predict or measure a training step's 
 
   0    done
 
-  1    a fault in windtunnel itself, or (validate) forecasts outside their tolerances
+  1    a fault of windtunnel itself; validate: forecasts outside tolerances
 
-  2    the input cannot be used, does not fit, is not available here, or failed to run
+  2    bad input, does not fit, not available here, or failed to run
 
   130  interrupted; measurements so far are saved
 
 [bold]Options of every command[/bold]
 
-  --trace-seconds S  stop a job that takes longer to trace (600; WINDTUNNEL_TRACE_SECONDS)
+  --trace-seconds S  the most seconds to trace a job (600)
 
-  --trace-memory B   stop a job that takes more memory (80 % of the machine's; WINDTUNNEL_TRACE_MEMORY)
+  --trace-memory B   the most memory to trace a job (80 % of the machine's)
 
-  --no-cache         trace again, although nothing has changed (WINDTUNNEL_CACHE=off; else a folder)
+  --no-cache         trace again although nothing has changed
 
   --debug            show the traceback of an error
+
+Variables: WINDTUNNEL_TRACE_SECONDS, WINDTUNNEL_TRACE_MEMORY, WINDTUNNEL_CACHE (off, or a folder).
 """
 
 _MOST_TEXT = 8_000  # characters of an error
@@ -85,19 +89,61 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("predict", help=predict.HELP)(predict.predict)
-app.command("measure", help=measure.HELP)(measure.measure)
-app.command("advise", help=advise.HELP)(advise.advise)
-app.command("plan", help=plan.HELP)(plan.plan)
-app.command("feed", help=feed.HELP)(feed.feed)
-app.command("factors", help=factors.HELP)(factors.factors)
-app.command("report", help=report.HELP)(report.report)
-app.command("compare", help=compare.HELP)(compare.compare)
-app.command("exchange", help=exchange.HELP)(exchange.exchange)
-app.command("train", help=train.HELP)(train.train)
-app.command("validate", help=validate.HELP)(validate.validate)
-app.command("crossover", help=crossover.HELP)(crossover.crossover)
-app.command("serve", help=serve.HELP)(serve.serve)
+
+
+def _add(name: str, command: Callable[..., None], text: str, short: str) -> None:
+    """Add a command with its help, and the line about it in the list of commands."""
+    app.command(name, help=text, short_help=short, cls=HelpCommand)(command)
+
+
+_add(
+    "predict",
+    predict.predict,
+    predict.HELP,
+    "Predict the time, memory and bottleneck of a training or inference step.",
+)
+_add(
+    "measure",
+    measure.measure,
+    measure.HELP,
+    "Measure real steps on this machine, and compare them with the forecast.",
+)
+_add(
+    "advise",
+    advise.advise,
+    advise.HELP,
+    "Say what to change in a job, or which network fits a task or your data.",
+)
+_add("plan", plan.plan, plan.HELP, "Find the fastest, cheapest or smallest way to run a job on several GPUs.")
+_add("feed", feed.feed, feed.HELP, "Show how well devices are fed with data, and the gain of each remedy.")
+_add(
+    "factors",
+    factors.factors,
+    factors.HELP,
+    "Rank the factors of a step's time: network, batch, device, data flow ...",
+)
+_add("report", report.report, report.HELP, "Write the forecast of a job as one HTML file.")
+_add(
+    "compare",
+    compare.compare,
+    compare.HELP,
+    "Compare two ways to run a job here: different, same or can't tell.",
+)
+_add(
+    "exchange",
+    exchange.exchange,
+    exchange.HELP,
+    "Simulate how workers exchange their updates: speed-up, waiting, staleness.",
+)
+_add("train", train.train, train.HELP, "Train a network with several real or simulated workers.")
+_add("validate", validate.validate, validate.HELP, "Forecast measured steps again and show the errors.")
+_add(
+    "crossover",
+    crossover.crossover,
+    crossover.HELP,
+    "Find the size from which on one device or framework is faster than another.",
+)
+_add("serve", serve.serve, serve.HELP, "Show forecasts, machines, networks and studies in a browser.")
 app.add_typer(frameworks.app, name="frameworks")
 app.add_typer(machine.app, name="machine")
 app.add_typer(network.app, name="network")
@@ -105,7 +151,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(study.app, name="study")
 
 
-# What Typer raises for unknown options, missing arguments and wrong values: the root of all its such errors.
+# The base class of Typer's errors for unknown options, missing arguments and wrong values.
 _WrongWords: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
@@ -156,7 +202,7 @@ def main() -> None:
     except OSError as error:
         if debug or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
             raise
-        full = cannot_print(error)  # a text that Typer prints itself, as --help
+        full = cannot_print(error)  # text that Typer prints itself, such as --help
         _print_error(f"{type(full).__name__}: {full}")
         sys.exit(full.exit_code)
 
@@ -176,7 +222,7 @@ def _print_notes() -> None:
 
 
 def _print_usage(error: Any) -> None:
-    """What is wrong with the words of a command. Typer draws it; the words are the user's."""
+    """Print a usage error. Typer formats it; the text contains words of the user."""
     from typer import rich_utils
 
     text = shown_lines(error.format_message())
@@ -189,7 +235,7 @@ def _print_error(text: str) -> None:
 
 
 def _shortened(text: str) -> str:
-    """The text without its middle if it is very long: what a file or a job says may have any length."""
+    """The text without its middle if it is very long: messages of a file or a job may have any length."""
     left_out = len(text) - _MOST_TEXT
     half = _MOST_TEXT // 2
     return f"{text[:half]} ... ({left_out:,} characters) ... {text[-half:]}" if left_out > 0 else text

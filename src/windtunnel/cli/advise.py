@@ -51,7 +51,7 @@ not be available, and the job need not fit on it.
   windtunnel advise --data flowers.csv --target species --error 5% --time 1m
 
 A gain compares the time of an example. Its interval holds four of five true gains; "?" marks one that
-includes 1. --measure proves the first ones here, each side in turn with the job as it is.
+includes 1. --measure measures the first ones here, in turn with the unchanged job.
 
 Without a JOB, the guide's rules choose a network for --task; with --data, networks are trained on your data
 from shallow to deep, and the best is kept.
@@ -77,17 +77,19 @@ _DATA = (
 
 MeasureTop = Annotated[
     bool,
-    typer.Option("--measure", help="Run the first pieces of advice here, in turn with the job as it is."),
+    typer.Option(
+        "--measure", help="Measure the first pieces of advice here, in turn with the unchanged job."
+    ),
 ]
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=1, max=86400, help="With --measure: at most so many seconds for each."),
+    typer.Option("--seconds", min=1, max=86400, help="With --measure: at most this many seconds for each."),
 ]
 Top = Annotated[
     int, typer.Option("--top", min=1, help="Pieces of advice that are shown in detail, and measured.")
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Show also what does not help or does not apply, and why.")
+    bool, typer.Option("--all", help="Also show what does not help or does not apply, and why.")
 ]
 Thorough = Annotated[
     bool,
@@ -184,7 +186,7 @@ def _advise_job(context: typer.Context, options_of: _JobOptions, today: dict[str
         _refuse_plan_file(apply)
     if measure and on not in OF_THIS_MACHINE:
         raise Unavailable(
-            f"--measure runs on this machine; {on} is not it.",
+            f"--measure runs on this machine only, not on {on}.",
             hint="Leave --measure out, or use --on here, --on cpu or --on cuda.",
         )
     fields = {field.name for field in dataclasses.fields(Strategy)}
@@ -269,7 +271,7 @@ def _write(advice: Advice, path: Path, only: str | None, further: dict[str, Any]
             what = f"{only} needs new code, or a machine that --on cannot name"
         raise BadInput(f"--apply: {what}, so there is no plan to write.", hint="See --all.")
     has_new_machine = plan.on != advice.base.setup.on
-    hosts = ("host", "host_factor") if has_new_machine else ()  # those of another machine are its own
+    hosts = ("host", "host_factor") if has_new_machine else ()  # a new machine has a host of its own
     kept = {name: value for name, value in further.items() if value is not None and name not in hosts}
     plan = dataclasses.replace(plan, options={**kept, **plan.options})
     plan.save(path)

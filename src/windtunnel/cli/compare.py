@@ -45,7 +45,7 @@ JOB is a job, with settings or changes of the strategy for both sides. A and B a
   windtunnel compare old.py:build new.py:build --within 5%
 
 Several pairs of fresh processes are run, since processes differ. Both of a pair are alive and step in turn
-(A B B A), so that other programs meet both sides alike. The answer is "different" if the interval of the
+(A B B A), so that other programs affect both sides equally. The answer is "different" if the interval of the
 ratio excludes 1, "same" only if all of it is within the margin of --within. Batches that differ are compared
 by the time of an example.
 """
@@ -59,11 +59,11 @@ Words = Annotated[
 Seconds = Annotated[
     float,
     typer.Option(
-        "--seconds", min=1, max=86400, help="Stop after so many seconds, if the answer is not clear before."
+        "--seconds", min=1, max=86400, help="Stop after this many seconds if the answer is still not clear."
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, help="Seconds after which a silent process is stopped.")
+    float, typer.Option("--timeout", min=1, help="Stop a process that reports nothing for this many seconds.")
 ]
 
 
@@ -107,7 +107,7 @@ def compare(
 
 
 def _split(given: list[str]) -> tuple[list[str], str, str]:
-    """The words of the job, none where both sides are jobs, and the two sides: the last two words."""
+    """The words of the job (none if both sides are jobs), and the two sides, which are the last two words."""
     if len(given) < 2:
         raise BadInput(
             f"compare needs two sides, and got only {' '.join(given)!r}.",
@@ -125,7 +125,7 @@ def _of_strategy(job: list[str]) -> dict[str, str]:
 
 
 def _stage(stage: ComparisonStage) -> str:
-    """How far it is, without the ratio: who stops when it looks good is wrong more often."""
+    """The progress, without the ratio: users who stop when the ratio looks good would be wrong more often."""
     return (
         f"comparing: {stage.pairs} pairs of processes, {stage.rounds:,} rounds, "
         f"{stage.seconds:.0f} of at most {stage.most_seconds:.0f} s"

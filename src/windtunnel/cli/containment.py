@@ -1,4 +1,4 @@
-"""Options of every command that say how jobs are contained, and the process that contains them."""
+"""The options of every command about the process in which jobs run, and that process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from windtunnel.isolation.jobs import Containment, contained
 from windtunnel.isolation.limits import TraceLimits, read_limits
 
 SECONDS, MEMORY, NO_CACHE, DEBUG = "--trace-seconds", "--trace-memory", "--no-cache", "--debug"
-# These build only jobs of this package, or train them: their code is trusted.
+# Commands that build or train only jobs of this package, whose code is trusted.
 _IN_PROCESS = ("machine", "validate", "frameworks", "network train")
-# These time steps in processes of their own; until then nothing else may run.
+# Commands that time steps in processes of their own; nothing else may run then.
 _RESTING = ("compare",)
 
 
@@ -62,13 +62,13 @@ _lines: list[CommandLine] = []
 
 
 def line_around() -> CommandLine | None:
-    """The command line whose jobs are contained now, for a command that has processes of its own."""
+    """The current command line, for a command that starts processes of its own."""
     return _lines[-1] if _lines else None
 
 
 @contextlib.contextmanager
 def around(line: CommandLine) -> Iterator[None]:
-    """Let the command's jobs live in a process of their own, and keep what it answers."""
+    """Run the command's jobs in a process of their own, and cache its answers."""
     _lines.append(line)
     if line.command.startswith(_IN_PROCESS):
         yield
@@ -89,7 +89,7 @@ def around(line: CommandLine) -> Iterator[None]:
 
 
 def _print_output(text: str) -> None:
-    """What a job prints goes to standard error: standard output holds the result alone."""
+    """Print a job's output on standard error: standard output is for the result alone."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(shown_lines(text))
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The options of one command for another one, so that they are written once."""
+"""Reuse the options of one command in another, so that they are written once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 def with_options_of(other: Callable[..., None], *left_out: str, title: str) -> Callable[[_Command], _Command]:
     """Give a command the options of another one too, which it gets as keyword arguments.
 
-    So a new option of the other one need not be repeated. Help shows them under a title of their own.
+    So a new option of that command need not be repeated. The help shows them under a title of their own.
     """
 
     def decorate(command: _Command) -> _Command:

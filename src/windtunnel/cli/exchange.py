@@ -1,4 +1,4 @@
-"""windtunnel exchange, and the options about workers that differ"""
+"""windtunnel exchange, and the options about differences between workers"""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from windtunnel.exchange.variation import Variation
 
 HELP = """
-Simulate how workers exchange what they learn: step time, examples a second, waiting and staleness of each
-form.
+Simulate how workers exchange their updates: step time, examples a second, waiting and staleness of each form.
 
 [bold]Forms[/bold]
 
@@ -58,7 +57,7 @@ Staleness = Annotated[
     int | None,
     typer.Option(
         "--staleness",
-        help="Most steps that an async worker may be ahead of the slowest one. Default: no limit.",
+        help="The most steps that an async worker may be ahead of the slowest one. Default: no limit.",
         show_default=False,
     ),
 ]
@@ -77,7 +76,7 @@ SlowFactor = Annotated[
 ]
 PauseShare = Annotated[float, typer.Option("--pause-share", help="Share of all steps that meet a pause.")]
 PauseFactor = Annotated[
-    float, typer.Option("--pause-factor", help="Such a step takes so many times as long.")
+    float, typer.Option("--pause-factor", help="How many times as long such a step takes.")
 ]
 FailuresPerDay = Annotated[
     float, typer.Option("--failures", help="Failures of one worker in a day.", show_default=False)
@@ -154,4 +153,6 @@ def _counts(text: str | None, most: int) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise BadInput(f"--workers {text} is no list of numbers.", hint="Write --workers 1,4,16.") from None
+        raise BadInput(
+            f"--workers {text} is not a list of numbers.", hint="Write --workers 1,4,16."
+        ) from None

@@ -169,7 +169,7 @@ def _prices(text: str | None) -> dict[str, float]:
             prices[name] = -1.0
         if not 0 < prices[name] < float("inf"):
             raise BadInput(
-                f"--price {part!r} is no price of a device-hour.",
+                f"--price {part!r} is not a price of a device-hour.",
                 hint="Write --price 2.5, or --price h200=3.5,a100-80gb=1.8.",
             )
     return prices

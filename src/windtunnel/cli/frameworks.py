@@ -154,11 +154,14 @@ def _gone_row(name: str) -> Plain:
 
 
 def _table(rows: list[Plain], gone: list[Plain]) -> str:
-    lines = [f"{'name':<18}{'where':<22}{'version':<34}{'devices':<11}jobs and variants"]
+    lines = [f"{'name':<18}{'where':<21}{'version':<30}{'devices':<9}", "    jobs with their variants"]
     for row in rows:
         variants = "  ".join(f"{job}: {' '.join(variants)}" for job, variants in row["variants"].items())
         devices, versions = " ".join(row["devices"]), _shown(row["versions"])
-        lines.append(f"{row['name']:<18}{row['state']:<22}{versions:<34}{devices:<11}{variants}")
+        lines += [
+            f"{row['name']:<18}{row['state']:<21}{versions:<30}{devices:<9}".rstrip(),
+            f"    {variants}",
+        ]
     lines += [
         "",
         *(f"{row['name']} is {row['status']}: {row['reason']}." for row in rows if row["status"] != "living"),

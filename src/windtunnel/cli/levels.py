@@ -52,7 +52,7 @@ def level_of(quick: bool, rigorous: bool) -> Level:
 def show_stages(job: str) -> Iterator[Callable[[MeasurementStage], None]]:
     """Show stages on standard error: one updating line on a terminal, else a line for each finished process.
 
-    It writes only when a child reports, which it does between samples, never during one.
+    It writes only when a child reports, which happens between samples, never during one.
     """
     if not sys.stderr.isatty():
         yield lambda stage: _print(_words(job, stage)) if stage.spread is not None else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windtunnel.calibration.calibrate import Calibration
     from windtunnel.forecast.profile import Profile
 
-# What a thorough probe of an H200 wrote, rows and profile, twice over.
+# Twice the size of the rows and the profile of a thorough probe of an H200.
 _PROFILE_BYTES, _HOST_PROBE_BYTES = 8 * 2**20, 2**16
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ It takes about 3 minutes, with --thorough less than 10, with --host about half a
 Stop other work on the machine first. The probe uses the processors that this process may use.
 
 At the end, five real steps are forecast by the new profile and by the one in use. The new one replaces it if
-it is better. The last profile is kept beside it.
+it is better. The previous profile is kept.
 
 [bold]Examples[/bold]
 
@@ -112,7 +112,7 @@ def probe_machine(
 ) -> None:
     if on not in OF_THIS_MACHINE:
         raise Unavailable(
-            f"--on {on}: a probe measures this machine, and {on} is not it.",
+            f"--on {on}: a probe measures this machine only.",
             hint="Use --on here, --on cpu or --on cuda.",
         )
     before, is_whole = _machine_before(on)
@@ -138,7 +138,8 @@ def probe_machine(
 
 
 def _machine_before(on: str) -> tuple[Machine, bool]:
-    """This machine with its probes, and whether they are whole; without them if not: a probe mends that."""
+    """This machine with its probes, and whether these are undamaged. Damaged ones are left out: a new probe
+    replaces them."""
     try:
         return Machine.find(on), True
     except BadRecord as error:
@@ -148,7 +149,7 @@ def _machine_before(on: str) -> tuple[Machine, bool]:
 
 
 class _Wish(NamedTuple):
-    """What the user asks of a probe."""
+    """The options of a probe."""
 
     thorough: bool
     seconds: float | None
@@ -156,8 +157,8 @@ class _Wish(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Where a profile was written, where the one before is now, whether forecasts use the new one, and how
-    the two differ."""
+    """The path of the new profile, the path of the previous one, whether forecasts use the new one, and how
+    they differ."""
 
     path: Path
     previous: Path | None
@@ -177,7 +178,8 @@ def _profile_path(machine: Machine, to: Path | None) -> Path:
 
 
 def _try_writing(path: Path, size: int) -> None:
-    """Make the folder and write so many bytes in it: a full disk is noticed before the probe starts."""
+    """Make the folder and write `size` bytes in it, so that a full disk is noticed before the probe
+    starts."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         records.try_writing(path, size)
@@ -190,7 +192,7 @@ def _try_writing(path: Path, size: int) -> None:
 
 
 def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration, Path]:
-    """Probe; the timed rows are saved too, so that a later probe can add to them."""
+    """Probe, and save the timed rows too, so that a later probe can add to them."""
     from windtunnel.calibration import calibrate, rows
     from windtunnel.machine import profiles
 
@@ -208,7 +210,7 @@ def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration
 
 
 def _is_readable(machine: Machine) -> bool:
-    """Whether this version can read the profile in use. One of an earlier version is to be replaced."""
+    """Whether this version can read the profile in use. A profile of an earlier version is replaced."""
     from windtunnel.machine import profiles
 
     try:
@@ -219,7 +221,7 @@ def _is_readable(machine: Machine) -> bool:
 
 
 def _save(path: Path, result: Calibration, replace: bool) -> _Kept:
-    """Write the profile. One that is no better than the one in use is written beside it."""
+    """Write the profile. If it is not better than the one in use, it is written under another name."""
     from windtunnel.machine import profiles
 
     used = replace or result.comparison.is_better
@@ -321,7 +323,7 @@ def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
 
 
 def _affinity() -> list[str]:
-    """What a probe leaves out if this process may not use all processors."""
+    """A line that says which processors were probed, if this process may not use all of them."""
     allowed, there = len(here.available_cpus()), os.cpu_count() or 1
     if allowed >= there:
         return []

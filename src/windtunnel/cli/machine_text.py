@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from windtunnel import units
 from windtunnel.machine.machine import Device, Machine
 from windtunnel.machine.topology import Link, Storage
+from windtunnel.results import terminal_width
 
+_TITLED_WIDTH = 100  # columns from which on the list shows titles
 _QUANTITIES = {
     "cores": "",
     "threads": "",
@@ -35,12 +37,15 @@ def table(all_machines: Sequence[Machine]) -> str:
     """Machines with one device, then nodes by their GPU."""
     single = [m for m in all_machines if m.devices * m.nodes == 1]
     nodes = [m for m in all_machines if m.devices * m.nodes > 1]
-    lines = [f"{'name':<26}{'kind':<6}{'fp32':>14}{'bf16':>14}{'memory':>12}{'memory rate':>13}  title"]
+    lines = [
+        _titled(f"{'name':<24}{'kind':<5}{'fp32':>13}{'bf16':>13}{'memory':>10}{'memory rate':>13}", "title")
+    ]
     for m in single:
         fp32, bf16 = (_shown(m.device.flop_rates.get(precision), "flop/s") for precision in ("fp32", "bf16"))
         memory, rate = _shown(m.device.memory_bytes, "B"), _shown(m.device.memory_rate, "B/s")
-        lines.append(f"{m.name:<26}{m.device.kind:<6}{fp32:>14}{bf16:>14}{memory:>12}{rate:>13}  {m.title}")
-    lines += ["", f"{'node':<26}{'devices':>8}{'peer rate':>12}{'network':>12}  title"]
+        figures = f"{fp32:>13}{bf16:>13}{memory:>10}{rate:>13}"
+        lines.append(_titled(f"{m.name:<24}{m.device.kind:<5}{figures}", m.title))
+    lines += ["", _titled(f"{'node':<24}{'devices':>9}{'peer rate':>13}{'network':>13}", "title")]
     by_device = itertools.groupby(
         sorted(nodes, key=lambda m: (m.device.model, m.name)), key=lambda m: m.device.model
     )
@@ -51,8 +56,8 @@ def table(all_machines: Sequence[Machine]) -> str:
         [
             *lines,
             "",
-            "8xh200 is one node of eight h200, 4x8xh200 is four such nodes, 4xdgx-a100 is four of a node.",
-            "A dash: no source has the figure. network: all cards of a node together.",
+            "8xh200: a node of eight h200. 4x8xh200: four such nodes. 4xdgx-a100: four nodes dgx-a100.",
+            "A dash: the figure is not known. network: all cards of a node together.",
         ]
     )
 
@@ -183,7 +188,12 @@ def _node_line(m: Machine) -> str:
     has_links = m.topology.peer in ("switch", "mesh")
     peer = _shown(m.peer_link.rate, "B/s") if m.peer_link and has_links else m.topology.peer
     network = _shown(m.node_network_rate, "B/s")
-    return f"{m.name:<26}{devices:>8}{peer:>12}{network:>12}  {m.title}"
+    return _titled(f"{m.name:<24}{devices:>9}{peer:>13}{network:>13}", m.title)
+
+
+def _titled(figures: str, title: str) -> str:
+    """A row of the list with its title, which a narrow terminal leaves out."""
+    return f"{figures}  {title}" if terminal_width() >= _TITLED_WIDTH else figures
 
 
 def _device_lines(m: Machine, name: str, device: Device) -> list[str]:

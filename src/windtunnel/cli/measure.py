@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windtunnel.measurement.store import Store
 
 HELP = """
-Measure real steps on this machine, in fresh processes, beside the forecast.
+Measure real steps on this machine, in fresh processes, and compare them with the forecast.
 
 [bold]Examples[/bold]
 
@@ -59,7 +59,7 @@ Processes = Annotated[
         "--processes",
         min=1,
         max=1000,
-        help="Least number of fresh processes. Default: the level's own.",
+        help="Minimum number of fresh processes. Default: the level's own.",
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         min=1,
-        help="Seconds after which a process is stopped. Default: the level's own.",
+        help="Stop a process after this many seconds. Default: the level's own.",
         show_default=False,
     ),
 ]
@@ -178,7 +178,7 @@ def measure(
 
 
 class _Fed(NamedTuple):
-    """A job and the files that it is fed with."""
+    """A job and the files from which it is fed."""
 
     files: DataFiles
     workload: Workload
@@ -189,7 +189,7 @@ class _Fed(NamedTuple):
 def _measure_feed(
     fed: _Fed, protocol: Protocol, store: Store, options: MeasureOptions, as_json: bool
 ) -> None:
-    """All passes of a feed beside their forecasts."""
+    """All passes of a feed, with their forecasts."""
     from windtunnel.feed.measured import FeedBeside, forecast_passes
     from windtunnel.isolation.jobs import probe_feed_of, rest
     from windtunnel.measurement.feed.measure import measure_feed
@@ -230,7 +230,7 @@ def _protocol(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Forecast:
-    """The forecast beside a measurement with its schedule, or why there is none."""
+    """The forecast of a measured step and its schedule, or the reason why there is none."""
 
     forecast: Forecast | None = None
     timeline: Timeline | None = None
@@ -240,7 +240,7 @@ class _Forecast:
 def _refuse_elsewhere(machine: Machine) -> None:
     if machine.name != "here":
         raise Unavailable(
-            f"measure runs on this machine; {machine.name} is not it.",
+            f"measure runs on this machine only, not on {machine.name}.",
             hint=f"Use: windtunnel predict ... --on {machine.name}",
         )
 

@@ -46,7 +46,7 @@ Train a network on a built-in data set or on your own, and test it on held-out e
 If the training is interrupted, the same command continues after the last complete epoch.
 """
 _USE = """
-Use a network that `windtunnel advise --data FILE` trained: on new rows or pictures, or to go on with a text.
+Use a network that `windtunnel advise --data FILE` trained: on new rows or pictures, or to continue a text.
 
 [bold]Examples[/bold]
 

@@ -1,5 +1,5 @@
-"""The only place that prints. Text may hold words of a user, so every character that does something is shown
-by its number. A test keeps `print` out of all other files of the command line."""
+"""The only module that prints. Text may contain words of a user, so control characters are shown by their
+number. A test keeps `print` out of all other files of the command line."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ def say(text: object = "", end: str = "\n") -> None:
     """Print a part of the result on standard output."""
     try:
         print(shown_lines(str(text)), end=end, flush=True)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         raise
     except OSError as error:
         raise cannot_print(error) from error
 
 
 def cannot_print(error: OSError) -> StoreError:
-    """Standard output cannot be written. What waits to be written goes nowhere, or Python fails again."""
+    """The error for standard output that cannot be written. Buffered output goes to the null device, or
+    Python would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return StoreError(
-        f"Standard output cannot be written: {error.strerror or error}. The result is not there, or in part.",
+        f"Standard output cannot be written: {error.strerror or error}. The result is missing or incomplete.",
         hint="Free some space, or write to another file.",
     )
 
 
 def tell(text: object = "", end: str = "\n") -> None:
-    """Print on standard error what is no part of the result: progress, errors, notes."""
+    """Print text on standard error that is not part of the result: progress, errors, notes."""
     try:
         print(shown_lines(str(text)), end=end, file=sys.stderr, flush=True)
     except BrokenPipeError:
         raise
-    except OSError:  # nobody can be told; the exit code still says how it ended
+    except OSError:  # nothing can be printed; the exit code still shows the outcome
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 

@@ -140,7 +140,7 @@ def _studies(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _require_web() -> None:
-    """Say how to install what the page needs, if it is missing."""
+    """Raise an error that says how to install what the page needs, if it is missing."""
     import importlib.util
 
     missing = [name for name in ("starlette", "uvicorn", "jinja2") if importlib.util.find_spec(name) is None]
@@ -157,7 +157,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(512)  # a browser that comes early waits
+        listening.listen(512)  # browsers that connect early wait
     except OSError as error:
         listening.close()
         raise BadInput(
@@ -170,7 +170,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _refuse_odd_host(option: str, name: str) -> None:
     if not _HOST.fullmatch(name):
         raise BadInput(
-            f"{option} {name!r} is no name of a host.",
+            f"{option} {name!r} is not a host name.",
             hint="A host is like 127.0.0.1, ::1 or wind.example.org.",
         )
 
@@ -186,13 +186,13 @@ def is_loopback(host: str) -> bool:
 
 def _open_caution(host: str) -> str:
     return (
-        f"Caution: everybody who reaches {host} can use this page, and there is no password. Browsers may "
+        f"Caution: everybody who can reach {host} can use this page; there is no password. Browsers may "
         "ask under this address only; --allow-host adds a name."
     )
 
 
 def _cache(spare: Path) -> Path:
-    """Where traces are kept, so that workers share them; a temporary folder if none should be kept."""
+    """The folder of cached traces, which workers share; a temporary folder if the cache is off."""
     from windtunnel.isolation.cache import folder_from
 
     line = containment.line_around()
@@ -200,7 +200,8 @@ def _cache(spare: Path) -> Path:
 
 
 def _limits() -> dict[str, Any]:
-    """What --trace-seconds and --trace-memory say; without them the page has narrower limits of its own."""
+    """The limits of --trace-seconds and --trace-memory; without them the page has stricter limits of its
+    own."""
     from windtunnel.isolation.limits import TraceLimits
 
     line, usual, found = containment.line_around(), TraceLimits(), dict[str, Any]()

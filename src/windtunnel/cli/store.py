@@ -9,7 +9,7 @@ import typer
 from windtunnel.cli import levels, words
 
 app = typer.Typer(
-    help="The store of measurements: see whether it is whole, and keep what is whole of a damaged one.",
+    help="The store of measurements: check it for damage, and repair a damaged one.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -22,9 +22,9 @@ Exit code 2 if the store is damaged.
 Example: windtunnel store check --store study.sqlite
 """
 _REPAIR = """
-Build a damaged store again from the rows that are whole.
+Rebuild a damaged store from its undamaged rows.
 
-The store as it was and the damaged rows are kept beside it. Cells that lost a process are measured again by
+The damaged store and the damaged rows are kept next to it. Cells that lost a process are measured again by
 the next run.
 
 Example: windtunnel store repair --store study.sqlite

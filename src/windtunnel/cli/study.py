@@ -152,7 +152,7 @@ def run(
 
 
 def _cells(study: Study, order: Order, around: Surroundings) -> tuple[list[Cell], list[TrainCell]]:
-    """The cells of an order, to be timed and to be trained; an error where there are none."""
+    """The cells of an order: those to be timed and those to be trained. Raises an error if there are none."""
     from windtunnel.study.run import runner
     from windtunnel.study.run import trainings as training
 
@@ -166,7 +166,7 @@ def _cells(study: Study, order: Order, around: Surroundings) -> tuple[list[Cell]
 
 
 def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
-    """Show how the cells of a run stand; exit with an error where some failed."""
+    """Show the states of the cells of a run; exit with an error if some failed."""
     words.show(
         as_json,
         lambda: {"study": study.name, "store": str(path), **dataclasses.asdict(tally)},
@@ -304,7 +304,8 @@ def export(
         bool, typer.Option("--samples", help="Write every sample of every process, as the clock gave it.")
     ] = False,
     most_samples: Annotated[
-        int, typer.Option("--most-samples", min=0, help="In a row, at most so many samples of each process.")
+        int,
+        typer.Option("--most-samples", min=0, help="In a row, at most this many samples of each process."),
     ] = 200,
 ) -> None:
     """Write all rows of a study as a table: measured, forecast and published. Or its raw samples."""
@@ -386,7 +387,7 @@ def _opened(path: Path | None) -> contextlib.closing[Store]:
 
 
 def _joined(study: Study, rows: list[StudyRow], others: Sequence[Path]) -> list[StudyRow]:
-    """Add the rows of other machines. Drop the forecast of a line that one of them measured."""
+    """Add the rows of other machines. A forecast is dropped if one of them measured its line."""
     from windtunnel.study import export as exporting
 
     joined = list(rows)
@@ -416,7 +417,7 @@ def _rows(study: Study, path: Path | None, level: str | None, samples: int = 200
 
 
 def _forecasts_of(study: Study, path: Path | None) -> StudyForecasts:
-    """The study's cells of several devices, and what would explain its stated gains."""
+    """The study's cells of several devices, and explanations of its stated gains."""
     from windtunnel.study.run.forecast_cells import forecasts_of
 
     with _opened(path) as store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from windtunnel.cli import training_text
 from windtunnel.cli.printing import rewrite, tell
 from windtunnel.foreign import shown, shown_lines
 from windtunnel.records import Plain
+from windtunnel.results import terminal_width
 
 if TYPE_CHECKING:
     from windtunnel.measurement.frameworks.task import Task
@@ -78,7 +80,7 @@ def lines(study: Study) -> list[str]:
         f"{study.name}: {study.title}",
         f"  {study.authors}, {study.year}. {study.source}",
         "",
-        *study.note.strip().splitlines(),
+        *textwrap.wrap(study.note, terminal_width()),
         "",
     ]
     for figure in study.figures:
@@ -153,7 +155,7 @@ def dry_lines(
     for cell in cells:
         tasks[repr(cell.task)] = cell.task
         figures.setdefault(repr(cell.task), set()).add(cell.figure)
-    text = [f"{'framework':<24}{'task':<66}{'step':>10}{'memory':>12}   figures"]
+    text = [f"{'framework':<22}{'step':>10}{'memory':>12}   figures", "    task"]
     total, apart = 0.0, Counter[str]()
     for name, task in tasks.items():
         obstacle = around.obstacle(task)
@@ -162,7 +164,7 @@ def dry_lines(
         else:
             total += expect(task)
         times = _forecast(known.get(task), obstacle)
-        text.append(f"{task.label:<24}{_task(task):<66}{times}   {', '.join(sorted(figures[name]))}")
+        text += [f"{task.label:<22}{times}   {', '.join(sorted(figures[name]))}", f"    {_task(task)}"]
     left = "".join(f", {count} {state}" for state, count in sorted(apart.items()))
     runs = len(tasks) - sum(apart.values())
     return [
@@ -275,7 +277,7 @@ def forecasting() -> Iterator[Callable[[int], None]]:
 def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
     """A bar on a terminal, a line now and then elsewhere.
 
-    It moves between processes and is still while one is timed.
+    It is updated between processes, never while one is timed.
     """
     if not sys.stderr.isatty():
         yield _Lines(name).tell

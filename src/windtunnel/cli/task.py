@@ -27,7 +27,7 @@ def advise_task(options: TaskOptions) -> None:
     if options.is_bare:
         if not sys.stdin.isatty():
             raise BadInput(
-                "Nothing says what you want, and this is no terminal to ask in.",
+                "Nothing says what you want, and there is no terminal for questions.",
                 hint="Give --task 'classify images' --inputs 784 --outputs 10 --examples 60000 --error 0.03 "
                 "--time 10m --on here, or --data FILE.csv. In a terminal, `windtunnel advise` asks.",
             )

@@ -55,7 +55,7 @@ def _error_question(asked: TaskOptions) -> str:
 
 
 def _command(asked: TaskOptions) -> list[str]:
-    """The command that these answers stand for."""
+    """The command that is equivalent to these answers."""
     given = {
         "--task": asked.task,
         "--data": asked.data,
@@ -72,7 +72,7 @@ def _command(asked: TaskOptions) -> list[str]:
 
 
 def _ask_for_data() -> Path | None:
-    """A file that lies here, a path, or none."""
+    """A file of the current folder, a path, or none."""
     from windtunnel.choosing.tables import ARRAYS, TABLES, TEXTS, read_csv
 
     kinds = (*TABLES, *ARRAYS, *TEXTS[:1])  # programs and notes are texts too, but seldom data
@@ -179,12 +179,12 @@ def _as_typed(check: Callable[[str], object]) -> Callable[[str], str]:
 
 def _in_range(text: str, most: int) -> int:
     if not text.isdigit() or not 1 <= int(text) <= most:
-        raise BadInput(f"{text!r} is no number from 1 to {most}.")
+        raise BadInput(f"{text!r} is not a number from 1 to {most}.")
     return int(text)
 
 
 def _whole(text: str) -> int:
     plain = text.replace(",", "").replace("_", "")
     if not plain.isdigit() or int(plain) < 1:
-        raise BadInput(f"{text!r} is no whole number above 0.")
+        raise BadInput(f"{text!r} is not a whole number above 0.")
     return int(plain)

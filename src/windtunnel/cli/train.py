@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = ("simulated", "real")
 HELP = """
-Train a network, or your own job, with several workers that exchange what they learn.
+Train a network, or your own job, with several workers that exchange their updates.
 
 Without --on, each worker is a real process: on this machine, or with --engine on a cluster of Ray or Slurm
 (torch.distributed: DistributedDataParallel, FSDP2 with --shard, a parameter server, or averages).
@@ -264,7 +264,7 @@ def _refuse_simulated(variation: Variation, until: str | None, fresh: bool) -> N
     if until is not None:
         raise BadInput("--until: real workers train for a number of passes.", hint="Use --epochs, or --on.")
     if fresh:
-        raise BadInput("--fresh: a training by real workers always begins anew.", hint=hint)
+        raise BadInput("--fresh: a training by real workers always starts from the beginning.", hint=hint)
 
 
 def _refuse_real(engine: str, backend: str, shard: bool) -> None:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how they become jobs, devices and strategies."""
+"""Arguments and options that several commands share, and their conversion to jobs, devices and strategies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from windtunnel.saved_plan import OPTIONS, SavedPlan
 from windtunnel.strategy import Strategy
 
 _LEAST_WIDTH = 40
-_BAR = "\u2588"  # drawings stay as they are
+_BAR = "\u2588"  # lines of drawings are not wrapped
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
 _UNIT = re.compile(r"(\d) (?=[KMGTP]?i?(?:B|FLOP|Hz|W|s|ms|us|ns)\b)")
 
@@ -244,7 +244,7 @@ Exchange = Annotated[
 ]
 SequenceParallel = Annotated[
     bool,
-    typer.Option("--sequence-parallel", help="Tensor-parallel workers also divide what lies between layers."),
+    typer.Option("--sequence-parallel", help="Tensor-parallel workers also divide ops between layers."),
 ]
 ExpertParallel = Annotated[
     int, typer.Option("--expert-parallel", help="Data-parallel workers that divide the experts of mixtures.")
@@ -259,7 +259,7 @@ StrategyFile = Annotated[
         "--strategy",
         metavar="FILE",
         help="Read a plan (of advise --apply, or of plan) or a strategy from this file. Options that are "
-        "given beside it replace what it says.",
+        "typed replace those in the file.",
         show_default=False,
     ),
 ]
@@ -270,7 +270,7 @@ def find_job(words: Sequence[str]) -> Workload:
     """The job that the words of a command line name: a name, then settings."""
     name, *rest = words
     settings = records.parse_settings(rest)
-    if ".py" in name:  # a user's function converts nothing, so it receives numbers as numbers
+    if ".py" in name:  # a user's function does not convert text, so it receives numbers
         return Workload.named(name, **{key: units.literal(value) for key, value in settings.items()})
     return Workload.named(name, **settings)
 
@@ -295,7 +295,7 @@ def find_device(on: str, task: str) -> DeviceKind:
 def with_stored_data(
     job: Workload, example_bytes: str | None, decode: str | None, examples: int | None
 ) -> Workload:
-    """The job with what the options say of its stored data."""
+    """The job with its stored data as the options describe them."""
     if example_bytes is None and decode is None and examples is None:
         return job
     if job.data is None and example_bytes is None:
@@ -330,7 +330,7 @@ def with_storage(machine: Machine, name: str | None) -> Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBeside:
-    """A plan that a command reads, and the names of the options that were typed beside it."""
+    """A plan that a command reads, and the names of the options that were typed in addition."""
 
     plan: SavedPlan
     typed: frozenset[str]
@@ -352,7 +352,7 @@ def typed_options(context: typer.Context) -> frozenset[str]:
 def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bool | None) -> Strategy:
     """A strategy from the options of a command; None leaves the default.
 
-    Beside a plan only options that were typed count; the others are as the plan says.
+    With a plan, only options that were typed count; the plan has the others.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if beside is None:
@@ -362,7 +362,7 @@ def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bo
 
 
 def further_options(beside: PlanBeside | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a forecast beside its strategy: as they were typed, else as the plan says."""
+    """The options of a forecast that are not part of its strategy: as typed, otherwise as in the plan."""
     kept = {} if beside is None else {k: v for k, v in beside.plan.options.items() if k not in beside.typed}
     return {name: kept.get(name, options[name]) for name in OPTIONS}
 
@@ -413,7 +413,8 @@ def refuse_plot(path: Path) -> None:
 
 
 def fitted(text: str, stream: IO[str]) -> str:
-    """The text in the width of the terminal; as it is where that is unknown. Longer lines go on indented."""
+    """The text wrapped to the width of the terminal, unchanged if that is unknown. Continuation lines are
+    indented."""
     if not (stream.isatty() or "COLUMNS" in os.environ):
         return text
     width = shutil.get_terminal_size().columns
@@ -425,7 +426,7 @@ def _parts(line: str, width: int) -> list[str]:
         return [line]
     columns = [
         gap.end() for gap in _GAP.finditer(line)
-    ]  # the last column goes on below itself, if it has room
+    ]  # continue the last column below itself, if it has room
     leading = len(line) - len(line.lstrip())
     has_room = bool(columns) and leading < columns[-1] <= width // 2
     indent = " " * (columns[-1] if has_room else leading + (0 if line.startswith("    ") else 4))

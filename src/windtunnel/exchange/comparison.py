@@ -23,10 +23,12 @@ STEPS = 100
 GUIDE_LIMIT = 40  # GPUs up to which the guide advises synchronous training (Wuensche 2018, section III.H.2)
 _SAME = 1.02  # a gain below that is none
 _LEGEND = (
-    "step: the time in which every worker makes one. speed-up: over one worker without any exchange.",
-    "waiting: the share of a worker's time in which it waits for others or for the server.",
-    "staleness: changes by others between reading the weights and changing them, on average; in brackets",
-    "  what 9 in 10 changes do not exceed. server: bytes a second that it receives and sends.",
+    "step: the time in which every worker makes one step.",
+    "speed-up: over one worker without any exchange.",
+    "waiting: share of a worker's time in which it waits for others or the server.",
+    "staleness: mean changes by others between reading and changing the weights;",
+    "  in brackets, what 9 in 10 changes do not exceed.",
+    "server: bytes a second that it receives and sends.",
 )
 _PAYS = 0.5  # a further worker pays if it brings at least half of what one alone brings
 
@@ -98,7 +100,7 @@ class ExchangeTable(Displayed):
 
     def lines(self) -> list[str]:
         head = (
-            f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>12}{'speed-up':>10}"
+            f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>11}{'speed-up':>9}"
             f"{'waiting':>9}{'staleness':>13}{'server':>11}"
         )
         rows = [_line(row) for row in self.rows]
@@ -130,7 +132,7 @@ class ExchangeTable(Displayed):
     def readings(self) -> list[str]:
         """How far each form pays, with how many workers it beats the synchronous one, and the guide's 40."""
         names = list(dict.fromkeys(row.form for row in self.rows))
-        lines = ["A worker pays if it brings at least half of what one alone brings:"]
+        lines = ["Workers pay while each more adds at least half the throughput of one alone:"]
         lines += [f"  {form:7}{self._pays(form)}{self._beats(form)}" for form in names]
         return [*lines, *self._guide(names), *self._difference_lines()]
 
@@ -153,9 +155,13 @@ class ExchangeTable(Displayed):
         shares = [f"{self.row('sync', n).speedup / n:.0%} with {n}" for n in (GUIDE_LIMIT, *beyond)]
         best = max(names, key=lambda name: self.row(name, GUIDE_LIMIT).speedup)
         more = self.row(best, GUIDE_LIMIT).speedup / self.row("sync", GUIDE_LIMIT).speedup
-        rival = "no form is faster" if best == "sync" else f"the fastest form, {best}, has {more:.2f} x that"
+        rival = (
+            "no form is faster"
+            if best == "sync"
+            else f"the fastest form, {best}, is {more:.2f} times as fast"
+        )
         return [
-            f"The guide advises sync up to about {GUIDE_LIMIT} GPUs. Of linear speed-up, sync here has",
+            f"The guide advises sync up to about {GUIDE_LIMIT} GPUs. Here sync reaches of linear speed-up:",
             f"  {', '.join(shares)} workers. With {GUIDE_LIMIT}, {rival}.",
         ]
 
@@ -165,14 +171,14 @@ class ExchangeTable(Displayed):
             return []
 
         def line(words: str, values: Sequence[str]) -> str:
-            return f"  {words:34}" + "".join(f"{value:>7}" for value in values)
+            return f"  {words:28}" + "".join(f"{value:>6}" for value in values)
 
         each = self.differences
         return [
-            "What it costs that workers differ, as a factor on the step:",
+            "Factor on the step because workers differ:",
             line("workers", [str(one.workers) for one in each]),
-            line("sync, server: slowest of all", [f"{one.slowest:.2f}" for one in each]),
-            line(f"local, diloco: slowest of {self.every} steps", [f"{one.period:.2f}" for one in each]),
+            line("sync, server: slowest worker", [f"{one.slowest:.2f}" for one in each]),
+            line(f"local: slowest of {self.every} steps", [f"{one.period:.2f}" for one in each]),
             line("async: mean", [f"{one.mean:.2f}" for one in each]),
         ]
 
@@ -212,8 +218,8 @@ def _line(row: ExchangeRow) -> str:
     served = units.show(row.served_rate, "B/s") if row.served_rate else ""
     return (
         f"  {row.workers:>7}  {row.form:7}{units.show(row.step_seconds, 's'):>9}"
-        f"{row.examples_per_second:>12,.0f}{row.speedup:>9.2f}x{row.wait_share:>9.0%}{_stale(row):>13}{served:>11}"
-    )
+        f"{row.examples_per_second:>11,.0f}{row.speedup:>8.2f}x{row.wait_share:>9.0%}{_stale(row):>13}{served:>11}"
+    ).rstrip()
 
 
 def compare_forms(

@@ -85,9 +85,10 @@ class ClusterTraining(Displayed):
     def __str__(self) -> str:
         last, values = self.rows[-1], [row.figures[self.metric] for row in self.rows]
         count = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        epochs = f"{last.epochs} epoch{'' if last.epochs == 1 else 's'}"
         lines = [
-            f"{self.network} on {self.machine}, {count}, exchange {self.exchange}: {last.epochs} epochs in "
-            f"{_time(last.seconds)} of the cluster{self._end()}",
+            f"{self.network} on {self.machine}, {count}, exchange {self.exchange}: {epochs} "
+            f"in {_time(last.seconds)} of simulated time{self._end()}",
             f"  {self.metric:<12}{values[0]:.4g} {spark(values)} {values[-1]:.4g}",
             f"  changes     {last.changes:,} of the shared weights, {last.examples:,} examples",
             f"  waiting     {self.wait_share:.0%} of a worker's time",
@@ -109,7 +110,7 @@ class ClusterComparison(Displayed):
     def __str__(self) -> str:
         first = self.trainings[0]
         lines = [
-            f"{first.network} on {first.machine}, {first.workers} workers; the time is that of the cluster",
+            f"{first.network} on {first.machine}, {first.workers} workers; the time is simulated",
             "",
             f"  {'exchange':9}{'time':>10}{'epochs':>8}{'an epoch':>10}{first.metric:>20}"
             f"{'staleness':>11}{'waiting':>9}  target",

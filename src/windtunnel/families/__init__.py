@@ -1,4 +1,4 @@
-"""Families of ops: one file for each, with all that the program knows of it.
+"""Families of ops: one file for each, with everything about it.
 
 To add a family: write one file with a subclass of `Family`, and add it to `FAMILIES` below. The file states
 how an op is recognised, its flop, its sizes, its features, how a probe draws it, and, where a GPU runs it
@@ -83,7 +83,7 @@ class Registry:
     def _hold(self, families: tuple[Family, ...]) -> None:
         self._families = families
         self._by_name = {family.name: family for family in families}
-        self._by_op: dict[str, str] = {}  # found so far
+        self._by_op: dict[str, str] = {}  # a cache
 
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families)
@@ -103,7 +103,7 @@ class Registry:
 
     @contextlib.contextmanager
     def including(self, family: Family) -> Iterator[None]:
-        """Know one more family within this context."""
+        """Add one more family within this context."""
         before = self._families
         self._hold((family, *before))
         try:
@@ -142,7 +142,8 @@ def has_known_sizes(op: DescribedOp) -> bool:
 
 
 def pieces_of(op: DescribedOp, cores: int, dtype: str | None = None) -> list[Piece]:
-    """The pieces of work of an op on a device of so many cores; an op of unknown sizes is one that streams.
+    """The pieces of work of an op on a device with this number of cores. An op of unknown sizes counts as
+    streaming.
 
     `dtype` is the number format in which it is computed. Default: the op's own.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic of ops of no family that compute much: linear algebra, distances, deformable convolutions.
+"""Arithmetic of expensive ops that belong to no family: linear algebra, distances, deformable convolutions.
 
 No probe has timed them, so they are priced by their roofline. On a CPU, LAPACK comes within a factor of 8 of
 it: 14 routines at 256 and 768 rows, on one thread of a Xeon, reach 0.13 to 0.92 of the rate of a matrix
@@ -35,7 +35,7 @@ class _Sizes(NamedTuple):
 
     @property
     def tall(self) -> float:
-        """Of the longer side once and of the shorter one twice."""
+        """The longer side times the square of the shorter side."""
         short, long = sorted((self.rows, self.columns))
         return self.batch * long * short**2
 
@@ -86,19 +86,19 @@ _DEFORMABLE = ("deform_conv2d", "_deform_conv2d_backward")
 NAMES = frozenset((*_COUNTS, *_SOLVERS, *_DISTANCES, *_DEFORMABLE))
 
 
-# Namespaces of PyTorch's own ops, which move memory if they are of no family and not among the above.
+# Namespaces of PyTorch's own ops. Such an op moves memory if it belongs to no family and is not listed above.
 _OWN = frozenset(
     "aten prims prim torchvision fsdp c10d _c10d_functional _dtensor windtunnel generated".split()
 )
 
 
 def is_foreign(op_name: str) -> bool:
-    """Whether an op is a user's or a library's own, of which only the tensors are seen."""
+    """Whether an op is a custom op of a user or a library, for which only its tensors are known."""
     return op_name.partition(".")[0] not in _OWN
 
 
 def is_untimed(op_name: str) -> bool:
-    """Whether nothing that was probed tells how long an op takes. Its name has its namespace."""
+    """Whether no probed op allows an estimate of this op's time. The name includes the namespace."""
     name = op_name.rpartition(".")[2]
     return name in NAMES and name != _BY_PRODUCT
 

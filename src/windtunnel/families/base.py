@@ -1,4 +1,4 @@
-"""The contract of a family of ops, and the records it speaks in. No framework is imported here."""
+"""The contract of a family of ops, and its records. No framework is imported here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def kind_of(op: DescribedOp, kind: str) -> str:
 
 
 class PlainOp(NamedTuple):
-    """A described op that only exists as a part of another one."""
+    """A described op that is only a part of another one."""
 
     name: str
     family: str
@@ -94,7 +94,7 @@ class Piece(NamedTuple):
     example by itself, in full precision. The other fields are for GPUs that were not probed:
 
     extra_bytes       what its kernels move beside `bytes`, in further passes or to transpose tensors
-    winograd          what Winograd's algorithm would do instead, where libraries have it for such work
+    winograd          the work of Winograd's algorithm, if libraries have it for this piece
     lane_use          how many times more fp32 lanes of a Hopper multiprocessor it keeps busy than others do
     padded_flop       how many times as much arithmetic its kernels do: more where tiles are not full, less
                       where they skip what a mask leaves out
@@ -140,11 +140,13 @@ class Family:
     later_sizes: tuple[int, ...] = ()
     # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
-    # What a probe draws, and how often; the second, on a GPU only, whose libraries have kernels of their own.
+    # Cases that a probe samples, with their weights; `gpu_draws` on a GPU only, whose libraries have more
+    # kernels.
     draws: Mapping[str, int] = {}
     gpu_draws: Mapping[str, int] = {}
 
-    # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
+    # Behaviour. Its arithmetic runs at the rate of its number format; that of other families at the fp32
+    # rate.
     uses_tensor_cores: bool = False
     # Its large calls keep the tensor cores so busy that the power limit lowers the clock in a long run.
     reaches_power_limit: bool = False
@@ -160,7 +162,7 @@ class Family:
     trains_epochs: bool = False
     # The number of kernels that a call starts depends on its sizes.
     launches_by_size: bool = False
-    # A library takes the same workspace for the same sizes, by no rule that could be learned.
+    # A library uses the same workspace for the same sizes, but no rule for it could be learned.
     repeats_workspaces: bool = False
     # If there is no memory for a workspace, PyTorch takes a slower algorithm that needs less.
     workspace_is_optional: bool = False
@@ -188,26 +190,26 @@ class Family:
         return elements(call)
 
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
-        """The op's pieces of work if it computes in `dtype` on a device of so many cores."""
+        """The op's pieces of work if it computes in `dtype` on a device with this number of cores."""
         raise NotImplementedError
 
     def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
-        """What stands in for a piece of a kind that a profile does not have.
+        """Pieces that replace a piece of a kind that a profile does not have.
 
         Default: a kernel that a compiler generated counts as one of PyTorch's own.
         """
         return [piece._replace(kind=piece.kind.removesuffix(f" {GENERATED}"))]
 
     def assumption(self, op: DescribedOp) -> str:
-        """What the op's price assumes although no probe showed it, as a caution; empty if nothing."""
+        """A caution about an assumption of the op's price that no probe confirmed; empty if there is none."""
         return ""
 
     def gains_in_cudnn(self, piece: Piece) -> bool:
-        """Whether cuDNN's kernels are known to gain as much on the probed GPU as its lower clock costs."""
+        """Whether cuDNN's kernels gain as much on the probed GPU as its lower clock costs."""
         return False
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
-        """The workspace on a GPU that follows from how a library works, beside what is learned by kind."""
+        """The workspace on a GPU by a formula of the library, in addition to what is learned by kind."""
         return 0.0
 
     def is_shared(self, piece: Piece) -> bool:
@@ -224,5 +226,6 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in `draws` and `gpu_draws`, a function that draws a case; None if it is too large."""
+        """For each name in `draws` and `gpu_draws`, a function that samples a case, or returns None if it is
+        too large."""
         return {}

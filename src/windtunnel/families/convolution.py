@@ -46,7 +46,7 @@ _AS_GRADIENT = {"forward": "data", "data": "forward", "weight": "weight"}  # of 
 
 
 class ConvolutionFeatures(NamedTuple):
-    """What a convolution has beside the tiles of the product that it amounts to."""
+    """Features of a convolution in addition to the tiles of the equivalent matrix product."""
 
     log_examples: float
     log_group_channels: float
@@ -69,7 +69,7 @@ class ConvolutionFeatures(NamedTuple):
 
 
 class VolumeFeatures(NamedTuple):
-    """What a volume has beside the features of one of its planes."""
+    """Features of a volume in addition to those of one of its planes."""
 
     log_out_depth: float
     log_kernel_depth: float
@@ -149,7 +149,7 @@ class ConvolutionSizes(NamedTuple):
         )
 
     def product(self, role: str) -> Product:
-        """The product of matrices that one piece of a convolution amounts to."""
+        """The matrix product to which one piece of a convolution is equivalent."""
         out, channels = self.out_channels / self.groups, self.channels / self.groups
         kernel = self.kernel_height * self.kernel_width
         positions = self.examples * self.out_height * self.out_width
@@ -292,7 +292,8 @@ def _read(shape: tuple[int, ...]) -> tuple[ConvolutionSizes, dict[str, int]]:
 
 
 def _suggests_channels_last(weight: Tensor) -> bool:
-    """Whether cuDNN computes channels-last because of the weight, whatever the layout of the image."""
+    """Whether cuDNN computes channels-last because of the layout of the weight, whatever the layout of the
+    image."""
     from torch import channels_last, channels_last_3d
     from torch._prims_common import suggest_memory_format
 
@@ -326,7 +327,7 @@ def _piece(sizes: ConvolutionSizes, role: str, flop: float, dtype: str, cores: i
 
 
 def _features(sizes: ConvolutionSizes, dtype: str, moved: float) -> tuple[float, ...]:
-    """The features beside those of the product."""
+    """The features in addition to those of the product."""
     plane = sizes.one_plane()
     own = ConvolutionFeatures(
         log_examples=log2(plane.examples),
@@ -376,7 +377,7 @@ def _padded_to(sizes: ConvolutionSizes, tile: int) -> int:
 
 
 def _transposed_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
-    """What cuDNN reads and writes to transpose tensors: its tensor cores' kernels need channels last."""
+    """Bytes that cuDNN reads and writes to transpose tensors: its tensor-core kernels need channels-last."""
     return (
         0.0 if sizes.channels_last or sizes.is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved
     )

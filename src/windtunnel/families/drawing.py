@@ -1,4 +1,4 @@
-"""What a probe times: one call of one op on tensors of random synthetic sizes.
+"""The cases that a probe times: one call of one op on tensors of random synthetic sizes.
 
 The same call runs on real tensors to be timed and on fake ones to be described. Sizes are drawn evenly on a
 logarithmic scale. Most are round, as in common layers; some are odd. No shape is taken from a network.
@@ -23,8 +23,8 @@ COMMON_WIDTHS = sorted(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """A tensor to be made. `high`: the number of rows that an index may point at. `step`: an index that grows
-    by so much from one element to the next, beginning with 0. `transposed`: its last two dimensions are
-    swapped in memory. `cut`: it is part of a tensor that has so many more channels (dimension 1).
+    by this step from one element to the next, beginning with 0. `transposed`: its last two dimensions are
+    swapped in memory. `cut`: it is part of a tensor that has this many more channels (dimension 1).
     `channels_last`: dimension 1 is the fastest in memory."""
 
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ class Limits:
 
 
 class Sizes:
-    """Draws sizes as people choose them; the same seed gives the same sizes."""
+    """Samples sizes that are typical of networks; the same seed gives the same sizes."""
 
     def __init__(self, limits: Limits, seed: int = 0) -> None:
         self.limits = limits
@@ -131,5 +131,6 @@ class Sizes:
         return self.rng.choice([p for p in self.limits.precisions if p != "tf32"])
 
     def flop_limit(self, precision: str) -> float:
-        """Full precision gets less, because it takes longer on a device that has a lower one."""
+        """Full precision gets a lower limit if the device has a lower precision, because it then takes
+        longer."""
         return self.limits.flop * (0.25 if precision == "fp32" and len(self.limits.precisions) > 1 else 1.0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from windtunnel.fused.settings import RecurrentNetwork
 
-# Up to so many hidden units (as a power of two) one CPU core runs the network: its cache holds the weights.
+# Up to this many hidden units (as a power of two) one CPU core runs the network: its cache holds the weights.
 _LOG_UNITS_OF_ONE_CORE = 8.0
 _NEW_NETWORK = (
     0.4  # of drawn cases: code is compiled for a network and serves any number of timesteps and examples

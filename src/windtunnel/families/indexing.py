@@ -203,7 +203,7 @@ def _accumulated_sizes(call: OpCall) -> tuple[int, ...]:
 
 
 def _row_work(op: DescribedOp) -> str:
-    """What an op does with rows of a table, if it is not a plain look-up."""
+    """The kind of work of an op on rows of a table; empty for a plain look-up."""
     name = op.name.partition(".")[2]
     if name in _SPARSE:
         return _SPARSE[name]

@@ -29,7 +29,7 @@ from windtunnel.families.tensors import has_channels_last
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Contiguous images of one position were probed with at most so many examples.
+# Contiguous images of one position were probed with at most this many examples.
 _MOST_PROBED_ROWS = 256
 # `layout`; cuDNN runs no table of two dimensions, and nothing without scales.
 _CONTIGUOUS, _CHANNELS_LAST, _TABLE, _UNSCALED = 0, 1, 2, 3

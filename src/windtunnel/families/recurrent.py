@@ -275,7 +275,7 @@ def _call_cudnn(name: str, *args: Any) -> Any:
 
 
 def call_packed(name: str, data: Tensor, timesteps: int, *args: Any) -> Any:
-    """The same for a packed sequence: so many timesteps with the mean number of examples."""
+    """The same for a packed sequence: this many timesteps with the mean number of examples."""
     from torch.nn import functional as F
 
     state, *others = args

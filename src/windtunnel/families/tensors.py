@@ -27,8 +27,8 @@ def tensor_bytes(tensor: Tensor) -> float:
 def elements(call: OpCall) -> tuple[int, int, int]:
     """Elements, layout and number of tensors read.
 
-    Layout is 0 if all tensors lie alike, 1 if some are broadcast, 2 if one is read in another order than it
-    is written, 3 if one has gaps because it is part of a larger one.
+    Layout is 0 if all tensors have the same layout, 1 if some are broadcast, 2 if one is read in another
+    order than it is written, 3 if one has gaps because it is part of a larger one.
     """
     tensors = [*call.inputs, *call.outputs]
     if not tensors:

@@ -74,8 +74,8 @@ class WorkedExample(Displayed):
     def lines(self) -> list[str]:
         title = "Data flow, Wuensche 2018, section IV.B: 8 GB for each GPU in each step, 0.5 s of computing"
         note = (
-            "  The guide's utilisation is that of three GPUs whose data come while they compute (prefetch).\n"
-            "  Its loss of about 35 % (section V) is the rest of it. With four GPUs the bus takes 1.016 s.\n"
+            "  The guide's utilisation is that of three GPUs with prefetch (copies overlap computing).\n"
+            "  The rest is its loss of about 35 % (section V). With four GPUs the bus takes 1.016 s.\n"
             "  The guide assumes PCIe 4.0; a real GTX 1080 has PCIe 3.0 x16:"
         )
         figures = [_line(figure) for figure in self.figures]
@@ -88,7 +88,7 @@ class WorkedExample(Displayed):
 
 
 def _line(figure: QuotedFigure) -> str:
-    return f"  {figure.what:58}{figure.text:>12}" + (f"   guide: {figure.printed}" if figure.printed else "")
+    return f"  {figure.what:43}{figure.text:>11}" + (f"  guide: {figure.printed}" if figure.printed else "")
 
 
 def worked_example() -> WorkedExample:
@@ -138,7 +138,7 @@ def worked_example() -> WorkedExample:
         QuotedFigure(what="PCIe 3.0 x16: transfer to one GPU", value=_transfer(1, REAL_LINK), unit="s"),
         QuotedFigure(what="PCIe 3.0 x16: transfer to three GPUs", value=_transfer(3, REAL_LINK), unit="s"),
         QuotedFigure(
-            what="PCIe 3.0 x16: three GPUs with prefetch: utilisation",
+            what="PCIe 3.0 x16: three with prefetch: busy",
             value=_utilisation(schedule(real, _PREFETCHED)),
             unit="%",
         ),
@@ -154,7 +154,7 @@ def worked_example() -> WorkedExample:
 
 
 def bus(gpus: int, link: str = LINK) -> Machine:
-    """The guide's Figure 5 with so many GPUs: they share one link to the host, with one SSD."""
+    """The guide's Figure 5 with this many GPUs: they share one link to the host, with one SSD."""
     figure = Machine.named("guide-figure-5")
     return dataclasses.replace(
         figure,

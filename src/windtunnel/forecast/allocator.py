@@ -26,8 +26,9 @@ from windtunnel.units import MIB
 SMALL = 1 * MIB  # requests up to this size use the small pool
 MEDIUM = 10 * MIB  # larger requests below this size share a segment; the others get their own
 CPU_GRAIN = 64
-# The C library (glibc) serves CPU tensors below 32 MiB from a heap. What lies free between live blocks stays
-# resident: this share of them, the median of ten tuning networks (0.06 to 0.7, benchmarks/cpu_memory.py).
+# The C library (glibc) serves CPU tensors below 32 MiB from a heap. Free memory between
+# live blocks stays resident. It is this share of them, the median of ten tuning networks (0.06 to 0.7,
+# benchmarks/cpu_memory.py).
 # Larger tensors are mapped and returned one by one.
 HEAP_BLOCK, HEAP_FRAGMENTATION = 32 * MIB, 0.43
 
@@ -81,7 +82,7 @@ class Pools:
         self._free_lists: defaultdict[Pool, FreeList] = defaultdict(list)
         self._next_address = 0
         self._grain = self.rounding.grain
-        self._least_rest = SMALL + 1  # of a large block that becomes a block of its own
+        self._least_rest = SMALL + 1  # the smallest rest of a large block that is split off
 
     def take(self, size: float, stream: str = "") -> Block:
         """Allocate the smallest free block that is large enough; split it if the rest is useful."""
@@ -132,7 +133,7 @@ class Pools:
             free_list[:] = in_use
 
     def _best_fit(self, free_list: FreeList, wanted: int) -> int:
-        """The place of the smallest block that is large enough; the end of the list if there is none."""
+        """The index of the smallest block that is large enough; the end of the list if there is none."""
         return bisect_left(free_list, (wanted,))
 
     def _take_segment(self, wanted: int, pool: Pool) -> Block:
@@ -165,7 +166,7 @@ class Pools:
 
 
 class Heap:
-    """Resident memory of a CPU: requested sizes, rounded up, and what is lost between them."""
+    """Resident memory of a CPU: requested sizes, rounded up, and fragmentation."""
 
     def __init__(self) -> None:
         self._mapped = self._in_heap = 0

@@ -40,9 +40,10 @@ SLOWDOWN_BESIDE_COLLECTIVE = 1.19
 WORST_SLOWDOWN_BESIDE_COLLECTIVE = 1.40
 # The start and hops of NVLink SHARP, in a node and between nodes (NCCL 2.27, src/graph/tuning.cc).
 _REDUCTION_START, _REDUCTION_NETWORK_HOP = 25e-6, 20.9e-6
-# A transfer in chunks through several ranks costs the filling of the pipeline and something for each chunk.
-# With the best chunk, both together grow with the root of the transfer's time. Fitted: 2 to 8 A100 and 8
-# H200. A tree over nodes also fills its hops of the network: 16 to 256 H100 of AWS (see _TREE_SHARE).
+# A transfer in chunks through several ranks costs the filling of the pipeline and an overhead for each chunk.
+# With the best chunk size, both together grow with the square root of the transfer's time. Fitted: 2 to 8
+# A100 and 8 H200. A tree over nodes also fills its hops of the network: 16 to 256 H100 of AWS (see
+# _TREE_SHARE).
 _PIPELINE_SECONDS = 12e-6
 # Shares of the network's rate in a tree of more than two nodes, and in an all-to-all. Fitted to 2, 8 and 32
 # nodes of p5.48xlarge, github crazyguitar/aws-gpu-communication-benchmark 4fdb5a4, data/nccl_all_reduce.csv
@@ -54,7 +55,7 @@ _POSTS_IN_CHUNKS = 3
 
 
 class Group(NamedTuple):
-    """How the ranks of a group lie: so many on each of so many nodes."""
+    """The ranks of a group: `ranks_per_node` on each of `nodes` nodes."""
 
     ranks_per_node: int
     nodes: int = 1
@@ -108,7 +109,7 @@ def collective_seconds(kind: str, size_bytes: float, group: Group, machine: Mach
     """Seconds from the moment at which all ranks have called the collective to its end.
 
     kind   one of KINDS; "send" is one transfer between two ranks
-    group  must fit the machine: a forecast for more ranks than it has would be for another machine
+    group  its ranks must exist on the machine
     """
     if kind not in KINDS:
         raise BadInput(f"No collective is called {kind!r}.", hint=nearest(kind, KINDS))
@@ -148,7 +149,7 @@ def point_to_point_seconds(size_bytes: float, machine: Machine, *, within_node: 
 
 
 class _Course(NamedTuple):
-    """The way of a group's data through a machine."""
+    """The path of a group's data through a machine."""
 
     group: Group
     path: NodePath
@@ -190,8 +191,8 @@ def _times(kind: str, size_bytes: float, course: _Course) -> Iterator[float]:
     """The seconds of each algorithm with a protocol that these links can use."""
     tuned = course if course.network is None else course._replace(network=course.network.as_tuned)
     if kind != "all_reduce":
-        # NCCL takes the protocol that its tuner finds fastest. That posting takes longer on this network, the
-        # tuner does not know.
+        # NCCL uses the protocol that its tuner expects to be fastest. The tuner does not know that posting
+        # takes longer on this network.
         protocols = _protocols(course)
         chosen = min(protocols, key=lambda protocol: _ring_seconds(kind, size_bytes, tuned, protocol))
         yield _ring_seconds(kind, size_bytes, course, chosen)
@@ -205,7 +206,7 @@ def _times(kind: str, size_bytes: float, course: _Course) -> Iterator[float]:
 
 
 def _protocols(course: _Course) -> list[WireProtocol]:
-    """What the links of the course can use."""
+    """The protocols that the links of the path can use."""
     usable = [protocol for protocol in (_LL, _LL128, _SIMPLE) if course.path.hop in protocol.ring_hops]
     is_ordered = course.network is None or course.network.is_ordered
     return usable if is_ordered else [protocol for protocol in usable if protocol is not _LL128]

@@ -1,7 +1,8 @@
-"""torch.compile without PyTorch's compiler: the trace of an eager step in, that of the compiled step out.
+"""An estimate of torch.compile without PyTorch's compiler: from the trace of an eager step to that of the
+compiled step.
 
-This is for CPUs, for steps that PyTorch's compiler cannot trace here, and for advice that may not wait for
-it; else, for a GPU, `trace.compiled` asks the compiler itself.
+It is used for CPUs, for steps that PyTorch's compiler cannot trace here, and for advice, which cannot wait
+for the compiler. In all other cases on a GPU, `trace.compiled` runs the compiler itself.
 
 - Consecutive pointwise ops and reductions of one phase (streaming, reduction, normalisation, softmax, random)
   become one kernel, named "fused", of at most 64 ops. It reads its inputs once and writes only what is used
@@ -33,13 +34,14 @@ from windtunnel.forecast.generated_kernels import as_generated
 from windtunnel.trace import Allocation, Compilation, Op, Trace
 
 FUSED = "fused"
-# Seconds of the first step with empty caches: of any (a guess), and of each generated kernel, by the one
-# tuning row that was timed so: ResNet-34, 42.6 s and 386 kernels, on an H200's host with 16 cores.
+# Seconds of the first step with empty caches: a fixed part (a guess), and a part for each generated kernel.
+# The latter is from the one tuning row that was timed with empty caches: ResNet-34, 42.6 s and 386 kernels,
+# on an H200's host with 16 cores.
 _FIRST_SECONDS, _SECONDS_OF_KERNEL = 5.0, 0.097
 FUSIBLE = frozenset(family.name for family in FAMILIES if family.is_fusible)
 _MOST_FUSED = 64
 _ASSUMED = Compilation(graphs=2, breaks=0, nodes=0, inputs=0, is_assumed=True)
-_OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but not on the result of the op before
+_OVERWRITING = (".copy_", ".fill_", ".zero_")  # in place, but not on the result of the previous op
 
 
 def first_step_seconds(generated: int) -> float:

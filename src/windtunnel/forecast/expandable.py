@@ -42,7 +42,7 @@ class ExpandablePools(Pools):
                 self._unmap(block, pool)
 
     def _best_fit(self, free_list: FreeList, wanted: int) -> int:
-        """As before, but a block that could grow counts as large as it could become."""
+        """As in `Pools`, but a block that can grow counts with the size to which it can grow."""
         place = super()._best_fit(free_list, wanted)
         while place + 1 < len(free_list) and _reach(free_list[place + 1][2]) < _reach(free_list[place][2]):
             place += 1
@@ -84,7 +84,8 @@ class ExpandablePools(Pools):
         raise AssertionError("a segment has no end")
 
     def _map(self, hole: Block, size: int, pool: Pool) -> Block:
-        """Give whole pages from the start of a hole their memory; the free block that they are part of."""
+        """Map memory to whole pages from the start of a hole. Returns the free block that they become part
+        of."""
         page = self._page(pool)
         size = -(-size // page) * page
         if self.reserved + size > self.limit:
@@ -103,7 +104,7 @@ class ExpandablePools(Pools):
         return self._set_free(hole)
 
     def _unmap(self, block: Block, pool: Pool) -> None:
-        """Take the memory from the whole pages of a free block; what lies beside them stays free."""
+        """Return the whole pages of a free block to the driver; the rest of the block stays free."""
         page = self._page(pool)
         first, last = -(-block.address // page) * page, (block.address + block.size) // page * page
         if first >= last:

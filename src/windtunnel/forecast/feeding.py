@@ -1,4 +1,4 @@
-"""What it takes to bring a batch to each device: bytes and core seconds, before anything overlaps.
+"""The cost of bringing a batch to each device: bytes and core seconds, before anything overlaps.
 
 Contributors turn these figures into tasks on lanes. The schedule decides what overlaps and what limits.
 """
@@ -54,7 +54,7 @@ LOADER_COSTS = LoaderCosts(
 class BatchFeed:
     """One batch of one device, in seconds.
 
-    storage_seconds   of the storage, if it serves nobody else
+    storage_seconds   of the storage, if no other device reads from it
     wait_seconds      that a loader waits for the storage, request by request
     read_seconds      of one core, to get the bytes from the page cache
     decode_seconds    of one core, to turn them into the tensors of a batch
@@ -84,7 +84,7 @@ class FedBatch:
 
     @staticmethod
     def of(trace: Trace, times: float = 1.0) -> FedBatch:
-        """The batch of a trace, or so many of them: a step may have more micro-batches than were traced."""
+        """The batch of a trace, `times` as large: a step may have more micro-batches than were traced."""
         return FedBatch(
             examples=times * trace.batch, bytes=times * trace.batch_bytes, stored=stored_example(trace)
         )
@@ -100,10 +100,10 @@ def stored_example(trace: Trace) -> StoredExample:
 def feed_of(
     batch: FedBatch, machine: Machine, strategy: Strategy, costs: LoaderCosts = LOADER_COSTS
 ) -> BatchFeed:
-    """What it takes to load one batch on this machine, for all of its devices alike."""
+    """The cost of loading one batch on this machine, equal for all of its devices."""
     stored = batch.stored
     files = batch.examples / stored.examples_per_file
-    # Without the host nobody decodes: the tensors themselves are read.
+    # Without the host nothing is decoded: the tensors themselves are read.
     size = batch.bytes if strategy.direct else batch.examples * stored.bytes
     is_read = strategy.data == "storage"
     joining = costs.loader if strategy.loaders else costs.alone
@@ -121,7 +121,7 @@ def feed_of(
 
 
 def _storage_seconds(machine: Machine, size: float, files: float) -> float:
-    """Seconds of the storage for so many bytes. The arms of hard disks move once for each file."""
+    """Seconds of the storage for `size` bytes. The arms of hard disks move once for each file."""
     storage = machine.storage
     seconds = size / need(machine, "storage.read_rate")
     if storage is not None and storage.kind == "hdd":
@@ -130,7 +130,7 @@ def _storage_seconds(machine: Machine, size: float, files: float) -> float:
 
 
 def _wait_seconds(machine: Machine, size: float, files: float) -> float:
-    """Seconds that one loader waits which reads file by file."""
+    """Seconds that one loader waits for the storage if it reads file by file."""
     storage = machine.storage
     assert storage is not None
     return files * storage.latency_seconds + size / need(machine, "storage.read_rate")

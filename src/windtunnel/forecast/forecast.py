@@ -67,7 +67,7 @@ class Forecast(Result):
         return [*self._feed_rows(), *rows]
 
     def _feed_rows(self) -> list[Row]:
-        """How well the device is fed, where batches are brought to it."""
+        """How well the device is fed; empty if its data are resident."""
         if self.strategy.get("data", "resident") == "resident":
             return []
         waits = [f"{name} {units.show(seconds, 's')}" for name, seconds in self.feed.items()]

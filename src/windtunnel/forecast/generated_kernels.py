@@ -1,16 +1,17 @@
-"""What PyTorch's compiler makes of a fused group of ops on a GPU, where the compiler itself is not asked.
+"""The kernels that PyTorch's compiler generates for a fused group of ops on a GPU, estimated without the
+compiler.
 
 Counts of kernels and passes over data are those of Inductor (PyTorch 2.13) on twelve networks of two and four
 equal blocks (convolution with batch normalisation, plain and depthwise; convolution with bias and pooling;
 transformer blocks with layer and RMS normalisation; fully connected), in bf16 and fp32. With these rules the
-kernels of eight of ten such blocks are within 10 %. No measured time chose them.
+kernels of eight of ten such blocks are within 10 %. The rules were not fitted to measured times.
 
 - A group is one kernel. Batch normalisation reduces over the whole batch, which takes two more kernels, and
-  its counter of batches one; its gradient takes three to four more. Then all inputs of the group are read
-  twice, since the sums must be complete before they are used.
+  its counter of batches takes one; its gradient takes three to four more. Then all inputs of the group are
+  read twice, since the sums must be complete before they are used.
 - Layer normalisation fits into one kernel; its gradient sums over the batch in two to three more. Any other
   sum in backward, such as the gradient of a bias, takes two more.
-- About half of the casts are of weights. They do not fuse with each other: a kernel each.
+- About half of the casts are of weights. They do not fuse with each other: each is a kernel.
 - Images are computed channels-last where Inductor decides so (`decide_layout_opt` of
   torch/_inductor/graph.py; the factors for inference are its own).
 """

@@ -1,4 +1,4 @@
-"""What forward ops cost a CPU's host in inference, where autograd records nothing.
+"""Launch costs of forward ops on a CPU in inference, in which autograd records nothing.
 
 Launch costs are fitted to whole training steps, in which the costs of a layer always come together: its
 module, the view of its weight, its product, their gradients. Their sum is known well, their parts are not. So

@@ -47,10 +47,10 @@ class Links:
         return Carried(lane, collective_seconds(collective.kind, collective.bytes, group, self.machine))
 
     def _serve(self, size: float, group: Group) -> float:
-        """Through parameter servers, a share of all gradients on each node.
+        """Seconds through parameter servers, with a share of all gradients on each node.
 
         Weights are on the devices, or in the memory of the host where the machine says so. Many tensors are
-        on their way at once, so the slower of the two paths, inside of a node and between nodes, counts.
+        transferred at once, so the slower of the two paths, inside of a node and between nodes, counts.
         """
         if self.machine.parameter_server == "host":
             inside = host_server_seconds(size, group.ranks_per_node, self.machine)

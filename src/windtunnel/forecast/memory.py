@@ -1,6 +1,6 @@
 """The memory of a step: the allocations of a trace replayed through a model of the allocator.
 
-The replay runs two steps, because a warm process finds the optimizer's state and a filled cache.
+The replay runs two steps, because a warm step starts with the optimizer's state and a filled allocator cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MATRIX_WORKSPACE = 32 * MIB
 # unslothai/unsloth-zoo pull request 1053), and the kernels that a step loads. What the driver keeps is not
 # part of a device's `memory_bytes`.
 CONTEXT = 500 * MIB
-# A step fits only if this share of its memory stays free: peaks may be forecast so much too low.
+# A step fits only if this share of its memory stays free, because a forecast peak may be too low by as much.
 SPARE = 0.02
 # The share if the workspaces of ops are unknown. A convolution's workspace depends on its algorithm: up to
 # three times the bytes that the largest convolution moves (VGG-16 on an H200).
@@ -51,10 +51,10 @@ class AllocatedMoment(NamedTuple):
 class DeviceMemory(Memory):
     """The memory of a forecast step.
 
-    `reserved_bytes` is what the allocator takes where memory is plentiful. Where it is scarce, PyTorch
-    returns unused segments before it fails, and convolutions do with less workspace. `scarce_parts` are the
-    parts of the peak then; `fragmented_bytes` lie in pieces between tensors even then. `spare_bytes` are not
-    used by the step but must stay free.
+    `reserved_bytes` is what the allocator reserves if memory is plentiful. If memory is short, PyTorch
+    returns unused segments before it fails, and convolutions use less workspace. For that case,
+    `scarce_parts` are the parts of the peak, and `fragmented_bytes` are lost between tensors. `spare_bytes`
+    must stay free in addition.
     """
 
     scarce_parts: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +68,8 @@ class DeviceMemory(Memory):
 
     @property
     def needed_parts(self) -> dict[str, float]:
-        """What the step needs: the parts of its peak where memory is scarce, and what is added."""
+        """What the step needs if memory is short: the parts of its peak, fragmentation, context and spare
+        memory."""
         beside = {
             "fragmentation": self.fragmented_bytes,
             "CUDA context": self.context_bytes,
@@ -87,7 +88,7 @@ def account(
 ) -> DeviceMemory:
     """Peak memory of a warm step, its parts, what the allocator reserves, and what the step needs.
 
-    `workspace` has the bytes that each op of the trace needs beside its tensors while it runs.
+    `workspace` has the bytes that each op of the trace needs while it runs, in addition to its tensors.
     """
     if machine.device.kind == "cpu":
         replay = _Replay(_script_of(trace, workspace), Heap())
@@ -136,7 +137,7 @@ def follow(
 def fits(
     trace: Trace, machine: Machine, strategy: Strategy, workspace: Sequence[float], rounding: Rounding
 ) -> bool:
-    """Whether a step fits, as `account` says; with few replays where memory is plentiful or far too small."""
+    """Whether a step fits, as `account` says. Needs fewer replays if memory is plentiful or far too small."""
     capacity = machine.device.memory_bytes
     if capacity is None:
         return True
@@ -157,8 +158,8 @@ def _run_scarcely(
 ) -> _Replay:
     """Replay steps in the smallest memory in which they run.
 
-    At each limit PyTorch returns unused segments before it fails. Where that is not enough, more memory is
-    tried, up to what the allocator reserves where memory is `plenty`.
+    Limits are tried from small to large, up to what the allocator reserves without a limit (`plenty`). At
+    each limit the allocator returns unused segments before it fails.
     """
 
     def run(limit: float, script: _Script = script) -> _Replay | None:
@@ -185,7 +186,8 @@ def _run_scarcely(
 
 
 def _indispensable(trace: Trace, workspace: Sequence[float] | None) -> list[float] | None:
-    """The workspaces without which no algorithm runs."""
+    """The workspaces without optional ones: an op with an optional workspace has an algorithm that needs
+    none."""
     if workspace is None:
         return None
     return [0.0 if _is_optional(op.family) else need for op, need in zip(trace.ops, workspace, strict=True)]
@@ -277,7 +279,7 @@ class _Replay:
                 self._take((name, copy) if copy else name, size, part, stream)
 
     def step(self, stream: str = "") -> None:
-        """Replay one step. It frees what the step before left. The first one creates the optimizer's
+        """Replay one step. It frees what the previous step left. The first step creates the optimizer's
         state."""
         script, store, blocks, parts = self._script, self._store, self._blocks, self._parts
         self._free(script.allocated)
@@ -328,10 +330,9 @@ class _Replay:
         return {part: float(size) for part, size in parts.items() if size}
 
     def _take_state(self, stream: str) -> None:
-        """Allocate what a warm step finds and the first step did not: the optimizer's state.
+        """Allocate what exists before a warm step, but not before the first step.
 
-        A warm step may also find the gradients of the step before, if it frees them only later. The first
-        step has none but its own.
+        This is the optimizer's state, and the gradients of the previous step if the step frees them later.
         """
         for name in self._script.held:
             size, part = self._script.allocations[name]

@@ -55,8 +55,8 @@ class MemoryCurve:
 
 
 def memory_curve(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> MemoryCurve:
-    """The memory over a step of a strategy whose degrees are known; of several workers, of the one that needs
-    most."""
+    """The memory over a step of a strategy whose degrees are known. With several workers: of the one that
+    needs most."""
     machine = with_network_launch_costs(machine, profile)
     rounding = Rounding(**profile.rounding)
     if not strategy.is_parallel:

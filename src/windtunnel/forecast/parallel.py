@@ -1,4 +1,4 @@
-"""A step of several workers: who adds what to the schedule, and the memory of the worker that needs most.
+"""A step of several workers: its contributors to the schedule, and the memory of the worker that needs most.
 
 Equal workers are folded: one worker of each kind stands for all. Without a pipeline there is one kind; with
 one, each stage is a kind. Equal micro-batches are folded too.
@@ -60,7 +60,7 @@ class ParallelStep:
         return one * self.workers.data * self.workers.tensor
 
     def contributors(self) -> list[Contributor]:
-        """Who adds tasks to the step, in their order."""
+        """The contributors of the step, in order."""
         if self.strategy.pipeline_parallel > 1:
             self._refuse_feed()
             return [self._pipeline()]
@@ -82,15 +82,17 @@ class ParallelStep:
             )
 
     def micro_batch(self) -> Segment:
-        """One micro-batch of the whole network among others like it, without data-parallel exchange."""
+        """One micro-batch of the whole network in a sequence of equal ones, without data-parallel
+        exchange."""
         return segment_of(self._worker_ops(micro_batches(self.plain.ops)[0][-1]))
 
     def update_seconds(self) -> float:
-        """The kernels that update all weights of a worker that has all of them."""
+        """Seconds of the kernels that update all weights, for a worker that holds all of them."""
         return sum(price.device_seconds for price in self.pricer.price(micro_batches(self.plain.ops)[1]))
 
     def _feeders(self, call_seconds: float) -> list[Contributor]:
-        """Who brings a worker its share of the batch; all workers of a node share its cores and links."""
+        """The contributors that bring a worker its share of the batch. All workers of a node share its cores
+        and links."""
         if self.strategy.data == "resident":
             return []
         prices = self.pricer.price(self.trace.ops)
@@ -115,7 +117,7 @@ class ParallelStep:
         times = self.strategy.accumulate - MOST_TRACED
         if times <= 0:
             return [self._worker_ops(self.trace.ops, captured)]
-        # Only the last micro-batch exchanges gradients, unless each worker keeps but a share of them.
+        # Only the last micro-batch exchanges gradients, unless each worker keeps only a share of them.
         exchanges = self.strategy.shard in ("gradients", "weights")
         middle = batches[-1] if exchanges else micro_batches(self.plain.ops)[0][-1]
         segment = segment_of(self._worker_ops(middle, captured))
@@ -159,11 +161,11 @@ class ParallelStep:
         return Stages(stages=stages, orders=orders_of(strategy), send=self._send())
 
     def _send(self) -> Carried:
-        """What a stage hands to the next one.
+        """The transfer from one stage to the next.
 
-        Tensor-parallel workers all have it. Each sends its part to the worker in its own place, and those put
-        the parts together (Narayanan et al. 2021, 4.1; the default of Megatron-LM). Workers that divide the
-        sequence have no more than their parts.
+        All tensor-parallel workers hold the whole tensor. Each sends its part to its counterpart in the next
+        stage, and the receivers gather the parts (Narayanan et al. 2021, 4.1; the default of Megatron-LM).
+        With sequence parallelism each worker holds only its part, so nothing is gathered.
         """
         size, tensor = self.plain.boundary_bytes, self.strategy.tensor_parallel
         if tensor == 1 or self.strategy.sequence_parallel:
@@ -177,7 +179,8 @@ class ParallelStep:
         return [_scaled(op, parts) for op in update]
 
     def _exchange(self, groups: Sequence[range]) -> Carried | None:
-        """The exchange of a stage's gradients; divided state needs two halves of it."""
+        """The exchange of a stage's gradients: an all-reduce; with sharded state, a reduce-scatter and an
+        all-gather."""
         if (self.strategy.data_parallel or 1) == 1:
             return None
         blocks = {block for group in groups for block in group}
@@ -190,7 +193,7 @@ class ParallelStep:
         return Carried(halves[0].lane, sum(half.seconds for half in halves))
 
     def memory_traces(self) -> list[tuple[Trace, list[float]]]:
-        """For each worker that may need most: its step, and the workspace of each op."""
+        """For each worker that may need the most memory: its step, and the workspace of each op."""
         if self.strategy.pipeline_parallel == 1:
             return [self._with_workspaces(self.trace)]
         ranges, orders = block_ranges(self.plain.blocks, self.strategy), orders_of(self.strategy)
@@ -231,7 +234,8 @@ def micro_batches(ops: Sequence[Op]) -> tuple[list[tuple[Op, ...]], tuple[Op, ..
 
 
 def block_ranges(blocks: int, strategy: Strategy) -> list[list[range]]:
-    """For each stage, the blocks of each of its groups; the first and last group have what lies outside."""
+    """For each stage, the blocks of each of its groups. The first and the last group include the ops outside
+    of blocks."""
     stages, groups = strategy.pipeline_parallel, strategy.virtual_stages
     parts = stages * groups
     edges = [blocks * part // parts for part in range(parts + 1)]
@@ -304,7 +308,7 @@ def _scaled(op: Op, share: float) -> Op:
 
 
 def _stage_trace(trace: Trace, groups: Sequence[range], order: Sequence[Turn]) -> Trace:
-    """What one stage holds and computes; the activations of other micro-batches in flight are held."""
+    """The step of one stage. The activations of its other micro-batches in flight are held memory."""
     blocks = {block for group in groups for block in group}
     ops = tuple(op for op in trace.ops if op.phase == "update" or _block(op) in blocks)
     share = _share_of_parameters(trace, groups)
@@ -324,7 +328,7 @@ def _stage_trace(trace: Trace, groups: Sequence[range], order: Sequence[Turn]) -
 
 
 def stash_bytes(trace: Trace, ops: Sequence[Op]) -> float:
-    """What a micro-batch's forward leaves for its backward."""
+    """Bytes that the forward pass of a micro-batch keeps for its backward pass."""
     forward = [op for op in micro_batches(ops)[0][-1] if op.phase == "forward"]
     alive = {name for op in forward for name in op.allocated} - {name for op in forward for name in op.freed}
     return sum(trace.allocations[name].bytes for name in alive)

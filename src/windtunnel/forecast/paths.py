@@ -60,7 +60,7 @@ REDUCTION_EFFICIENCIES = ((10.0, 0.74), (9.0, 0.85))
 
 
 class NodePath(NamedTuple):
-    """How data runs inside of a node: over which kind of link, and how many bytes a second pass each rank."""
+    """The path of data inside of a node: the kind of link, and the bytes a second that pass each rank."""
 
     hop: Hop
     rate: float
@@ -113,7 +113,7 @@ def send_path(machine: Machine) -> NodePath:
 
 
 def network_of(machine: Machine, ranks_per_node: int) -> Network:
-    """The network as a group with so many ranks on each node sees it.
+    """The network as a group with this many ranks on each node sees it.
 
     All devices of a node run the same program, so other groups send at the same time. A group has the part of
     the node's cards that belongs to its own ranks.

@@ -20,19 +20,20 @@ from windtunnel.trace import Op, Trace
 
 # A CPU with more threads than cores: threads take turns, and every join waits for the last one.
 _OVERSUBSCRIBED = 1.5
-# Calling an op takes a CPU at most this long, whatever its size; the rest is work. An assumption: it only
-# divides an op's time between launch and compute.
+# The longest that the call of an op takes on a CPU, whatever its size; the rest is work. An assumption, which
+# only divides an op's time between launch and compute.
 _MOST_CALL_SECONDS = 2e-5
-# A CPU's compiled code starts its loops without the dispatcher and without Python's modules: a guess at what
-# is left.
+# The share of the launch cost that remains in compiled code on a CPU, which calls neither the dispatcher nor
+# Python modules. A guess.
 _COMPILED_SHARE = 0.4
-# The host pays extra for each kernel of a call beyond the number that a microbenchmark's call starts.
+# Calls of the microbenchmarks launch up to this many kernels. Each further kernel of a call costs the host
+# extra.
 _MICROBENCHMARK_KERNELS = 20.0
 _FIRST_TENSOR_CORES = 7.0  # the compute capability of Volta
-# What the host pays for each forward or backward of a compiled region, and for each weight that it uses;
-# where these were not probed, a module call and a node of the autograd graph stand in.
+# Host costs of each forward or backward of a compiled region, and of each weight that it uses. If they were
+# not probed, the costs of a module call and of an autograd node are used.
 _REGION, _WEIGHT = "region", "weight"
-# What any library call from compiled code costs at least, and a generated kernel in inference.
+# Host costs: the minimum for a library call from compiled code, and a generated kernel in inference.
 _LIBRARY, _WITHOUT_GRADIENTS = "library", f"{GENERATED} inference"
 
 
@@ -55,11 +56,11 @@ class DeviceWork(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """Seconds of a piece on the device, and how well they are known.
+    """Seconds of a piece on the device, and how certain they are.
 
-    weak_share    the share of them whose limit carries over badly from the GPU that was probed
+    weak_share    the share of them whose limit transfers poorly from the probed GPU
     is_sustained  whether its rate was seen in long training runs
-    is_one_unit   whether one slow unit decides, so that it does not matter which kernel a library chooses
+    is_one_unit   whether one slow hardware unit sets the time, whichever kernel a library chooses
     """
 
     seconds: float
@@ -69,8 +70,8 @@ class Timed(NamedTuple):
 
 
 class PricedPiece(NamedTuple):
-    """A piece of work with its time. `spread`: the factor either way that holds four of five ops of its kind
-    that a probe left out."""
+    """A piece of work with its time. `spread`: four of five held-out ops of its kind were within this factor
+    of their forecast."""
 
     piece: Piece
     timed: Timed
@@ -92,7 +93,8 @@ class Pricer:
         self.assumed: dict[str, float] = defaultdict(float)
         self.outside: dict[str, float] = defaultdict(float)
         self._notes: set[str] = set()
-        self._known_keys: dict[int, tuple[Op, tuple[object, ...]]] = {}  # the op keeps its id its own
+        # The values keep the ops alive, so that their ids stay unique.
+        self._known_keys: dict[int, tuple[Op, tuple[object, ...]]] = {}
         self._known_prices: dict[tuple[object, ...], Price] = {}
         self._known_pieces: dict[tuple[object, ...], list[PricedPiece]] = defaultdict(list)
         self._last: tuple[Sequence[Op], list[Price]] | None = None
@@ -114,8 +116,8 @@ class Pricer:
         }
 
     def _call_seconds(self, trace: Trace) -> float:
-        """What the host spends to call modules, or to replay captured graphs: one forward and one backward
-        for each."""
+        """Host seconds to call modules, or to replay captured graphs (one forward and one backward for
+        each)."""
         if self.strategy.execution == "reduce-overhead":
             return 2 * self.launch_costs.graph_seconds * trace.module_calls
         seconds = self.launch_costs.module_seconds
@@ -134,7 +136,8 @@ class Pricer:
         return tuple(sorted(self._notes))
 
     def price(self, ops: Sequence[Op]) -> list[Price]:
-        """Prices of ops, in their order. Equal ops are priced once, and all of a kind together."""
+        """The price of each op, in order. Equal ops are priced once; all ops of a kind are priced
+        together."""
         if self._last is not None and self._last[0] is ops:
             return self._last[1]
         keys = self._keys(ops)
@@ -153,7 +156,7 @@ class Pricer:
         return prices
 
     def _keys(self, ops: Sequence[Op]) -> list[tuple[object, ...]]:
-        """What the price of each op depends on. An op that is asked for again is the same object."""
+        """A key for each op of all that its price depends on."""
         known, keys = self._known_keys, []
         for op in ops:
             entry = known.get(id(op))
@@ -163,7 +166,7 @@ class Pricer:
         return keys
 
     def pieces(self, ops: Sequence[Op]) -> list[tuple[PricedPiece, int]]:
-        """The different pieces of work of ops that were priced, and how often each is done."""
+        """The distinct pieces of work of priced ops, and how many times each runs."""
         counts = Counter(self._keys(ops))
         return [(piece, count) for key, count in counts.items() for piece in self._known_pieces.get(key, ())]
 
@@ -205,7 +208,7 @@ class Pricer:
         return seconds + self._beside[op.phase]
 
     def _compiled_seconds(self, op: Op) -> float:
-        """The host's cost of one call from compiled code; nothing if a captured graph holds it."""
+        """The host's cost of one call from compiled code; zero in a captured graph."""
         if op.family == "view" or self.strategy.execution == "reduce-overhead":
             return 0.0
         table = self.launch_costs.forward
@@ -247,7 +250,7 @@ class Pricer:
         ]
 
     def _fixed_shares(self, pieces: Sequence[Piece]) -> list[float]:
-        """The share of each piece's seconds that it would take at any size: to call it at all."""
+        """The share of each piece's seconds that does not depend on its size."""
         roofline = self._roofline(min(self.threads, self.device.cores or 1))
         return [roofline.fixed_seconds / roofline.seconds(piece) for piece in pieces]
 
@@ -264,7 +267,7 @@ class Pricer:
             )
 
     def _library_workspace(self, op: Op, kernels: float) -> float:
-        """The workspace that follows from how a library works, beside what was learned by kind."""
+        """Workspace by the family's own formula, in addition to what was learned for the kind."""
         family = registry.get(op.family)
         if self.device.kind != "gpu" or family is None:
             return 0.0
@@ -317,7 +320,7 @@ class Pricer:
         return [known for piece in pieces for known in self._known(op, piece)]
 
     def _known(self, op: Op, piece: Piece) -> list[Piece]:
-        """A piece of a kind that the probe had not is priced as kinds that it had."""
+        """The piece itself if its kind was probed, otherwise pieces of probed kinds that replace it."""
         if piece.kind in self.profile.kinds:
             return [piece]
         return registry.of_kind(piece.kind).substitutes(op, piece)
@@ -330,8 +333,8 @@ def product_format(op: Op, device: Device, strategy: Strategy) -> str:
     """The number format in which the products of an op are computed.
 
     A format that the device lacks is computed as fp32: PyTorch ignores tf32 there, and fp16 and bf16 numbers
-    are converted. PyTorch accumulates in fp32. So a device whose rate in a format is below that of fp32 lacks
-    it, and so does one without tensor cores: its rate in fp16 accumulates in fp16.
+    are converted. PyTorch accumulates in fp32. So a device lacks a format if its rate is below that of fp32,
+    or if it has no tensor cores: then its fp16 rate is for accumulation in fp16.
     """
     family, dtype = registry.get(op.family), op.dtype
     if dtype == "fp32" and device.kind == "gpu" and family is not None and family.uses_tensor_cores:
@@ -347,12 +350,13 @@ def has_format(device: Device, dtype: str) -> bool:
 
 
 def workspaces(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> list[float]:
-    """Bytes that each op of a trace needs beside its tensors while it runs."""
+    """Workspace of each op of a trace in bytes: memory that it needs while it runs, in addition to its
+    tensors."""
     return [price.workspace_bytes for price in Pricer(machine, strategy, trace, profile).price(trace.ops)]
 
 
 def roofline_of(machine: Machine, profile: Profile, threads: int = 1) -> Roofline:
-    """The machine's rates as a roofline; of a CPU, the part of them that so many threads can use."""
+    """The machine's rates as a roofline. For a CPU: the rates that this number of threads can use."""
     device = machine.device
     need(machine, "device.flop_rates.fp32")
     memory_rate = need(machine, "device.memory_rate")
@@ -378,7 +382,7 @@ def roofline_of(machine: Machine, profile: Profile, threads: int = 1) -> Rooflin
 
 
 def probed_machine(machine: Machine, profile: Profile) -> Machine | None:
-    """The machine whose profile stands in for this GPU machine; None if it has its own profile."""
+    """The probed machine whose profile prices this GPU machine; None if it has its own profile."""
     if machine.profile or machine.device.kind != "gpu":
         return None
     return Machine.named(profile.name)

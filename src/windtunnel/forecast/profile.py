@@ -1,8 +1,8 @@
 """What a probe learned about one machine: how much slower than its roofline each kind of work is.
 
 A profile holds no seconds of ops. It holds the factor by which an op exceeds the roofline of the machine's
-rates. So it can also serve, with a wider interval, for a machine of the same sort that has known rates but
-was never probed.
+rates. So it can also price, with a wider interval, a similar machine whose rates are known but which was
+never probed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from windtunnel.forecast.trees import Numbers, Trees
 
 _OUTSIDE_FACTOR = 4.0  # beyond the probed sizes by more than this counts as outside
 UNPROBED_SPREAD = 2.0  # of a kind that no probe had: its roofline may be half of its time
-MOST_SPREAD = 1e3  # beyond this, nothing is known: other programs kept the machine busy
+MOST_SPREAD = 1e3  # a larger spread means that the probe failed, because other programs kept the machine busy
 _MAX_WORKSPACE_RATIO = 12.0
 _LIKELY = 0.2  # low, because a step that does not fit is worse than a forecast of a little too much memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of work, by the features that are named here: the learned slowdown over the roofline, and the
-    range of flop and bytes that was probed.
+    """One kind of work: its learned slowdown over the roofline by `features`, and the probed ranges of flop
+    and bytes.
 
     `kernels`: how many kernels a call starts, by number format. `launches`: the learned logarithm of that,
-    where it depends on sizes. `workspace`: the learned share of its bytes. `per_example`: the learned chance
-    that a library computes a weight gradient for every example by itself, which takes far more workspace than
-    all else.
+    where it depends on sizes. `workspace`: the learned share of its bytes. `per_example`: the learned
+    probability that a library computes a weight gradient separately for every example, which takes by far the
+    most workspace.
     """
 
     features: tuple[str, ...]
@@ -58,16 +58,16 @@ class Kind:
 class Profile:
     """All kinds of one machine.
 
-    `device_spread`, `host_spread`: factors either way that hold four of five tuning rows.
+    `device_spread`, `host_spread`: four of five tuning rows are within this factor of their forecasts.
     `launch_cost_factor`: scales launch costs up, because whole networks miss caches that microbenchmarks hit.
     `cached_op_factor`: the same for ops that were timed again and again on data in a cache. `launch_seconds`:
-    the host's cost of each kernel that a library starts within one call. `copies`: seconds of copying so many
-    bytes to the device, from `pinned` and from `pageable` memory. `rounding`: the sizes in which the device's
-    allocator takes memory. `workspaces`: the workspace of pieces whose algorithm a library chooses by no rule
-    that could be learned, by key. `workspace_coefficients`: coefficients of the workspace formula of
-    recurrent calls, per call type. `epochs`: what whole epochs take on the fused recurrent engine: hidden
-    units, inputs and outputs together, seconds of a timestep of one example, and seconds of an update beside
-    its timesteps.
+    the host's cost of each kernel that a library starts within one call. `copies`: bytes and seconds of
+    copies to the device, from `pinned` and from `pageable` memory. `rounding`: the sizes in which the
+    device's allocator takes memory. `workspaces`: measured workspaces, by key, of pieces for which no rule of
+    the library's choice could be learned. `workspace_coefficients`: coefficients of the workspace formula of
+    recurrent calls, per call type. `epochs`: timings of whole epochs on the fused recurrent engine. A row has
+    hidden units, inputs plus outputs, seconds of a timestep of one example, and seconds of an update in
+    addition to its timesteps.
     """
 
     name: str
@@ -91,8 +91,9 @@ class Profile:
     epochs: tuple[tuple[float, float, float, float], ...] = ()
 
     def epoch_seconds(self, units: int, ends: int, timesteps: int) -> float | None:
-        """Seconds of an update of the fused engine with so many hidden units, inputs and outputs (`ends`),
-        and timesteps of all its examples. None far beyond what was timed.
+        """Seconds of an update of the fused engine with this number of hidden `units`.
+
+        `ends`: inputs plus outputs. `timesteps`: of all its examples. None far beyond the timed sizes.
 
         Interpolation is linear: in seconds between numbers of inputs and outputs, in logarithms between
         widths.
@@ -110,7 +111,8 @@ class Profile:
         return math.exp(float(np.interp(math.log(units), list(timed), logs)))
 
     def copy_seconds(self, size: float, memory: str) -> float | None:
-        """Seconds of copying so many bytes to the device, between timed sizes. None if not timed."""
+        """Seconds of copying `size` bytes to the device, interpolated between timed sizes. None if not
+        timed."""
         timed = self.copies.get(memory)
         if not timed:
             return None
@@ -162,7 +164,7 @@ class Profile:
         return kind.kernels.get(piece.dtype, kind.kernels.get("", 1.0))
 
     def spread(self, piece: Piece) -> float:
-        """The factor either way that holds four of five ops of this kind which the fit had not seen."""
+        """Four of five held-out ops of this kind are within this factor of their forecasts."""
         kind = self.kinds.get(piece.kind)
         return UNPROBED_SPREAD if kind is None else kind.spread
 
@@ -205,7 +207,7 @@ def workspace_bytes(piece: Piece, ratio: float) -> float:
 
 
 def _by_ends(rows: Sequence[tuple[float, ...]], ends: int, column: int) -> float:
-    """A column of rows (ends, timestep seconds, update seconds) at so many ends, also beyond the last."""
+    """A column of rows (ends, timestep seconds, update seconds) at this many ends, also beyond the last."""
     many, seconds = [row[0] for row in rows], [row[column] for row in rows]
     beyond = 0.0
     if len(rows) > 1:

@@ -1,7 +1,7 @@
 """Profiles as plain data for a file, and back.
 
 Every kind lists the names of its features. They must be those of this version, in the same order: trees refer
-to a feature by its place in the list, so any difference would misprice ops without a word.
+to a feature by its place in the list, so any difference would silently misprice ops.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _problems(profile: Profile) -> list[str]:
     if not _has_finite_figures(profile):
         invalid.insert(0, "its own figures")
     if invalid:
-        problems.append(f"figures that are no numbers in {', '.join(invalid)}.")
+        problems.append(f"invalid figures in {', '.join(invalid)}.")
     for name, times in profile.workspace_coefficients.items():
         if len(times) != WORKSPACE_TERMS:
             problems.append(f"{name!r} has not {WORKSPACE_TERMS} figures.")

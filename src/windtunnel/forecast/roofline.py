@@ -1,4 +1,4 @@
-"""The rates of a device that no op can beat."""
+"""Upper limits of a device on the rates of arithmetic and memory traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Roofline:
         return self.fixed_seconds + max(piece.flop / self.flop_rate(piece), piece.bytes / self.memory_rate)
 
     def least_seconds(self, piece: Piece) -> float:
-        """The physical limit: the fewest flop at the full rate, and from memory what no cache holds."""
+        """The physical limit: the fewest possible flop at the full rate, and memory traffic for the bytes
+        that no cache can hold."""
         rate = self.flop_rate(piece) / registry.of_kind(piece.kind).fewest_flop_share
         return max(piece.flop / rate, (piece.bytes - self.cache_bytes) / self.memory_rate, 0.0)
 

@@ -48,8 +48,8 @@ class Contention(NamedTuple):
 class LaneTask(NamedTuple):
     """Work on a lane. `part` is what its time counts as, `module` the module of the network it belongs to.
 
-    `limited_by`: the kind of lane whose speed decides how long it takes, where that is not its own lane:
-    folded work stands on one lane for the launches, kernels and collectives that it is made of.
+    `limited_by`: the kind of lane whose speed sets the duration, if it is not the task's own lane. Folded
+    work is on one lane, but consists of launches, kernels and collectives.
     """
 
     lane: Lane
@@ -107,8 +107,8 @@ class StepBuilder:
         return position
 
     def name(self, position: int, name: str, worker: int = 0) -> None:
-        """Let other tasks wait for the task at this position by name. A name given again moves to the new
-        task."""
+        """Name the task at this position, so that other tasks can wait for it. A name that is given again
+        moves to the new task."""
         self._names[name, worker] = position
 
     def has(self, name: str, worker: int = 0) -> bool:
@@ -149,7 +149,7 @@ class Schedule:
 
 
 def place(step: Step, steps: int = 1) -> Schedule:
-    """Place so many equal steps: each task as early as its lane and its waits allow."""
+    """Place this many equal steps: each task as early as its lane and its waits allow."""
     return scheduler_of(step).run(steps)
 
 
@@ -160,7 +160,7 @@ def scheduler_of(step: Step) -> Scheduler:
 
 class Scheduler(Protocol):
     def run(self, steps: int) -> Schedule:
-        """Place so many steps, from the beginning of the run."""
+        """Place this many steps, from the beginning of the run."""
 
 
 class _Uncontended:
@@ -203,7 +203,8 @@ class _Contended:
     """Tasks slow each other down while they overlap, so time advances from event to event over all lanes.
 
     Lanes are numbers here, and a task is its place in the run: a step of a large job has thousands of events.
-    A lane that waits for nobody, as a host that launches ahead, is placed at once and needs no events.
+    A lane that waits for no other lane, such as a host that launches ahead, is placed at once and needs no
+    events.
     """
 
     def __init__(self, step: Step) -> None:
@@ -305,7 +306,7 @@ class _Contended:
             self._update_rates(now)
 
     def _update_rates(self, now: float) -> None:
-        """When the set of busy lanes changes, what is left of a task takes another time."""
+        """When the set of busy lanes changes, the rest of a task takes more or less time."""
         for running in self._running.values():
             if not running.contention:
                 continue

@@ -1,4 +1,4 @@
-"""A parameter server in the memory of a host: what its devices and its CPU move for each tensor."""
+"""A parameter server in the memory of a host: the traffic of its devices and of its CPU for each tensor."""
 
 from __future__ import annotations
 

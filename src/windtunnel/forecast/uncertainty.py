@@ -6,8 +6,8 @@ follows from the work of the step. Its causes are independent, so their shares a
 - all ops of a device together may be faster or slower than forecast (a common factor);
 - the price of each different piece of work is off by itself. Many different pieces even out, the same piece
   many times does not;
-- on a GPU that was not probed, some limits carry over badly (`forecast/transfer.py`), all of them alike;
-  where its few fp64 units decide, all kernels share one error;
+- on a GPU that was not probed, some limits transfer poorly (`forecast/transfer.py`), all with one common
+  error; where its few fp64 units decide, all kernels share one error;
 - large products whose rate was seen in long training runs are known better than all else.
 """
 
@@ -25,8 +25,8 @@ from windtunnel.forecast.timeline import Timeline
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import vendor_of
 
-# Work whose limit carries over badly to a GPU that was not probed. Chosen with the common factor (1.12) on
-# 141 published tuning steps of an RTX 3090 and an RTX 2080 Ti (`docs/accuracy.md`).
+# Work whose limit transfers poorly to a GPU that was not probed. Chosen with the common factor (1.12) on 141
+# published tuning steps of an RTX 3090 and an RTX 2080 Ti (`docs/accuracy.md`).
 _WEAK_SPREAD = 1.42
 # Products at a rate that was seen in long training runs: tuning runs of Llama and MPT.
 _SUSTAINED_SPREAD = 1.06
@@ -35,8 +35,8 @@ _UNKNOWN_WEAK_SHARE = 0.5
 # A CPU that was not probed, and a host.
 _BORROWED_CPU_SPREAD = 1.6
 _BORROWED_HOST_SPREAD = 1.6
-# Hosts of the sort that launch costs were measured on, on another day: five factors that were seen on hosts
-# of an H200 (0.76, 0.80, 0.83, 1.0, 1.03). It comes on top of what a probed host's costs are off by.
+# Hosts of the same kind as the one whose launch costs were measured, on another day: five factors measured on
+# hosts of an H200 (0.76, 0.80, 0.83, 1.0, 1.03). It is added to the error of a probed host's costs.
 _OTHER_DAY_SPREAD = 1.26
 # Devices that no forecast was judged on: GPUs with fewer multiprocessors than a K80, and CPUs of another make
 # than any that was probed. GPU: four of five published inferences of a Jetson Nano are within this factor,
@@ -90,7 +90,7 @@ def spreads_of(machine: Machine, profile: Profile, work: Work = ()) -> Spreads:
 
 
 def _host_spread(machine: Machine, profile: Profile) -> float:
-    """The spread of launch costs: of a host that was probed, of one of the same sort, or of any."""
+    """The spread of launch costs: of a probed host, of a host of the same kind, or of any host."""
     if machine.host_factor is not None:
         return machine.host_spread or profile.host_spread
     if machine.profile:
@@ -99,7 +99,7 @@ def _host_spread(machine: Machine, profile: Profile) -> float:
 
 
 def why_unlike(machine: Machine) -> str:
-    """What sets a machine apart from all that forecasts were judged on, in words; empty if nothing does."""
+    """Why no forecast was judged on such a device, in words; empty if forecasts were."""
     device = machine.device
     if machine.profile:
         return ""
@@ -153,7 +153,7 @@ def _has_probed_chip(machine: Machine, profile: Profile) -> bool:
 
 
 def interval_of(timeline: Timeline, machine: Machine, spreads: Spreads) -> tuple[float, float]:
-    """The step if its lanes were as fast, or as slow, as their spreads allow.
+    """The shortest and the longest step that the spreads of its lanes allow.
 
     The critical path with every lane scaled by its spread, and at least what each processor needs for its own
     work. Lanes wait for each other, and how they overlap is uncertain too: steps in which host and device
@@ -173,7 +173,8 @@ def interval_of(timeline: Timeline, machine: Machine, spreads: Spreads) -> tuple
 
 
 def _own_seconds(timeline: Timeline, kind: str) -> float:
-    """The work of the first worker's lane of this kind, without what others limit in folded work."""
+    """Seconds of work on the first worker's lane of this kind, without folded work that another lane
+    limits."""
     return sum(
         task.seconds for task in timeline.step if task.lane == Lane(kind) and task.limited_by in ("", kind)
     )

@@ -19,7 +19,7 @@ from windtunnel.trace import Axis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The degrees of a parallel strategy on nodes of so many devices."""
+    """The degrees of a parallel strategy on nodes of this many devices."""
 
     data: int = 1
     tensor: int = 1

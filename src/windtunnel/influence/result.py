@@ -75,7 +75,9 @@ class Influence(Printed):
         texts = [(measure, self._measure_text(measure)) for measure in MEASURES[1:]]
         rows += [(title, text) for title, text in texts if text]
         rows += [(self._title(i, "pairs"), self._pair_text(pair)) for i, pair in enumerate(self.interactions)]
-        rows += [("order", f"the guide's (network, processing unit, data flow) {self.order.sentence()}")]
+        rows += [
+            ("order", f"the guide's order (network, processing unit, data flow): {self.order.sentence()}")
+        ]
         rows += self._learned_rows()
         rows += self._scale_rows()
         rows += [(self._title(i, "left out"), text) for i, text in enumerate(self._left_out())]

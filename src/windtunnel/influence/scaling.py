@@ -18,7 +18,7 @@ _NODE = 8  # devices of a node, for machines of one device: beyond it, devices a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledStep:
-    """The step with so many devices. `efficiency`: throughput over that of as many single devices."""
+    """The step with this many devices. `efficiency`: throughput over that of as many single devices."""
 
     devices: int
     nodes: int
@@ -113,7 +113,7 @@ class _Search:
         self.forecaster, self.progress = forecaster, progress
 
     def step(self, count: int, batch: int, single: ScaledStep | None) -> ScaledStep | str:
-        """The forecast with so many devices, or why there is none."""
+        """The forecast with this many devices, or why there is none."""
         self.progress(f"forecasting {count} devices, batch {batch}")
         machine = _with(self.machine, count)
         shard = "none" if count == 1 else self.strategy.shard
@@ -139,7 +139,7 @@ class _Search:
 
 
 def _with(machine: Machine, count: int) -> Machine:
-    """So many devices: in nodes of the usual size, with the links of the catalogue where it has them."""
+    """This many devices: in nodes of the usual size, with the links of the catalogue where it has them."""
     from windtunnel.influence.factors.devices import named_node
 
     node = machine.devices if machine.devices > 1 else _NODE

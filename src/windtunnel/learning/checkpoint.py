@@ -70,7 +70,7 @@ def load(path: Path, sealed_before: bool = False) -> tuple[Plain, Plain]:
         ) from error
     except Exception as error:  # safetensors raises its own error class for a damaged file
         raise BadInput(
-            f"{path} is no checkpoint of windtunnel, or is damaged: {error}.",
+            f"{path} is not a checkpoint of windtunnel, or is damaged: {error}.",
             hint="Use another --folder, or start again with --fresh.",
         ) from error
     if _SEAL not in metadata:

@@ -42,7 +42,7 @@ def read(path: Path, kind: str | None, *, size: int | None = None, channels: int
     if kind is None and path.suffix.lower() in (".txt", ".md", ".py"):
         return _text(path)
     raise BadInput(
-        f"{path} is no folder of images, CSV or NumPy file.",
+        f"{path} is not a folder of images, a CSV file or a NumPy file.",
         hint=f"Give FILE.csv, FILE.npy or FILE.npz (last column: the label). {_LAYOUT}",
     )
 

@@ -45,7 +45,7 @@ def parse_goal(text: str) -> Goal:
         target = math.nan
     if match is None or not math.isfinite(target):
         raise BadInput(
-            f"{text!r} is no target.",
+            f"{text!r} is not a target.",
             hint="Write a metric on held-out data and a number, for example --until accuracy=0.95",
         )
     return Goal(metric=match[1], target=target, better=_DIRECTIONS[match[2]])

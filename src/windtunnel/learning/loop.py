@@ -179,7 +179,7 @@ class TrainingLoop:
             self._continue_from(path, trees, note)
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
             raise BadInput(
-                f"{path} is no checkpoint of this training: {type(error).__name__} {error}.",
+                f"{path} is not a checkpoint of this training: {type(error).__name__} {error}.",
                 hint="Use another --folder, or start again with --fresh.",
             ) from error
         if caution:

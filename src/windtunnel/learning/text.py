@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
+from windtunnel.results import terminal_width
+
 
 def wrapped(key: str, text: str) -> list[str]:
-    """A key and a text beside it, in lines of at most 110 characters."""
+    """A key and its text, in lines of the terminal's width."""
     return textwrap.wrap(
         text,
-        110,
+        terminal_width(),
         initial_indent=f"  {key:<10}",
         subsequent_indent=" " * 12,
         break_long_words=False,

@@ -1,7 +1,7 @@
 """A short training whose whole budget is spent, to compare settings: what it reached, and when.
 
 A trial is the same, bit for bit, for the same seed on the same machine with the same threads. It runs in
-rounds: so many steps, then a test on held-out data. It does not stop at its target, so that the final score
+rounds: this many steps, then a test on held-out data. It does not stop at its target, so that the final score
 and the steps to the target come from one training.
 """
 

@@ -1,4 +1,4 @@
-"""Machines from the catalogue and from files: names replaced by what they stand for, then read strictly.
+"""Machines from the catalogue and from files. Names of shared parts are replaced by their figures.
 
 A node names its GPU (`device = "h100"`) and takes that GPU's figures, so that `8xh100` and `hgx-h100` cannot
 differ in them.
@@ -28,9 +28,9 @@ from windtunnel.records import Plain
 
 _MOST_DIGITS = 9  # of a count of nodes or devices
 _COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<devices>\d+)x)(?P<name>.+)$")
-# What a node takes from the file of its GPU, if it does not say otherwise.
+# Fields that a node takes from the file of its GPU, unless it states them.
 _OF_THE_DEVICE = ("year", "host", "link", "peer_link", "launch_costs", "assumed_host", "profile")
-# What a count of GPUs (`8xh100`) takes from the usual node of that GPU.
+# Fields that a count of GPUs (`8xh100`) takes from the usual node of that GPU.
 _OF_THE_NODE = ("topology", "network", "storage")
 _SHARED = {"link": "links", "peer_link": "links", "network": "links", "storage": "storage"}
 # Nodes that no figure of a real machine describes have this network; their sources say that it is assumed.
@@ -101,10 +101,10 @@ def build(data: Mapping[str, object], where: str) -> Machine:
 
 @functools.cache
 def _from_catalog(name: str) -> Machine:
-    """A machine of the catalogue. Its GPU is forecast on the reference host, as every other GPU there.
+    """A machine of the catalogue. A GPU is forecast on the reference host, as all GPUs of the catalogue.
 
-    The host of such a machine is a typical one and does not belong to its GPU. Two GPUs could not be compared
-    if one had the faster host. A board whose host does belong to it says so (launch_costs = "host").
+    The host of such a machine is only a typical one. With different hosts, two GPUs could not be compared. A
+    board whose host does belong to it says so (launch_costs = "host").
     """
     folder = "machines" if name in machines.names() else "nodes"
     data = records.load(CATALOG / folder / f"{name}.toml")
@@ -126,7 +126,7 @@ def _with_device(data: Plain, sources: dict[str, str], where: str) -> tuple[Plai
 
 
 def _in_nodes(gpu: Machine, name: str, count: int) -> Machine:
-    """So many GPUs in nodes as they are built: `64xh100` is 8 nodes of 8."""
+    """This number of GPUs in nodes of the usual size: `64xh100` is 8 nodes of 8."""
     most = _from_catalog(gpu.usual_node).devices if gpu.usual_node else count
     if count <= most:
         return _count_devices(gpu, name, 1, count)
@@ -135,7 +135,7 @@ def _in_nodes(gpu: Machine, name: str, count: int) -> Machine:
 
 
 def _count_devices(gpu: Machine, name: str, nodes: int, count: int) -> Machine:
-    """Nodes of so many GPUs, as in the usual node of that GPU."""
+    """Nodes of `count` GPUs each, with the topology of the usual node of that GPU."""
     machine = dataclasses.replace(gpu, name=name, devices=count, nodes=nodes)
     if count == nodes == 1:
         return machine
@@ -169,7 +169,7 @@ def _count_nodes(node: Machine, name: str, count: int, devices: int) -> Machine:
 
 
 def _with_fewer(node: Machine, devices: int) -> Machine:
-    """The node if only so many of its devices are used: the network cards near the others stay idle."""
+    """The node with only some of its devices in use: the network cards near the others stay idle."""
     if devices >= node.devices:
         return node
     cards = math.ceil(node.topology.network_cards * devices / node.devices)

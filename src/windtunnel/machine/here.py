@@ -17,6 +17,7 @@ from windtunnel import records, sealed
 from windtunnel.errors import BadRecord
 from windtunnel.machine import machine as machines
 from windtunnel.machine.machine import Device, LaunchCosts, Machine, Storage
+from windtunnel.machine.topology import STORAGE_LATENCIES
 from windtunnel.records import Plain
 
 _COPY_BYTES = 96 * 2**20
@@ -26,7 +27,7 @@ _PRODUCT_SIDE, _PRODUCT_SECONDS = 512, 0.25
 _PRODUCT_EFFICIENCY = 0.89
 _LEAST_OF_COMPUTED = 0.45  # half of the rate: cores that run the widest vectors in two halves
 REFERENCE_HOST = "reference host"
-_HOST_PROBE_FORMAT, _PROFILE_FORMAT = 1, 5  # of these formats on, files have a checksum
+_HOST_PROBE_FORMAT, _PROFILE_FORMAT = 1, 5  # the first formats with a checksum
 _HOST_FACTORS = (1e-3, 1e3)
 # fp32 flop of one core in one cycle, by its widest vector instructions:
 # lanes x 2 (multiply and add) x vector units.
@@ -88,7 +89,7 @@ def last_host_factor(machine: Machine) -> tuple[float, str] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _HostProbe:
-    """What a host probe found: a factor of the launch costs that `base` names."""
+    """The result of a host probe: a factor on the launch costs that `base` names."""
 
     model: str
     cpu: str
@@ -115,7 +116,8 @@ def _load_host_probe(machine: Machine) -> _HostProbe | None:
 
 
 def _device_probe_path(machine: Machine) -> Path:
-    """The profile that a probe wrote here. One without .gz is of an earlier version: reading it says so."""
+    """The profile that a probe wrote here. A file without .gz is of an earlier version; reading it raises an
+    error."""
     path = machines.home() / f"{machine.device.kind}.json.gz"
     old = path.with_suffix("")
     return old if old.is_file() and not path.is_file() else path
@@ -126,7 +128,7 @@ def host_probe_path(machine: Machine) -> Path:
 
 
 def _load_device_probe(machine: Machine) -> Plain:
-    """What the last probe of this device wrote; empty without a probe, or if it was of another device."""
+    """The data of the last probe of this device; empty without a probe, or if it was of another device."""
     path, again = _device_probe_path(machine), "Probe again: windtunnel machine probe"
     data = records.load(path) if path.is_file() else {}
     if data.get("model") != machine.device.model or not isinstance(data.get("launch_costs"), dict):
@@ -139,7 +141,7 @@ def _load_device_probe(machine: Machine) -> Plain:
         if isinstance(version, int) and version < _PROFILE_FORMAT - 1:
             raise BadRecord(f"{path} has format {version}; this version reads {_PROFILE_FORMAT}.", hint=again)
         if not good or version not in (_PROFILE_FORMAT, _PROFILE_FORMAT - 1):
-            raise BadRecord(f"{path} is no profile of this machine, or is damaged.", hint=again)
+            raise BadRecord(f"{path} is not a profile of this machine, or is damaged.", hint=again)
 
     return sealed.load(path, check, version=_PROFILE_FORMAT, again=again)
 
@@ -167,7 +169,8 @@ def _with_device_probe(machine: Machine) -> Machine:
 
 
 def _with_cores_of(present: Device, probed: Device) -> Device:
-    """The probed device; if this process may use more or fewer cores than the probe, with these cores."""
+    """The probed device, with the number of cores that this process may use if the probe could use more or
+    fewer."""
     if present.kind != "cpu" or present.cores == probed.cores or not present.cores or not probed.cores:
         return probed
     share = present.cores / probed.cores
@@ -200,7 +203,8 @@ def _with_host_probe(machine: Machine) -> Machine:
 def _describe() -> Machine:
     """The machine without the results of its probes."""
     host, sources = _describe_cpu()
-    sources["storage"] = "read here: the file system's total size"
+    sources["storage.capacity_bytes"] = "read here: the file system's total size"
+    sources["storage.latency_seconds"] = STORAGE_LATENCIES["ssd"][1]
     storage = Storage(name="disk", capacity_bytes=float(shutil.disk_usage(Path.home()).total))
     gpu = _describe_gpu()
     device = gpu.device if gpu else host
@@ -228,7 +232,7 @@ def _describe() -> Machine:
 
 
 def _with_usual_topology(machine: Machine, known: Machine | None) -> Machine:
-    """Several GPUs are taken to be connected as they usually are: nothing here asks the driver."""
+    """Assume the usual topology for several GPUs; the driver is not asked."""
     if machine.devices == 1 or known is None:
         return machine
     usual = Machine.named(f"{machine.devices}x{known.name}")
@@ -313,14 +317,15 @@ def _describe_cpu() -> tuple[Device, dict[str, str]]:
     per_cycle = _flop_per_cycle()
     if clock and per_cycle:
         flop, reason = per_cycle
-        # The clock that a system states is often not the one it computes with, and some cores run wide
-        # vectors at half rate. So a product is timed; a disturbed timing is bounded by what is computed.
+        # A system often states another clock than the one it runs at, and some cores run wide vectors at half
+        # rate. So a product is timed. If the timing was disturbed, the computed rate is a lower bound.
         core_rate = max(_product_rate() / _PRODUCT_EFFICIENCY, _LEAST_OF_COMPUTED * clock * flop)
         rates = {"fp32": physical * core_rate, "fp64": physical * core_rate / 2}
         sources["host.flop_rates"] = (
             f"measured here: {physical} cores x a product on one core / {_PRODUCT_EFFICIENCY}; computed: "
             f"{physical} cores x {clock / 1e9:.2f} GHz x {flop} fp32 flop a cycle ({reason})"
         )
+        sources["host.flop_rates.fp64"] = "half of the fp32 rate"
     caches, one, together = _caches(), _copy_rate(1), _copy_rate(physical)
     device = Device(
         kind="cpu",

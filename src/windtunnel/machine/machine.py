@@ -25,7 +25,7 @@ from windtunnel.units import ByteRate, Bytes, FlopRate, Frequency, Seconds, Watt
 CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 DeviceKind = Literal["cpu", "gpu"]
-_MOST_LAUNCH_SECONDS = 3600.0  # a bound on what is meant, not on what is sensible
+_MOST_LAUNCH_SECONDS = 3600.0  # far above any sensible value: only refuses obvious mistakes
 OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
 
 
@@ -289,7 +289,7 @@ class Machine:
         return dataclasses.replace(self, device=slower)
 
     def with_devices(self, count: int) -> Machine:
-        """This machine with so many devices in all; beyond a node, in nodes like this one (or of eight)."""
+        """This machine with this many devices in all; beyond a node, in nodes like this one (or of eight)."""
         node = self.devices if self.devices > 1 else min(count, 8)
         nodes = -(-count // node)
         return dataclasses.replace(self, devices=min(node, count), nodes=nodes)
@@ -330,7 +330,7 @@ class Machine:
     def _estimate_interpreter_seconds(self) -> float | None:
         """Estimate this host's Python speed from its launch costs.
 
-        The costs know more than a new timing of Python would: they include what the last probe measured.
+        Launch costs are a better basis than a new timing of Python, because they include the last probe.
         """
         if self.launch_costs is None:
             return None

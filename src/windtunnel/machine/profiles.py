@@ -1,4 +1,4 @@
-"""Find the profile by which a machine is priced: its own, or that of the nearest machine that was probed."""
+"""Find the profile by which a machine is priced: its own, or that of the most similar probed machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LEAST_CASES = 8000  # a probe of three minutes on a quiet CPU times 11,000 to 1
 
 
 def profile_for(machine: Machine) -> Profile:
-    """The machine's own profile, else that of the nearest machine that was probed."""
+    """The machine's own profile, otherwise that of the most similar probed machine."""
     return load(machine.profile or nearest(machine))
 
 
 def nearest(machine: Machine) -> str:
-    """The profile of the catalogue whose machine is most like this one.
+    """The profile of the catalogue whose machine is most similar to this one.
 
-    Of a GPU it is the reference. Of a CPU it is that of the same vector width, by which libraries choose
-    their code; then of the same vendor, of the nearest cache of a core, which tells generations apart, and
-    of the nearest core count. A CPU of a make that was never probed has the reference, too.
+    For a GPU this is the reference. CPUs are compared first by vector width, by which libraries choose their
+    code; then by vendor, by the cache size of a core, which differs between generations, and by core count. A
+    CPU of a vendor that was never probed gets the reference.
     """
     reference = REFERENCE[machine.device.kind]
     if machine.device.kind == "gpu":
@@ -52,8 +52,8 @@ def nearest(machine: Machine) -> str:
 
 @functools.cache
 def stand_ins() -> tuple[str, ...]:
-    """The probed CPUs whose profiles may price others: those whose ops were timed on data outside of the
-    first caches, and enough of them.
+    """The probed CPUs whose profiles may price other CPUs: enough ops were timed, and on data outside of the
+    first-level caches.
 
     An older probe timed ops on the same tensors again and again. By such a profile two other CPUs are
     forecast 59 and 85 % too slow at the median; by each other's they are 12 and 13 % off. A profile of few
@@ -124,7 +124,7 @@ def _load(path: Path, changed: int) -> Profile:
 
 
 def save(path: Path, profile: Profile, machine_facts: Mapping[str, object]) -> None:
-    """Write a profile with a checksum, and beside it the facts of the machine that describe it.
+    """Write a profile with a checksum, together with the facts of the machine that describe it.
 
     A path that ends with .gz is compressed. The file is never half written.
     """
@@ -132,7 +132,8 @@ def save(path: Path, profile: Profile, machine_facts: Mapping[str, object]) -> N
 
 
 def save_and_keep(path: Path, profile: Profile, machine_facts: Mapping[str, object]) -> Path | None:
-    """Write a profile; the one before is kept under another name, which is returned. None without one.
+    """Write a profile. The previous one is kept under another name, which is returned; None without a
+    previous one.
 
     The old file is moved only once the new one is on the disk.
     """

@@ -1,4 +1,4 @@
-"""What connects the memories of a machine: links, the tree of a node, the network, storage.
+"""The connections of a machine: links, the topology of a node, the network, storage.
 
 A link has a rate in one direction and a latency. The latency of a link that states none is that of its kind.
 """
@@ -73,7 +73,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where a data set lies that is not in memory.
+    """Storage for a data set that is not in memory.
 
     kind             a hard disk, an SSD, `count` SSDs striped, or storage behind a network
     read_rate        of long sequential reads, all drives together
@@ -97,7 +97,7 @@ class Storage:
 
 
 def striped(storage: Storage, count: int) -> Storage:
-    """So many equal drives that are read at once (RAID 0); storage behind a network stays what it is."""
+    """`count` equal drives that are read at once (RAID 0). Storage behind a network is returned unchanged."""
     rate = storage.read_rate
     return dataclasses.replace(
         storage,

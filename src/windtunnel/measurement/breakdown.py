@@ -1,4 +1,4 @@
-"""The parts, families and memory of a measured step, from what the profiler saw in each process."""
+"""The parts, families and memory of a measured step, from the profiler's record of each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells of a store: as they are stored, as they are added, and how they stand from now on."""
+"""Records of a store's cells: as they are stored, new ones, and the outcome of one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoredCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCell:
-    """A cell to be registered: its key, its place in a study, and the facts it is measured under, as text."""
+    """A cell to be registered: its key, its place in a study, and the facts of its measurement as text."""
 
     key: str
     figure: str
@@ -52,7 +52,7 @@ class NewCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """How a cell stands from now on."""
+    """The new state of a cell."""
 
     cell: int
     state: str = DONE

@@ -1,8 +1,8 @@
-"""Checksums of the rows of a store, and counts of its rows, so that data that changed is noticed.
+"""Checksums of the rows of a store, and counts of its rows, to detect damage.
 
-A trigger writes the checksum of each row that is added or changed, so that no statement can forget it. The
-checksum covers all columns with their types and the row's own number: a row that took the place of another
-is noticed, too. Rows that are gone leave the counts of their table wrong.
+Triggers write the checksum of each row that is added or changed, so no statement can omit it. The checksum
+covers all columns with their types and the row's own number, so a row in the place of another is detected
+too. Lost rows are detected by the counts of their table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMN = "checksum"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTable:
-    """A table whose rows have checksums: what its rows are called, its key and all its columns."""
+    """A table whose rows have checksums: the name of its rows in messages, its key and all its columns."""
 
     title: str
     key: tuple[str, ...]
@@ -56,7 +56,7 @@ TABLES: Mapping[str, CheckedTable] = {
 
 
 def install(db: sqlite3.Connection) -> None:
-    """Make the checksum known to a connection."""
+    """Register the checksum function with a connection."""
     db.create_function(_FUNCTION, -1, _checksum, deterministic=True)
 
 
@@ -76,7 +76,7 @@ def expression(table: str, row: str = "") -> str:
 
 
 def is_whole(table: str, row: str = "") -> str:
-    """Whether a row is as it was written, in SQL."""
+    """SQL for whether the checksum of a row is correct."""
     return f"({expression(table, row)} IS {row or table}.{COLUMN})"
 
 
@@ -101,7 +101,7 @@ def triggers() -> Iterator[str]:
 
 
 def seal_all(db: sqlite3.Connection) -> None:
-    """Write the checksums and counts of rows that were there before the triggers."""
+    """Write the checksums and counts of rows that are older than the triggers."""
     db.execute("DELETE FROM tally")
     for name in TABLES:
         db.execute(f"UPDATE {name} SET {COLUMN} = {expression(name)}")
@@ -110,6 +110,6 @@ def seal_all(db: sqlite3.Connection) -> None:
 
 
 def count(db: sqlite3.Connection, name: str) -> int:
-    """How many rows a table has had added and not removed."""
+    """The number of rows of a table by its counter: rows added minus rows removed."""
     row = db.execute("SELECT rows FROM tally WHERE name = ?", (name,)).fetchone()
     return int(row[0]) if row else 0

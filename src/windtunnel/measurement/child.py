@@ -1,4 +1,4 @@
-"""The measuring child: builds a job or a framework's tasks, times steps, and reports on a pipe of its own.
+"""The measuring child process: builds a job or a framework's tasks, times steps, and reports on a pipe.
 
 Run by `windtunnel.lifeline` with the number of its pipe, or through frameworks/start.py in a framework's own
 interpreter, with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code
@@ -55,7 +55,7 @@ def main() -> None:
     order = ChildOrder.read(json.loads(words.readline()))
     _Child(order, process.emit_on(int(sys.argv[-1])), words).run()
     if order.job is not None:
-        os._exit(0)  # all is reported; unloading PyTorch would take as long as a short measurement
+        os._exit(0)  # everything is reported, and unloading PyTorch takes as long as a short measurement
 
 
 def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
@@ -72,7 +72,7 @@ def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
 
 
 def _job_subject(order: JobOrder, workload: Workload | None) -> Subject:
-    """A job with its data in memory, or one that is fed from files."""
+    """The subject of an order: a job with its data in memory, or one that is fed from files."""
     if order.folder:
         from windtunnel.measurement.feed.subject import FedJobSubject
 
@@ -84,14 +84,14 @@ def _job_subject(order: JobOrder, workload: Workload | None) -> Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """One subject of a process: which it is, and the process's memory before it was built."""
+    """A subject's number within its process, and the process's memory before it was built."""
 
     number: int
     resident_bytes: int
 
 
 class _Child:
-    """Carries out one order; reports whatever goes wrong by name. `words` are what the parent says later."""
+    """Carries out one order; reports any failure by name. `words`: later lines from the parent."""
 
     def __init__(
         self, order: ChildOrder, emit: Emit, words: IO[str], workload: Workload | None = None
@@ -141,8 +141,8 @@ class _Child:
             gc.collect()
 
     def _time(self, subject: Subject, built: Built, place: _Place) -> None:
-        """Memory and the check of the clock are only those of a process's first subject: an earlier one's
-        memory would be in them. What compiles does so before it takes the lock, as that needs the host alone
+        """Memory and the clock check are reported for a process's first subject only, because later ones
+        would include its memory. Compilation happens before the lock is taken, because it only uses the host,
         for seconds.
         """
         if not built.compiles:
@@ -154,10 +154,10 @@ class _Child:
         first = Sampler(step, built.sync, length, self.emit).first()
         self.lock.take()
         subject.after_first_step(self.emit)
-        process.resident_bytes(reset_peak=True)  # compiling takes memory that no later step does
+        process.resident_bytes(reset_peak=True)  # compiling needs memory that later steps do not
         steps = 1 if built.settle is None else built.settle()
         emit = _per_step(steps, self.emit)
-        # While the reference loop runs, loaders would work ahead, and the next steps would seem shorter.
+        # Loaders would work ahead while the reference loop runs, and the next steps would seem shorter.
         is_fed = self.order.job is not None and bool(self.order.job.folder)
         watches = subject.device == "cpu" and not self.order.takes_turns and not is_fed
         sampler = Sampler(built.step, built.sync, length, emit, watches=watches)
@@ -171,7 +171,7 @@ class _Child:
         if not self.order.takes_turns:
             subject.inspect(sampler, self.emit)
             linear = sampler.linearity() if place.number == 0 and subject.checks_clock else None
-        # Once more, since some pools of threads are filled only when there is work.
+        # Read again, because some thread pools are only filled when there is work.
         self.emit({"kind": "ready", "place": place.number, **_facts(built)})
         if subject.reports_losses:
             self.emit({"kind": "losses", "first": built.number(losses[0]), "last": built.number(call())})
@@ -187,7 +187,7 @@ class _Child:
         return stopped
 
     def _take_turns(self, sampler: Sampler, interruptions: Callable[[], int]) -> str:
-        """Sample only when the parent says for how long: another process steps meanwhile."""
+        """Sample only for the seconds that the parent sends: between these turns another process steps."""
         counts = []
         self.emit({"kind": "turn"})
         while seconds := self.words.readline().strip():
@@ -218,7 +218,7 @@ class _Child:
 
 
 def _per_step(steps: int, emit: Emit) -> Emit:
-    """Where one call does many steps, report its samples as those of one step."""
+    """If one call runs many steps, convert its samples to those of one step."""
 
     def emit_steps(message: Plain) -> None:
         seconds = [second / steps for second in message["seconds"]]

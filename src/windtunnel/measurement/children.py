@@ -1,4 +1,5 @@
-"""The parent's side of a child process: start it, read its messages, and name how it failed."""
+"""The parent's side of a child process: start it, read its messages, and turn a failure into a named
+error."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from windtunnel.measurement.order import ChildOrder
 
 _LIVING = set[int]()
-_GRACE_SECONDS = 2.0  # from a child's last message to its end: frameworks write their caches when they unload
-_CRASH_SECONDS = 20.0  # from the end of its messages to the end of a child that crashes
-_KEPT_BYTES, _CHUNKS = 1 << 14, 64  # of what a child prints; pieces that are read at once
+# Allowed from a child's last message to its exit: frameworks write their caches when they unload.
+_GRACE_SECONDS = 2.0
+_CRASH_SECONDS = 20.0  # allowed from the end of the messages to the exit of a child that crashes
+_KEPT_BYTES, _CHUNKS = 1 << 14, 64  # of a child's output; chunks that are read at once
 _MOST_LINE = 1 << 28  # bytes of a message: a timeline of a million ops has fewer
 _LINE = 300  # characters of a printed line that an error shows
 Message = Plain
@@ -57,7 +59,7 @@ class Ending:
 
 
 class SentOrder(Protocol):
-    """What a child is handed: as plain data, with the most seconds until a message that is waited for."""
+    """The order for a child: as plain data, with the most seconds to wait for a message."""
 
     @property
     def timeout_seconds(self) -> float: ...
@@ -66,17 +68,18 @@ class SentOrder(Protocol):
 
 
 def _ignore(message: Message) -> None:
-    """For a parent that does not follow what its child does."""
+    """Ignore a child's messages."""
 
 
 def spawn(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> ProcessReport:
-    """Carry out one order in a fresh interpreter. MeasurementFailed says by name why there is no report."""
+    """Carry out one order in a fresh interpreter. Raises MeasurementFailed, with the reason, if there is no
+    report."""
     return report_of(converse(launch, order, hear))
 
 
 def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | MeasurementFailed | None]:
-    """Carry out an order of several tasks: a report or a failure for each, None where the child ended before
-    it."""
+    """Carry out an order of several tasks. The result is a report or a failure for each, or None if the child
+    ended before it."""
     assert order.tasks is not None
     ending = converse(launch, order)
     parts = list[list[Message]]()
@@ -95,7 +98,7 @@ def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | Meas
 
 
 def converse(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Ending:
-    """Start a child, hand it the order, and read all its messages until it ends."""
+    """Start a child, send it the order, and read its messages until it ends."""
     return start(launch, order, hear).finish()
 
 
@@ -108,8 +111,8 @@ def fork(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
-    """A child that runs: our ends of three pipes (messages from it, words to it, what it prints), and how to
-    wait for it, so many seconds or for ever; None if it lives on."""
+    """A running child: our ends of three pipes (its messages, our lines to it, its output). `wait(seconds)`
+    returns its exit code, or None if it still runs; None waits without limit."""
 
     pid: int
     messages: int
@@ -120,9 +123,9 @@ class _Started:
 
 
 class Conversation:
-    """A living child. Its messages are read until it ends, or until it waits for a word.
+    """A running child. Its messages are read until it ends, or until it waits for a line from us.
 
-    No `timeout` seconds may pass before a message that is listened for; waits for a lock do not count.
+    A message must come within `timeout` seconds; waits for a lock do not count.
     """
 
     def __init__(self, started: _Started, timeout: float, hear: Hear) -> None:
@@ -134,7 +137,7 @@ class Conversation:
         _LIVING.add(started.pid)
 
     def listen(self, until: str = "") -> bool:
-        """Read messages; whether one of the kind `until` came before the child or its time ended."""
+        """Read messages. True if one of the kind `until` came before the child ended or the time was over."""
         deadline = time.monotonic() + self.timeout
         while True:
             left, pipe = deadline - time.monotonic(), self.started.messages
@@ -158,8 +161,8 @@ class Conversation:
                 return False
 
     def _lines_with(self, chunk: bytes) -> Sequence[bytearray]:
-        """The lines that this chunk completes; the last line of all needs no end. A job may write into the
-        pipe, too: a line that is longer than any message is dropped."""
+        """The lines that this chunk completes. A job may also write into the pipe, so a line that is longer
+        than any message is dropped."""
         self.rest += chunk
         if chunk and b"\n" not in chunk:
             if len(self.rest) > _MOST_LINE:
@@ -174,7 +177,7 @@ class Conversation:
         return str(message["kind"])
 
     def _keep_printed(self) -> None:
-        """Keep the end of what the child prints; the rest would fill the disk."""
+        """Keep only the end of the child's output; all of it could fill the disk."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_CHUNKS):
                 chunk = os.read(self.started.errors, 1 << 16)
@@ -184,25 +187,26 @@ class Conversation:
                 self.printed = (self.printed + chunk)[-_KEPT_BYTES:]
 
     def tell(self, word: str) -> None:
-        """Send a line; a child that has ended does not hear it, and its ending says why."""
+        """Send a line. No error if the child has ended: its result says why."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.started.words, f"{word}\n".encode())
 
     def say_no_more(self) -> None:
-        """Send an empty line, since a forked sibling may keep the pipe open after this process closes it."""
+        """Send an empty line, which ends the turns: closing the pipe is not enough if a forked sibling keeps
+        it open."""
         if self.words_open:
             self.words_open = False
             self.tell("")
             os.close(self.started.words)
 
     def finish(self) -> Ending:
-        """Read the remaining messages, and wait for the child's end."""
+        """Read the remaining messages, and wait for the child to exit."""
         self.say_no_more()
         try:
             ended = not self.timed_out and self.listen(END)
             if self.timed_out:
                 self._end()
-            code = self._wait(ended)  # what it left running is ended, too: it would disturb the next
+            code = self._wait(ended)  # also ends what it left running, which would disturb the next child
         except BaseException:
             self.abandon()
             raise
@@ -217,8 +221,8 @@ class Conversation:
         )
 
     def _wait(self, ended: bool) -> int:
-        """The exit code. A child that has said its last message, or closed its pipe, has a moment to end by
-        itself."""
+        """The exit code. A child that has sent its last message or closed its pipe has some seconds to exit
+        by itself."""
         code = self.started.wait(_GRACE_SECONDS if ended else _CRASH_SECONDS)
         if code is None:
             self._end()
@@ -231,7 +235,7 @@ class Conversation:
         lifeline.end(self.started.pid, lambda seconds: wait(seconds) is not None, self.started.mark)
 
     def abandon(self) -> None:
-        """End the child now; what it has measured is no longer wanted."""
+        """End the child now; its results are not needed."""
         if self.started.pid in _LIVING:
             self._end()
             self.say_no_more()
@@ -244,7 +248,7 @@ class Conversation:
 
 
 def start(launch: Launch, order: SentOrder, hear: Hear = _ignore) -> Conversation:
-    """Start a child in a fresh interpreter and hand it the order."""
+    """Start a child in a fresh interpreter and send it the order."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
     errors, printed = os.pipe()
@@ -289,7 +293,7 @@ def start_fork(
                 run(writer)
             finally:
                 os._exit(0)
-    with contextlib.suppress(OSError):  # the child does the same; whichever comes first
+    with contextlib.suppress(OSError):  # the child does the same, and either may come first
         os.setpgid(pid, pid)
     for theirs in (writer, reader, printed):
         os.close(theirs)
@@ -305,7 +309,7 @@ def _wait_for(child: subprocess.Popen[bytes], seconds: float | None) -> int | No
 
 
 def _wait(pid: int, known: list[int], seconds: float | None) -> int | None:
-    """Wait for a forked child. Its exit code can be asked for once, so it is kept in `known`."""
+    """Wait for a forked child. Its exit code can be read only once, so it is kept in `known`."""
     end = math.inf if seconds is None else time.monotonic() + seconds
     while not known and time.monotonic() < end:
         found, status = os.waitpid(pid, 0 if seconds is None else os.WNOHANG)
@@ -317,14 +321,14 @@ def _wait(pid: int, known: list[int], seconds: float | None) -> int | None:
 
 
 def end_all() -> None:
-    """End every child of this process, whichever thread waits for it: their results are no longer wanted."""
+    """End every child of this process, whichever thread waits for it."""
     for child in tuple(_LIVING):
         lifeline.tell_to_end(child)
 
 
 @contextlib.contextmanager
 def pinned(threads: int | None) -> Iterator[None]:
-    """Pin this thread for a moment: a child inherits the processors of the thread that starts it."""
+    """Pin this thread while a child is started: the child inherits the processors of that thread."""
     wanted = None if threads is None else environment.cpus_for(threads)
     if wanted is None:
         yield
@@ -358,7 +362,8 @@ def _is_whole(message: Message) -> bool:
 
 
 def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> ProcessReport:
-    """What a child reported, in one piece; or how it failed, by name."""
+    """The child's report, assembled from its messages. Raises MeasurementFailed with the reason if it
+    failed."""
     messages = ending.messages if messages is None else messages
     kinds = {message["kind"]: message for message in messages}
     if "done" in kinds:
@@ -366,7 +371,7 @@ def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> Proc
             return report.assemble(messages)
         except BadRecord as error:
             raise MeasurementFailed(
-                f"A process gave a report that cannot be read: {error.message}", state="no result"
+                f"A process sent a report that cannot be read: {error.message}", state="no result"
             ) from error
     if "failed" in kinds:
         failed = kinds["failed"]
@@ -379,7 +384,7 @@ def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> Proc
 
 
 def silent_failure(ending: Ending) -> MeasurementFailed:
-    """How a child failed that had no time to say so."""
+    """The error for a child that ended without a report."""
     if ending.timed_out:
         return MeasurementFailed(
             f"A process gave no result within {ending.timeout_seconds:.0f} s and was ended.",

@@ -36,7 +36,8 @@ _USER = "the user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonStage:
-    """How far a comparison is: `pairs` of processes are done after `seconds` of at most `most_seconds`."""
+    """The progress of a comparison: `pairs` of processes are done after `seconds` of at most
+    `most_seconds`."""
 
     pairs: int
     rounds: int
@@ -46,8 +47,8 @@ class ComparisonStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """`within` is the margin inside which two sides count as the same. No pair starts that would probably end
-    after `seconds`. A process that is silent for `timeout_seconds` is ended."""
+    """`within` is the margin within which two sides count as the same. A pair that would probably end after
+    `seconds` is not started. A process that sends nothing for `timeout_seconds` is ended."""
 
     within: float = WITHIN
     seconds: float = SECONDS
@@ -80,8 +81,8 @@ class ComparedSide:
 class PairedComparison(Printed):
     """Seconds of B over seconds of A: of a step, or of an example where the batches differ (`per`).
 
-    The interval has a `level` of confidence that allows for all looks at it; one pair of processes has none.
-    `pairs` are the ratios of the single pairs.
+    The interval has a confidence `level` that accounts for all interim looks; one pair of processes has no
+    interval. `pairs` are the ratios of the single pairs.
     """
 
     job: str
@@ -173,7 +174,8 @@ def compare(
 
 
 class _Contest:
-    """Both sides from the first pair of processes to the last, each a measurement of its own in the store."""
+    """One comparison from its first pair of processes to its last. Each side is a measurement of its own in
+    the store."""
 
     def __init__(self, sides: tuple[Side, Side], machine: str, store: Store, options: CompareOptions) -> None:
         self.sides, self.machine, self.store, self.options = sides, machine, store, options
@@ -231,7 +233,7 @@ class _Contest:
         )
 
     def _answer(self) -> RatioAnswer | None:
-        """The answer, and why it ends the comparison; None where another pair is needed."""
+        """The answer if the comparison ends now, otherwise None. Also notes what ended it."""
         if self.pairs[-1].interrupted:
             self.stopped = _USER
         elif self._is_last():
@@ -241,7 +243,7 @@ class _Contest:
         return answer
 
     def _is_last(self) -> bool:
-        """Whether another pair would probably end too late. That depends on the clock, not on the ratios."""
+        """Whether another pair would probably end too late: this depends on the clock, not on the ratios."""
         return time.monotonic() - self.begin + self.longest > self.options.seconds
 
     def _per_example(self) -> bool:
@@ -310,7 +312,7 @@ class _Contest:
         return cautions
 
     def _others_in_words(self) -> str:
-        """What other processes do to both times, and to their ratio where they left too few cores."""
+        """The effect of other processes on both times, and on the ratio if they left too few cores."""
         cores = len(here.available_cpus())
         threads = [side.plan.task.get("threads") for side in self.sides]
         used = max((each for each in threads if isinstance(each, int)), default=1)

@@ -41,7 +41,7 @@ def compile_job(torch: ModuleType, workload: Workload, model: Any, mode: str = "
 
 
 def forget_peak(torch: ModuleType, device: str) -> None:
-    """Compiling takes memory that no later step does."""
+    """Reset the memory peak: compiling needs memory that later steps do not."""
     gc.collect()
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
@@ -60,7 +60,7 @@ def count_graphs(torch: ModuleType) -> dict[str, int]:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether the compiler raised this, or what led to it."""
+    """Whether the compiler raised this error or its cause."""
     while error is not None and not type(error).__module__.startswith(_OWNERS):
         error = error.__cause__
     return error is not None

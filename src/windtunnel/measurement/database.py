@@ -25,8 +25,8 @@ class Schema:
     """Tables of a store. SQLite's `application` number marks the file as windtunnel's, `version` counts
     changes.
 
-    `migrations` convert older files in place, by their application number and version. `prepare` makes the
-    functions that triggers call known to a connection.
+    `migrations` convert older files in place, by their application number and version. `prepare` registers
+    with a connection the functions that triggers call.
     """
 
     tables: tuple[str, ...]
@@ -60,8 +60,8 @@ def has_checksums(db: sqlite3.Connection) -> bool:
 
 
 class Database:
-    """An open file with the tables of a schema. Every write is one transaction; every trouble one clear
-    error."""
+    """An open file with the tables of a schema. Every write is one transaction; every failure raises one
+    StoreError."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self._schema = path, schema
@@ -81,7 +81,7 @@ class Database:
         return db
 
     def _make(self) -> None:
-        """A new store appears whole, so that an empty file is always one that lost its data."""
+        """Create a new store atomically, so that an empty file is always one that lost its data."""
         with temporary_folder(self.path.parent, "store") as folder:
             new = folder / self.path.name
             with contextlib.closing(self._connect(new)) as db:
@@ -165,7 +165,7 @@ class Database:
 
     @contextlib.contextmanager
     def _clear_errors(self, verb: str) -> Iterator[None]:
-        """Raise any trouble with file or database as a StoreError."""
+        """Raise any error of the file or the database as a StoreError."""
         try:
             yield
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -195,7 +195,7 @@ def what_to_do(path: Path) -> str:
 
 
 def store_option(path: Path) -> str:
-    """The option that names this store to a command; empty for the store that a command takes by itself."""
+    """The option that names this store to a command; empty for the default store."""
     return "" if path == folders.store_file() else f" --store {shlex.quote(str(path))}"
 
 

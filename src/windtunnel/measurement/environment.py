@@ -45,7 +45,7 @@ def with_expandable(settings: str) -> str:
 
 
 def describe() -> Plain:
-    """Facts of this machine that two results must share to be compared."""
+    """Facts of this machine that must be equal in two results for a comparison."""
     return {
         "system": platform.system(),
         "release": platform.release(),
@@ -88,13 +88,14 @@ def _one_per_core(cpus: list[int]) -> list[int]:
 
 
 class QuietMoments:
-    """Waits for moments in which the machine is as fast as it ever was, since other programs come and go."""
+    """Waits for moments in which the machine is as fast as it ever was, because other programs run now and
+    then."""
 
     def __init__(self) -> None:
         self.best = min(_pace() for _ in range(15))
 
     def wait(self, seconds: float = 1.5) -> bool:
-        """Whether the machine is quiet, after at most so long a wait."""
+        """Wait at most `seconds` for the machine to be quiet; whether it is."""
         end = time.perf_counter() + seconds
         while True:
             pace = min(_pace(), _pace())

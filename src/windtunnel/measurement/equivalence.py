@@ -1,4 +1,4 @@
-"""When two times are different, when they are the same, and when that cannot be told."""
+"""The verdict on two times: different, same, or can't tell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def judge(low: float, high: float, within: float = WITHIN) -> Verdict:
     """The verdict on a ratio whose interval goes from `low` to `high`.
 
     Different if the interval excludes 1. The same only if the whole interval is within the margin, which is
-    as wide in both directions: 10 % means from 1 / 1.10 to 1.10. A ratio that is different and within the
-    margin is different: by how much, its interval says.
+    symmetric: 10 % means from 1 / 1.10 to 1.10. A ratio that is different and within the margin is different:
+    by how much, its interval says.
     """
     if low > 1.0 or high < 1.0:
         return "different"

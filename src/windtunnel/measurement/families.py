@@ -1,6 +1,6 @@
 """The family of an op or kernel that the profiler names, to compare measured with predicted seconds.
 
-The trace names ops as the program calls them; the profiler names what a library really ran. This needs
+The trace has the ops that the program calls; the profiler has those that a library really ran. This needs
 PyTorch, so only the measuring child imports it.
 """
 
@@ -30,7 +30,7 @@ _HOST_NAMES = {
 
 @functools.cache
 def family_of_op(name: str) -> str:
-    """The family of an op the profiler names ("aten::mm"); `host` for one that only asks others to work."""
+    """The family of an op that the profiler names ("aten::mm"); `host` for one that only calls other ops."""
     if name.startswith(COMPILED):
         return "streaming"
     bare = name.rpartition("::")[2]
@@ -46,7 +46,7 @@ def family_of_op(name: str) -> str:
 
 @functools.cache
 def family_of_kernel(kernel: str, op: str) -> str:
-    """The family of a kernel: that of the op which launched it, else what its own name tells."""
+    """The family of a kernel: that of the op which launched it, otherwise by the kernel's own name."""
     if kernel.startswith("triton_"):  # a compiler's own; what it fused is one family in forecasts too
         return "matmul" if kernel.startswith("triton_tem") else "streaming"
     family = family_of_op(op) if op else "other"

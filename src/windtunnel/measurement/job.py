@@ -24,7 +24,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class JobSubject:
-    """A job to be measured; `workload` is that of a forked process, which alone has it."""
+    """A job to be measured. `workload`: the job of a forked process, which cannot build it again."""
 
     reports_losses = False
 
@@ -32,7 +32,7 @@ class JobSubject:
         import torch
 
         self.torch, self.order, self.device = torch, order, order.device
-        self.checks_clock = order.device != "cpu"  # PyTorch on a CPU has done a step when the call returns
+        self.checks_clock = order.device != "cpu"  # on a CPU, a step is done when the call returns
         self.strategy = Strategy.read(dict(order.strategy))
         self.workload = workload if workload is not None else Workload.named(order.job, **order.settings)
         set_up(torch, self.strategy, order.threads, order.device)
@@ -51,7 +51,7 @@ class JobSubject:
     def built(
         self, model: Model, batch: Batch, step: Callable[[], object], sync: Callable[[], None]
     ) -> Built:
-        """This step with what there is to say about it."""
+        """The step with its facts (parameters, dtype, versions)."""
         torch, gpu = self.torch, self.device != "cpu"
         parameters = [p for p in model.parameters() if p.requires_grad]
         facts = {"torch": torch.__version__, "inputs": _describe_inputs(self.workload, self.strategy, batch)}
@@ -77,7 +77,7 @@ class JobSubject:
     def inspect(self, sampler: Sampler, emit: Emit) -> None:
         """Where the time of a step goes.
 
-        A CPU does what it launches: only what lies outside all ops can be attributed to the host there.
+        A CPU runs each op when it is called: only time outside of all ops can be attributed to the host.
         """
         from windtunnel.measurement import profiler
 
@@ -91,7 +91,7 @@ class JobSubject:
             emit({"kind": "timeline", **profiler.last_step(watched)})
 
     def explain(self, error: BaseException, state: str) -> tuple[str, str]:
-        """State and hint for what went wrong while the job was built or stepped."""
+        """The state and the hint for an error of building or stepping the job."""
         if state == "raised" and self.strategy.compiles and compilation.is_refusal(error):
             return compilation.STATE, compilation.HINT
         return state, "Try a smaller batch." if state == OUT_OF_MEMORY else place_of(error)
@@ -136,7 +136,7 @@ def make_step(
     model: Model = None,
     batch: Batch = None,
 ) -> tuple[Callable[[], object], Callable[[], None]]:
-    """A function that does one whole step, and one that waits until the device has done all."""
+    """A function that runs one whole step, and one that waits for the device."""
     from torch.utils import _pytree as pytree
 
     place = torch_device(device)
@@ -162,7 +162,7 @@ def make_step(
 def make_stepper(
     torch: ModuleType, workload: Workload, strategy: Strategy, device: str, model: Model = None
 ) -> tuple[Callable[[Batch], object], Callable[[], None]]:
-    """A function that trains on a batch which is on the device, and one that waits until all is done."""
+    """A function that trains on a batch on the device, and one that waits for the device."""
     from windtunnel.job.trainer import Trainer
 
     place = torch_device(device)
@@ -185,7 +185,7 @@ def prefetched(
 ) -> Callable[[], object]:
     """Copy the next batches from pinned memory on a stream of their own while this one is trained on.
 
-    With `waits`, the next batch may have to be waited for, so the step is launched first.
+    `waits`: the next batch may not be ready, so the step is launched before it is fetched.
     """
     from torch.utils import _pytree as pytree
 

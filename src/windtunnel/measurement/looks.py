@@ -1,9 +1,9 @@
 """The interval of a ratio from several pairs of processes, and when to stop adding pairs.
 
-Who looks at the interval after every pair and stops when it excludes 1 is wrong far more often than in 5 of
-100 cases. So the looks are planned: after 3, 5, 8, 12, 18 ... pairs, and one when the time is up. Each look
-spends a fifth of the chance of error that is left, the last one all of it. The chances add up to 5 %:
-whichever look ends the comparison, two equal sides are called different in at most 5 of 100 comparisons.
+Stopping as soon as the interval excludes 1 after any pair would be wrong far more often than in 5 of 100
+cases. So the interval is only looked at after 3, 5, 8, 12, 18 ... pairs, and once when the time is up. Each
+look spends a fifth of the remaining error probability, the last one all of it. These add up to 5 %: whichever
+look ends the comparison, two equal sides are called different in at most 5 of 100 comparisons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST, _GROWTH = 3, 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioAnswer:
-    """The ratio, where it lies with a `level` of confidence that allows for all looks, and what follows."""
+    """The ratio, its interval with a confidence `level` that accounts for all looks, and the verdict."""
 
     ratio: float
     low: float
@@ -33,9 +33,9 @@ class RatioAnswer:
 
 
 def answer(logs: Sequence[float], within: float, *, is_last: bool) -> RatioAnswer | None:
-    """The answer from the logarithm of each pair's ratio; None where another pair is needed.
+    """The answer from the logarithm of each pair's ratio; None if another pair is needed.
 
-    `is_last`: there will be no further pair, for a reason that has nothing to do with the ratios.
+    `is_last`: no further pair follows, for a reason that does not depend on the ratios.
     """
     if not is_last and not is_planned(len(logs)):
         return None
@@ -44,12 +44,12 @@ def answer(logs: Sequence[float], within: float, *, is_last: bool) -> RatioAnswe
 
 
 def is_planned(pairs: int) -> bool:
-    """Whether the interval may be looked at after so many pairs."""
+    """Whether the interval may be looked at after this number of pairs."""
     return pairs in _planned(pairs)
 
 
 def error_at(pairs: int, *, is_last: bool) -> float:
-    """The chance of error of the look after so many pairs; the last look has all that earlier ones left."""
+    """The error probability of the look after this number of pairs; the last look has all that is left."""
     left = ERROR * (1.0 - _SHARE) ** sum(1 for each in _planned(pairs) if each < pairs)
     return left if is_last else _SHARE * left
 
@@ -57,8 +57,8 @@ def error_at(pairs: int, *, is_last: bool) -> float:
 def interval_of(logs: Sequence[float], within: float, *, is_last: bool) -> RatioAnswer:
     """The interval by Student's t over pairs, and the verdict by that interval.
 
-    Pairs are the unit: rounds of one pair share two processes, whose memory layouts differ from those of the
-    next pair. One pair shows nothing of that, so its interval has no end.
+    Pairs are the unit of statistics: rounds of one pair share two processes, whose memory layouts differ from
+    those of the next pair. One pair does not show this variation, so its interval is infinite.
     """
     middle, error = statistics.fmean(logs), error_at(len(logs), is_last=is_last)
     reach = math.inf
@@ -71,7 +71,7 @@ def interval_of(logs: Sequence[float], within: float, *, is_last: bool) -> Ratio
 
 @functools.cache
 def student(freedom: int, error: float) -> float:
-    """The t that is exceeded either way with a chance of `error`, by bisection."""
+    """The quantile of Student's t that is exceeded on either side with probability `error`, by bisection."""
     low, high = 0.0, 1.0
     while _beyond(high, freedom) > error:
         low, high = high, 2.0 * high
@@ -82,7 +82,8 @@ def student(freedom: int, error: float) -> float:
 
 
 def _beyond(t: float, freedom: int) -> float:
-    """The chance that Student's t is beyond `t` either way: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """The probability that Student's t is beyond `t` on either side: Abramowitz and Stegun 26.7.3 and
+    26.7.4."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     term = total = cosine if freedom % 2 else 1.0

@@ -28,7 +28,8 @@ from windtunnel.records import Plain
 from windtunnel.results import INFERENCE_OF_LOSS, Result, Row
 from windtunnel.strategy import Strategy
 
-_CORES_TO_SPARE = 4  # with this many cores, the import of one child hardly disturbs the timing of another
+# With at least this many cores, the imports of one child hardly disturb the timing of another.
+_CORES_TO_SPARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +70,9 @@ def measure(
 ) -> Measurement:
     """Run the job's steps on this machine in fresh processes, and say how long one takes.
 
-    `machine` is this one: `Machine.here()`, or `Machine.find("cpu")`. `protocol` says how long to measure.
-    What is in the `store` already is not measured again; an interrupted measurement is continued.
-    Raises MeasurementFailed if no process gives a result.
+    `machine` is this one: `Machine.here()`, or `Machine.find("cpu")`. `protocol` says how long to measure. A
+    measurement that is already in the `store` is not repeated; an interrupted one is continued. Raises
+    MeasurementFailed if no process gives a result.
     """
     opened = store or Store()
     try:
@@ -149,7 +150,7 @@ class MeasuredJob:
         )
 
     def choices(self) -> Plain:
-        """The strategy as results show it: without what cannot matter here."""
+        """The strategy as results show it: without fields that have no effect here."""
         choices = self.strategy.fields()
         choices.pop("batch", None)
         if not choices.get("prefetch"):
@@ -225,7 +226,7 @@ class MeasuredJob:
         )
 
     def _machine_cautions(self, reports: Sequence[ProcessReport], whole: Summary) -> list[str]:
-        """What other programs on the machine did to the times."""
+        """Cautions about the effect of other programs on the times."""
         cautions = []
         others = max(report.others for report in reports)
         if others > environment.BUSY:
@@ -250,7 +251,7 @@ class MeasuredJob:
         return cautions
 
     def _job_cautions(self, reports: Sequence[ProcessReport], resumed: int) -> list[str]:
-        """What the job, the device and the framework mean for the numbers."""
+        """Cautions about the job, the device and the framework."""
         cautions, cpu = [], self.device == "cpu"
         used = {report.ready.threads for report in reports} - {self.threads}
         if cpu and used:
@@ -298,10 +299,10 @@ def _compiler_cautions(reports: Sequence[ProcessReport], device: str, own_step: 
 
 
 def _device_of(machine: Machine, strategy: Strategy) -> str:
-    """Where to run, or why it cannot be run here."""
+    """The device to run on. Raises an error if the job cannot run here."""
     if machine.name != "here":
         raise Unavailable(
-            f"measure runs on this machine; {machine.name} is not it.",
+            f"measure runs on this machine only, not on {machine.name}.",
             hint="Use predict for a machine that is not here, or --on here.",
         )
     if strategy.execution == "graph" and strategy.data == "streamed":
@@ -365,7 +366,7 @@ def forked(order: ChildOrder, workload: Workload) -> Callable[[int], None]:
 
 
 def _digest_of_file(path: Path) -> str:
-    """What the user's file holds, by which an interrupted measurement is recognised."""
+    """A hash of the user's file, by which an interrupted measurement is recognised."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Stores of earlier versions, converted in place to the tables of today; nothing they hold is lost.
+"""Conversion of stores of earlier versions to today's tables, in place and without loss.
 
 Before version 2 there were two kinds of files: measurements, with one row for each sample, and studies. Their
-records used other words, which are renamed here: way, unit, pulse and cuda.
+records used other names, which are renamed here: way, unit, pulse and cuda.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def is_taken_over(db: sqlite3.Connection, former: Path) -> bool:
 
 
 def take_over(db: sqlite3.Connection, former: Path, schema: Schema) -> None:
-    """Copy a former store of studies beside this one, once; the file itself stays as it is."""
+    """Copy a former store of studies into this one, once. The former file is not changed."""
     copy = sqlite3.connect(":memory:", isolation_level=None)
     if not is_taken_over(db, former) and _read(former, copy):
         convert_studies(copy, schema)
@@ -157,7 +157,7 @@ def _read(former: Path, copy: sqlite3.Connection) -> bool:
 
 
 def _insert(db: sqlite3.Connection, copy: sqlite3.Connection) -> None:
-    """Everything of another store of today's version, with new numbers; cells that are here already stay."""
+    """Insert all rows of another store of today's version with new numbers; existing cells are kept."""
     rows = copy.execute("SELECT name, value FROM meta")
     db.executemany("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", rows)
     cells, processes = _insert_cells(db, copy), dict[int, int]()

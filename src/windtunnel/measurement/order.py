@@ -13,8 +13,7 @@ from windtunnel.records import Plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOrder:
-    """A job that PyTorch runs with a strategy. `job` is empty where the child has the job already, being a
-    fork.
+    """A job that PyTorch runs with a strategy. `job` is empty for a forked child, which has the job already.
 
     With `timeline` the child also sends the events of one profiled step. With `folder` its batches come from
     the files there.
@@ -34,8 +33,8 @@ class JobOrder:
 class TaskOrder:
     """Tasks for one framework, one after another: `module` builds them, `imports` are loaded before.
 
-    With `loss_steps` above 0 nothing is timed: the child sends the losses of so many first steps of each
-    task.
+    With `loss_steps` above 0 nothing is timed: the child sends the losses of the first `loss_steps` steps of
+    each task.
     """
 
     tasks: tuple[Task, ...]
@@ -46,11 +45,11 @@ class TaskOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOrder:
-    """One of the two, how long to measure, and a file that children which must not time at once `lock`.
+    """An order for a job or for tasks, the protocol, and the file that a child locks while it times.
 
     With `locks_first` a child takes the lock before it builds and keeps it until it ends, so that two jobs
-    are never in the device's memory at once. A child that `takes_turns` samples only when it is told to, line
-    by line on its standard input, until that ends.
+    are never in the device's memory at once. A child that `takes_turns` samples only when it reads a line on
+    its standard input, until that ends.
     """
 
     protocol: Protocol

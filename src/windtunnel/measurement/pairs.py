@@ -1,9 +1,9 @@
 """One pair of processes of a comparison: both are alive, and they step in turn.
 
-A round is four turns, A B B A; the next round is B A A B. Another program that comes or goes, or a clock that
-drifts, meets both sides alike. Turns vary in length by chance: else a program that comes every 0.1 or 0.2 s
-would meet the same turn of each round. The ratio of a pair is the median of the ratios of each turn of B to
-each turn of A of the same round. So up to half of the ratios may be far off, either way.
+A round is four turns, A B B A; the next round is B A A B. So another program that starts or stops, or a
+drifting clock rate, affects both sides equally. Turns have random lengths: otherwise a program that runs
+every 0.1 or 0.2 s would disturb the same turn of each round. The ratio of a pair is the median of the ratios
+of each turn of B to each turn of A of the same round. So up to half of the ratios may be far off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Start = Callable[[int], Conversation]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairReport:
-    """What the two processes of a pair reported. `interrupted`: the user stopped it after some rounds."""
+    """The reports of the two processes of a pair. `interrupted`: the user stopped it after some rounds."""
 
     a: ProcessReport
     b: ProcessReport
@@ -42,7 +42,7 @@ class PairReport:
 
     @property
     def logs(self) -> list[float]:
-        """The logarithm of the seconds of B over those of A, for each two turns of the same round."""
+        """The logarithm of the seconds of B over those of A, for each pair of turns of the same round."""
         a, b = turn_logs(self.a), turn_logs(self.b)
         starts = range(0, 2 * self.rounds, 2)
         return [theirs - ours for i in starts for ours in a[i : i + 2] for theirs in b[i : i + 2]]
@@ -61,10 +61,10 @@ def turn_logs(report: ProcessReport) -> list[float]:
 
 
 def run_pair(starts: Sequence[Start], names: Sequence[str], number: int, seconds: float) -> PairReport:
-    """Start both sides, let them step in turn for about so many seconds, and end both.
+    """Start both sides, let them step in turn for about `seconds`, and end both.
 
-    MeasurementFailed says which side has no report, and why. An interrupt ends the rounds; what both have
-    measured is kept.
+    Raises MeasurementFailed, with the side and the reason, if a side has no report. An interrupt ends the
+    rounds; the samples so far are kept.
     """
     living = dict[int, Conversation]()
     try:

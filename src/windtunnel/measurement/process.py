@@ -1,4 +1,5 @@
-"""The child's side of a child process: how it sends messages, when it ends, and the memory it takes."""
+"""The child's side of a child process: messages to the parent, the lock for timing, memory and
+interruptions."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ END = "end"  # the kind of a child's last message
 
 
 def emit_on(descriptor: int) -> Emit:
-    """Messages go to a pipe of their own; what the user's code prints goes to standard error."""
+    """A function that sends messages on a pipe of their own; the output of the user's code goes to standard
+    error."""
     pipe = os.fdopen(descriptor, "w", buffering=1)
     os.dup2(2, 1)
     return lambda message: print(json.dumps(message), file=pipe, flush=True)
 
 
 def words() -> IO[str]:
-    """What the parent says, line by line: its order, then a line before each turn."""
+    """The lines that the parent sends: the order, then a line before each turn."""
     return open(0, closefd=False)
 
 
@@ -35,7 +37,8 @@ class Lock:
         self.emit, self.held = emit, False
 
     def take(self) -> None:
-        """Sleep until it is free. The messages let the parent leave the wait out of this child's time."""
+        """Wait until the lock is free. Messages tell the parent, so that the wait does not count as this
+        child's time."""
         import fcntl
 
         if self.file is not None and not self.held:
@@ -77,8 +80,8 @@ def peak_resident_bytes() -> int:
 def interruptions_of(threads: int | None) -> Callable[[], int]:
     """Counts how often the system took a core from this process to run something else on it.
 
-    Always 0 where the process has more threads than cores, since these take the cores from one another: that
-    belongs to its step. Also where the number of threads is not known, or the system counts nothing.
+    Always 0 if the process has more threads than cores, because its threads then interrupt one another, which
+    belongs to the step. Also 0 if the number of threads is not known, or if the system has no such counter.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads is None or threads > cores or sys.platform == "win32":

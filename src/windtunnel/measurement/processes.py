@@ -1,4 +1,5 @@
-"""The processes of one measurement: run until their medians agree and some were quiet, stored as they end."""
+"""The processes of one measurement: they run until their medians agree and some were quiet, and are stored as
+they end."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.records import Plain
 
-CODE = 4  # raise when a change of the measuring code makes old samples incomparable with new ones
+CODE = 4  # increase when a change of the measuring code makes old samples incomparable with new ones
 _PHASES = {"first": "warming up", "warm": "timing", "steady": "timing"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementStage:
-    """How far a measurement is: process `number` of `wanted` is in a `phase`; `samples` are of all processes.
+    """The progress of a measurement: process `number` of `wanted` is in a `phase`; `samples` are of all
+    processes.
 
     `spread` is half the width of the interval relative to the median, once a process is done.
     """
@@ -39,7 +41,7 @@ class MeasurementStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """`fresh` starts again instead of continuing an interrupted measurement. `progress` hears of every
+    """`fresh` starts again instead of continuing an interrupted measurement. `progress` is called with every
     stage.
 
     `timeline` is called with the events of one profiled step: lane, name, start and seconds of each.
@@ -54,10 +56,10 @@ class MeasureOptions:
 class MeasurementPlan:
     """What is measured: `task` as plain data under the `facts` of the machine, by a `child` for each process.
 
-    The child gets its number, whether to send a timeline, and who hears its messages. `code` is the digest of
-    a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so it starts again.
-    With `starts_together` the wanted processes start at once: they import side by side, and a lock among them
-    lets one at a time build and time.
+    The child gets its number, whether to send a timeline, and the function that receives its messages. `code`
+    is the digest of a user's own file. Without `resumes`, an interrupted measurement cannot be recognised, so
+    it starts again. With `starts_together` the wanted processes start at once: they import in parallel, and a
+    lock lets one at a time build and time.
     """
 
     task: Mapping[str, object]
@@ -91,7 +93,7 @@ class Processes:
         return summary.choose_quiet(whole, self._quiet_seconds()) if whole.loop_seconds else whole
 
     def run_next(self) -> str:
-        """Run one more process; why no further one is needed, or nothing where one is."""
+        """Run one more process. Returns why no further one is needed, or an empty text if one is."""
         stopped = self._stop() if len(self.reports) >= self.protocol.processes else ""
         if stopped:
             return stopped
@@ -104,7 +106,7 @@ class Processes:
 
     @contextlib.contextmanager
     def _named_failures(self) -> Iterator[None]:
-        """Say what is kept after an interrupt; store a failure by its name."""
+        """Report what is kept after an interrupt; store a failure by its name."""
         try:
             yield
         except KeyboardInterrupt:
@@ -120,7 +122,7 @@ class Processes:
             raise
 
     def finish(self, stopped: str, result: Plain | None = None) -> None:
-        """Settle the measurement with all its processes, the disturbed ones too."""
+        """Store the result of the measurement with all its processes, including the disturbed ones."""
         self.store.finish(Settled(cell=self.cell, summary=self._together(stopped), result=result))
 
     def _begin(self) -> int:
@@ -167,7 +169,7 @@ class Processes:
         yield self.plan.child(numbers[0], followers[0].timeline is not None, followers[0].hear)
 
     def _run_together(self, numbers: range, followers: Sequence[_Follower]) -> Iterator[ProcessReport]:
-        """Each child has a thread of its own; whatever stops one of them ends all."""
+        """Each child has a thread of its own; an error or interrupt in one of them ends all."""
         with ThreadPoolExecutor(len(numbers)) as pool:
             try:
                 started = [
@@ -191,7 +193,7 @@ class Processes:
             ) from error
 
     def _stop(self) -> str:
-        """Why no further process is needed; empty where one is."""
+        """Why no further process is needed; empty if one is."""
         protocol, count = self.protocol, len(self.reports)
         precise = self._interval().spread <= protocol.precision
         if count < protocol.processes or (not precise and count < protocol.most_processes):
@@ -244,7 +246,7 @@ class _Follower:
             self.timeline({key: value for key, value in message.items() if key != "kind"})
 
     def finish(self, spread: float) -> None:
-        """Show the samples that count, now that those of disturbed windows are left out."""
+        """Show the samples that count, without those of disturbed windows."""
         self.samples = 0
         self._show("done", spread)
 

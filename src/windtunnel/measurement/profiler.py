@@ -1,7 +1,7 @@
-"""A few steps under PyTorch's profiler: what ran when, and for how long in all.
+"""A few steps under PyTorch's profiler: the events, and their seconds in all.
 
-A profiled step is slower than a plain one, the host's part above all. These seconds say where time goes, not
-how long a step takes.
+A profiled step is slower than a plain one, the host's part above all. These seconds show the shares of a
+step's time, not how long a step takes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Event(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What the profiler saw of `steps` steps that took `wall` seconds together."""
+    """The profiler's events of `steps` steps that took `wall` seconds together."""
 
     events: tuple[Event, ...]
     steps: int
@@ -76,7 +76,7 @@ def watch(
 
 
 def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
-    """Our events from the profiler's raw ones, each kernel with the innermost op that launched it.
+    """Convert the profiler's raw events; each kernel gets the innermost op that launched it.
 
     The profiler's own summary attributes kernels to other ops of the same name, so the raw events are used.
     Ranges that it mirrors on the device are left out, since kernels inside would count twice.
@@ -144,7 +144,7 @@ def sum_up(watched: Watched, device: str) -> Profiled:
 
 
 def last_step(watched: Watched) -> Plain:
-    """The last step as plain data: all that began on any lane since the host began it, and how much is left
+    """The last step as plain data: all events that began since the host began the step, and the number left
     out."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)
     shown = sorted(
@@ -222,7 +222,8 @@ def _can_launch(event: Any, device: Any) -> bool:
 
 
 def _is_hosts_own(event: Any) -> bool:
-    """Not a driver's call, whose time belongs to the op around it, nor an event of the profiler itself."""
+    """Whether an event is the host's own: not a driver call, whose time belongs to the op around it, and not
+    one of the profiler."""
     linked = event.linked_correlation_id() != 0
     return not linked and not event.is_async() and not event.name().startswith(_OWN_EVENTS)
 

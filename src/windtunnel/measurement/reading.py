@@ -1,4 +1,4 @@
-"""A store that is only read: no file is made, converted or changed."""
+"""A read-only store: no file is created, converted or changed."""
 
 from __future__ import annotations
 

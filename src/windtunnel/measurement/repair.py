@@ -1,7 +1,7 @@
-"""Find damage in a store, and build a store again from what is whole.
+"""Find damage in a store, and rebuild a store from its undamaged rows.
 
 A row is damaged if its checksum differs, if SQLite cannot read it, or if a row that it refers to is damaged.
-The repair writes a new file: the old one is kept beside it, and damaged rows are written to a file of text.
+The repair writes a new file. The old one is kept next to it, and damaged rows are written to a text file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedRow:
-    """A row that is not as it was written, by its table and key."""
+    """A damaged row: its table and key."""
 
     table: str
     key: str
@@ -52,7 +52,7 @@ class DamagedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck(Displayed):
-    """What a check of a store found. `problems` are those that concern no single row."""
+    """The result of checking a store. `problems` are those that do not concern a single row."""
 
     path: Path
     rows: int
@@ -68,7 +68,7 @@ class StoreCheck(Displayed):
 
     def __str__(self) -> str:
         if self.is_whole:
-            return f"{self.path}: all {self.rows:,} rows are as they were written."
+            return f"{self.path}: all {self.rows:,} rows are undamaged."
         lines = [f"{self.path} is damaged: {len(self.damaged):,} of {self.rows:,} rows that can be read"]
         lines += [f"  {problem}" for problem in self.problems]
         lines += [f"  {row}" for row in self.damaged[:_SHOWN]]
@@ -79,7 +79,8 @@ class StoreCheck(Displayed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRepair(Displayed):
-    """What a repair kept and set aside. `waiting` cells lost a process and are measured again."""
+    """The result of a repair: rows kept and set aside. `waiting` cells lost a process and will be measured
+    again."""
 
     path: Path
     kept: int
@@ -121,7 +122,7 @@ def check(path: Path) -> StoreCheck:
 
 
 def repair(path: Path) -> StoreRepair:
-    """Build the store again from the rows that are whole. The old file and the damaged rows are kept."""
+    """Rebuild the store from its undamaged rows. The old file and the damaged rows are kept."""
     found = check(path)
     if found.is_whole:
         return StoreRepair(path=path, kept=found.rows, aside=0)
@@ -160,7 +161,7 @@ def repair(path: Path) -> StoreRepair:
 
 @dataclass(slots=True)
 class _Building:
-    """A store that is built again: what is in it, and what is set aside."""
+    """A store that is being rebuilt: the rows in it, and the rows set aside."""
 
     kept: int = 0
     aside: list[records.Plain] = field(default_factory=list)
@@ -189,7 +190,8 @@ class _Building:
         return True
 
     def let_wait(self, db: sqlite3.Connection) -> None:
-        """Remove processes without samples, and let cells wait that have fewer processes than they count."""
+        """Remove processes without samples, and reset cells that have fewer processes than they count to
+        waiting."""
         bare = "SELECT id FROM process WHERE state = ? AND id NOT IN (SELECT process FROM sample)"
         for (number,) in db.execute(bare, (DONE,)).fetchall():
             db.execute("DELETE FROM process WHERE id = ?", (number,))
@@ -207,7 +209,7 @@ class _Building:
 def _walk(
     db: sqlite3.Connection, table: str, tell: Callable[[str], None] = lambda problem: None
 ) -> Iterator[tuple[str, tuple[Any, ...], bool]]:
-    """Key, values and whether it is whole of every row that can be read.
+    """For every row that can be read: its key, its values, and whether it is undamaged.
 
     Where SQLite stops at a damaged page, the rows after it are read from the other end.
     """
@@ -234,7 +236,7 @@ def _text(value: object) -> object:
 
 
 def _structure(db: sqlite3.Connection) -> list[str]:
-    """What SQLite itself finds wrong."""
+    """Problems that SQLite's own check finds."""
     try:
         texts = [str(text) for (text,) in db.execute("PRAGMA integrity_check(10)")]
         found = [line for text in texts for line in text.splitlines() if not line.startswith("***")]
@@ -258,7 +260,7 @@ def _usual_shape() -> dict[str, object]:
 
 
 def _shape(db: sqlite3.Connection) -> dict[str, object]:
-    """What statements rely on besides the rows: columns, keys, and the triggers that write checksums."""
+    """The structure of a store apart from its rows: columns, keys, and the triggers that write checksums."""
     shape: dict[str, object] = {}
     for table in TABLES:
         columns = {(name, key) for _, name, _, _, _, key in db.execute(f"PRAGMA table_info({table})")}
@@ -296,7 +298,7 @@ def _refuse_held(path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A store of this version, read without trusting it: texts need not be valid text."""
+    """A store of this version, read without trusting it: texts may be invalid UTF-8."""
     if not path.is_file():
         raise StoreError(f"There is no store {path}.", hint="Name one with --store FILE.")
     with (
@@ -310,7 +312,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         checksums.install(db)
         if not _is_of_today(db) and not has_checksums(db):
             raise StoreError(
-                f"{path} is no store of this version of windtunnel, or its first page is damaged.",
+                f"{path} is not a store of this version of windtunnel, or its first page is damaged.",
                 hint="A store of an earlier version is converted when another command opens it.",
             )
         yield db

@@ -1,5 +1,5 @@
-"""What one measuring process reports: its samples, the reference loop beside them, memory, and what it ran
-with."""
+"""The report of one measuring process: its samples, the reference loop between them, memory, threads and
+versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceLoop:
-    """Times of a fixed piece of Python work, run between samples to see how fast the machine is just then.
+    """Times of a fixed piece of Python work that runs between samples and shows how fast the machine is at
+    that time.
 
     `readings` are pairs: the number of samples before the reading, and the seconds of one loop. `seconds` is
     the median over the windows whose samples count.
@@ -37,7 +38,7 @@ class ReferenceLoop:
 
     @classmethod
     def read(cls, data: object) -> ReferenceLoop | None:
-        """From plain data; None where that cannot be readings of a loop, so that it is ignored."""
+        """From plain data; None if these are not valid readings of a loop, which are then ignored."""
         if not isinstance(data, Mapping):
             return None
         readings, seconds = data.get("readings", ()), data.get("seconds")
@@ -77,7 +78,8 @@ class Ready:
 
     @classmethod
     def read(cls, data: Plain) -> Ready:
-        """By hand and not by `records`, since a study has thousands. Most are the same and share one."""
+        """Read without `records` for speed, since a study has thousands. Most are equal and share one
+        object."""
         text = repr(data)
         if text not in _SHARED:
             if len(_SHARED) >= _MOST_SHARED:
@@ -99,7 +101,7 @@ _READY = tuple(each.name for each in dataclasses.fields(Ready) if each.name != "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory:
-    """Most bytes in use at once; `reserved_bytes` is what a GPU's allocator took for that."""
+    """The most bytes in use at once; `reserved_bytes` is what a GPU's allocator reserved for that."""
 
     peak_bytes: float
     reserved_bytes: float | None = None
@@ -190,8 +192,8 @@ class ProcessReport:
 
     @classmethod
     def read(cls, data: object, samples: Mapping[str, Samples] | None = None) -> ProcessReport:
-        """From plain data, or with samples that were stored separately. BadRecord where that is no report, or
-        its samples are not times."""
+        """From plain data, or with samples that were stored separately. Raises BadRecord if it is not a
+        report, or its samples are not times."""
         if not isinstance(data, Mapping):
             raise BadRecord(f"A process report must be a table, not {type(data).__name__}.")
         apart = ("samples", "ready", "reference_loop")
@@ -205,7 +207,7 @@ class ProcessReport:
 
 
 def _read_samples(data: object) -> dict[str, Samples]:
-    """By hand and not by `records`, since there may be a hundred thousand."""
+    """Read without `records` for speed, since there may be a hundred thousand."""
     try:
         assert isinstance(data, Mapping)
         samples_by_phase = {
@@ -213,10 +215,10 @@ def _read_samples(data: object) -> dict[str, Samples]:
             for phase, entry in data.items()
         }
     except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise BadRecord(f"report: these are no samples: {error}.") from error
+        raise BadRecord(f"report: its samples are invalid: {error}.") from error
     for seconds in (second for samples in samples_by_phase.values() for second in samples.seconds):
         if not 0 < seconds < math.inf:
-            raise BadRecord(f"report: {seconds} s is no time of a step.")
+            raise BadRecord(f"report: {seconds} s is not a valid time of a step.")
     return samples_by_phase
 
 

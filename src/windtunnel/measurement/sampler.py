@@ -1,4 +1,4 @@
-"""The timing loop inside a child. It needs no framework and knows none."""
+"""The timing loop inside a child. It is independent of frameworks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _LEAST_STEADY = 3
 _CHECK_AGAIN = 1.1
 _LINEAR_SECONDS = 0.4
 _MOST_LINEAR = 100
-# Another program runs for a tenth of a second and more: samples that agree for less may all be disturbed by
-# it.
+# Another program may run for a tenth of a second or longer: samples of a shorter time may all be disturbed.
 _LEAST_SECONDS = 0.3
 _WINDOW_SECONDS = 0.025
 _SETTLE_SECONDS = 0.0015
@@ -27,7 +26,8 @@ _LOOP_SUMS = 3000
 
 
 def sample_seconds(device: str) -> float:
-    """Least length of a sample: long against the clock's resolution, and against one wait for a GPU."""
+    """The minimum length of a sample: much longer than the clock's resolution, and than one wait for a
+    GPU."""
     return _SAMPLE_SECONDS["cpu" if device == "cpu" else "gpu"]
 
 
@@ -58,7 +58,8 @@ class Sampler:
         return seconds
 
     def warm_up(self, cap: float) -> None:
-        """Until two halves of the last steps agree or `cap` seconds are over; then size the samples."""
+        """Step until two halves of the last steps agree or `cap` seconds are over; then choose the steps of a
+        sample."""
         begin, seen = time.perf_counter(), list[float]()
         while time.perf_counter() - begin < cap or len(seen) < 2:
             seen.append(self._time(1))
@@ -69,7 +70,7 @@ class Sampler:
         self.group = max(1, round(self.least / max(self.one, 1e-9) + 0.5))
 
     def steady(self, protocol: Protocol) -> str:
-        """Sample until the median is precise or the time is up; say which."""
+        """Sample until the median is precise or the time is up. Returns which of the two."""
         self._read_loop()
         begin, reported, due = time.perf_counter(), 0, float(_LEAST_STEADY)
         least, stopped = max(protocol.seconds / 4, _LEAST_SECONDS), ""
@@ -81,7 +82,8 @@ class Sampler:
             if len(self.seconds) >= _LEAST_STEADY and elapsed > protocol.seconds:
                 stopped = "time"
             elif elapsed > least and len(self.seconds) >= due:
-                # Seldom, since the check evicts the step's data from the caches and slows the next sample.
+                # Not often, because the check evicts the step's data from the caches and slows the next
+                # sample.
                 due = len(self.seconds) * _CHECK_AGAIN
                 stopped = "precision" if is_precise(self.seconds, protocol.precision / 2) else ""
             if stopped or len(self.seconds) - reported >= 1000:
@@ -91,10 +93,10 @@ class Sampler:
         return stopped
 
     def turn(self, seconds: float, interruptions: Callable[[], int] = lambda: 0) -> int:
-        """Sample for so long after another process stepped; return the number of samples that count.
+        """Sample for `seconds` after another process stepped. Returns the number of samples that count.
 
-        Those during which another program took the core are set apart by the system's count of
-        `interruptions`, never by their own time; all count where there are no others.
+        Samples during which another program took the core are left out, by the system's count of
+        `interruptions` and never by their own time. If that leaves none, all count.
         """
         if self.one < _WINDOW_SECONDS:
             self._time(self.group)  # refill the caches, or the first sample would be slower
@@ -111,7 +113,7 @@ class Sampler:
         return len(counted)
 
     def _read_loop(self) -> None:
-        """Read how fast the machine is, before and after every few samples.
+        """Run the reference loop, before and after every few samples.
 
         A core that ran wide vector code is a fifth slower for a millisecond after it. That belongs to the
         step, so the first loops are thrown away until it is over.
@@ -126,8 +128,8 @@ class Sampler:
             self._time(1)  # refill the caches, or the next sample would be slower
 
     def linearity(self) -> float:
-        """Two groups of steps queued together over one: 2 where the clock waits for the device, near 1 where
-        not.
+        """The time of two groups of steps over that of one: 2 if the clock waits for the device, near 1 if it
+        does not.
 
         Both are timed alternately and summed, so that another program slows them alike; slow steps are timed
         once.
@@ -161,7 +163,7 @@ class Sampler:
 
 
 def reference_loop() -> float:
-    """Seconds of a fixed piece of Python work: how fast this core is just now, whatever the framework.
+    """Seconds of a fixed piece of Python work: how fast this core is now, independent of the framework.
 
     Its numbers are small ones, which Python caches: the layout of the process's memory must not matter.
     """

@@ -28,7 +28,7 @@ SideWords = str | Strategy | Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: what is run, for the store and in words, and how a child that takes turns is started.
+    """One side of a comparison: what is run, for the store and in words, and how its child is started.
 
     `kind` is "job" where PyTorch runs a job with a strategy, "task" where a framework runs its own variant.
     """
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonBase:
-    """What both sides start from: a job, or None where each side is one, with a strategy and a machine."""
+    """The common base of both sides: a job (None if each side names one), a strategy and a machine."""
 
     workload: Workload | None
     strategy: Strategy
@@ -54,7 +54,7 @@ class ComparisonBase:
     variant: str = ""
 
     def side(self, chosen: SideWords) -> Side:
-        """The side that words, a strategy or a job choose; an error if they name none that can run here."""
+        """The side given by words, a strategy or a job. Raises an error if it cannot run here."""
         if isinstance(chosen, Strategy):
             return dataclasses.replace(self, strategy=chosen)._side(_difference(chosen, self.strategy))
         if isinstance(chosen, Workload):
@@ -62,7 +62,7 @@ class ComparisonBase:
         return self.changed(chosen)._side(chosen)
 
     def changed(self, word: str) -> ComparisonBase:
-        """This with the changes that one word of a command line names."""
+        """This base with the changes that one word of a command line names."""
         if word == DEFAULT:
             return self
         if is_job(word):

@@ -19,8 +19,7 @@ _LEAST_SAMPLES = 5
 class Protocol:
     """How long to measure. A process stops when it knows its median to `precision`, or after `seconds`.
 
-    At least `processes` are run; more, up to `most_processes`, while their medians do not agree to
-    `precision`.
+    At least `processes` run, and up to `most_processes` while their medians do not agree to `precision`.
     """
 
     processes: int = 2
@@ -49,7 +48,7 @@ LEVELS: dict[Level, Protocol] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The median of all processes and where it would fall in 95 of 100 repetitions."""
+    """The median of all processes, with an interval in which it would be in 95 of 100 repetitions."""
 
     median: float
     low: float

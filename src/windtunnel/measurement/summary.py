@@ -1,4 +1,4 @@
-"""Combine the processes of one measurement, and estimate how much processes differ from one another."""
+"""Combine the processes of one measurement, and estimate how much processes differ from each other."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from windtunnel.measurement.report import ProcessReport, Ready
 from windtunnel.measurement.steady import Interval, interval
 from windtunnel.records import Plain
 
-# Spread between processes before any was seen: that of 233 quiet processes of a whole study was 0.144.
+# The prior of the spread between processes: that of 233 quiet processes of a whole study was 0.144.
 _USUAL_SPREAD = 0.15
-_USUAL_WEIGHT = 20  # it counts as much as this many processes: a choice
+_USUAL_WEIGHT = 20  # the prior counts as much as this number of processes: a choice
 _ENOUGH = 20
 _QUIET = 1.15
 # A measurement with fewer quiet processes than the first number gets further ones, at most the second.
@@ -26,12 +26,13 @@ ENOUGH_QUIET, MOST_FURTHER = 2, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A measurement in few numbers. `medians`, `firsts` and `loop_seconds` have one entry for each process.
+    """The statistics of a measurement. `medians`, `firsts` and `loop_seconds` have one entry for each
+    process.
 
     `loop_seconds` is empty where a process ran no reference loop. `diverged` is whether a loss was no finite
     number: the steps may have done other work than those of a training. `choose_quiet` fills the last three
-    fields: the places of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and whether
-    no process was quiet (`disturbed`).
+    fields: the indices of the `chosen` processes, the loop's `quiet_seconds` on the quiet machine, and
+    whether no process was quiet (`disturbed`).
     """
 
     medians: tuple[float, ...]
@@ -72,7 +73,7 @@ class Summary:
 
     @classmethod
     def read(cls, data: Plain) -> Summary:
-        """From the store. By hand and not by `records`, since a study has thousands."""
+        """From the store. Read without `records` for speed, since a study has thousands."""
         lists: Plain = {
             name: tuple(data[name]) for name in ("medians", "loop_seconds", "firsts") if name in data
         }
@@ -104,18 +105,18 @@ def quiet_loop(loop_seconds: Sequence[float]) -> float:
 
 
 def is_quiet(seconds: float, quiet_seconds: float) -> bool:
-    """Whether a process with this time of the loop was about as little disturbed as the quiet machine."""
+    """Whether the loop of a process took about as long as on the quiet machine."""
     return seconds <= _QUIET * quiet_seconds
 
 
 def needs_another(loop_seconds: Sequence[float], quiet_seconds: float, wanted: int = ENOUGH_QUIET) -> bool:
-    """Whether a measurement has so few quiet processes that it is worth another, at another moment."""
+    """Whether a measurement has so few quiet processes that it should get another one, at another time."""
     quiet = sum(is_quiet(seconds, quiet_seconds) for seconds in loop_seconds)
     return bool(loop_seconds) and quiet < min(wanted, ENOUGH_QUIET)
 
 
 def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
-    """The same measurement by its quiet processes alone; by its quietest ones where none was quiet.
+    """The same measurement by its quiet processes alone, or by its quietest ones if none was quiet.
 
     The loop chooses and marks; it changes no figure. A measurement without a quiet process is marked
     `disturbed`: its times may be too long.
@@ -141,11 +142,12 @@ def choose_quiet(summary: Summary, quiet_seconds: float) -> Summary:
 
 
 def spread_between(cells: Iterable[Sequence[float]]) -> float:
-    """How far, relatively, one process's median lies from the mean of many, in 95 of 100.
+    """The relative distance of one process's median from the mean of many that 95 of 100 processes do not
+    exceed.
 
     Processes of one cell differ more than the samples within one (Kalibera and Jones 2013). One or two of
-    them cannot show by how much; all cells of a study together can. A few of those may agree by chance, so
-    that the usual spread counts among them.
+    them cannot show by how much; all cells of a study together can. A few cells may agree by chance, so the
+    usual spread counts among them.
     """
     away = []
     for medians in cells:

@@ -1,6 +1,6 @@
-"""Which samples of a process count: those of the windows in which the machine was as quiet as it ever was.
+"""The samples of a process that count: those of the windows in which the machine was quiet.
 
-Other programs come and go while a process is timed. The reference loop runs before and after every few
+Other programs may run while a process is timed. The reference loop runs before and after every few
 samples, a window. Samples count by the loop on both sides of them, never by how long they took themselves.
 """
 
@@ -29,7 +29,8 @@ class Window:
 
 
 def keep_quiet(report: ProcessReport) -> ProcessReport:
-    """The report with the samples of disturbed windows set apart; unchanged without a reference loop."""
+    """The report with the samples of disturbed windows under a name of their own; unchanged without a
+    reference loop."""
     steady = report.samples[STEADY]
     windows = _windows(report.reference_loop, len(steady.seconds))
     if not windows or report.reference_loop is None:
@@ -50,7 +51,7 @@ def _choose(samples: Samples, places: set[int]) -> Samples:
 
 
 def _windows(loop: ReferenceLoop | None, count: int) -> list[Window]:
-    """All windows of a process; none where the readings do not fit its samples."""
+    """All windows of a process; none if the readings do not match its samples."""
     readings = loop.readings if loop is not None else ()
     ends = [after for after, _ in readings]
     if len(readings) < 2 or ends[0] != 0 or ends[-1] != count or ends != sorted(ends):
@@ -63,7 +64,7 @@ def _windows(loop: ReferenceLoop | None, count: int) -> list[Window]:
 
 
 def _quietest(windows: Sequence[Window], count: int) -> list[Window]:
-    """Those about as quiet as the quietest, and further ones until enough samples count."""
+    """The windows about as quiet as the quietest, and the next quiet ones until enough samples count."""
     ordered = sorted(windows, key=lambda window: window.seconds)
     least, limit = max(min(_LEAST_SAMPLES, count), _LEAST_SHARE * count), _ALIKE * ordered[0].seconds
     chosen, held = list[Window](), 0

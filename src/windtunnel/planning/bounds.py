@@ -53,7 +53,7 @@ class Exchanges:
         return self._known[key]
 
     def kept_of_two(self, tensor: int) -> float:
-        """What so many workers take at least to exchange the activations of a layer, as a share of what two
+        """What this many workers take at least to exchange the activations of a layer, as a share of what two
         of them take: 1 behind a switch, less where two devices have fewer links than more of them."""
         if tensor not in self._kept:
             self._kept[tensor] = min(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from windtunnel.strategy import Exchange, Precision, Recompute, Shard, Strategy
 
-# A step of one worker is traced with all its micro-batches, which takes as long as so many steps.
+# A step of one worker is traced with all its micro-batches, which takes as long as this many steps.
 MOST_MICRO_BATCHES_ALONE = 32
 # Stages times micro-batches whose turns are scheduled one by one: about two seconds for a forecast.
 MOST_TURNS = 8192

@@ -252,7 +252,7 @@ class _Planning:
         )
 
     def _least_memory(self, count: int) -> tuple[float, bool]:
-        """The memory of the leanest ways on so many devices, and whether one of them fits."""
+        """The memory of the leanest ways on this many devices, and whether one of them fits."""
         least, fits = float("inf"), False
         for way in self._search.frugal(count)[:_FRUGAL_TRIES]:
             memory = self._memory(way)

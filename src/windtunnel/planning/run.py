@@ -63,7 +63,7 @@ def length_of(goal: PlanGoal, examples: int | None, inputs: str, job: str) -> Ru
 def totals_of(
     run: RunLength, batch: int, step_seconds: float, devices: int, price: float | None
 ) -> RunTotals:
-    """The run with so many steps of this batch. Only the devices that compute are paid for."""
+    """The run with this many steps of this batch. Only the devices that compute are paid for."""
     steps = math.ceil(run.examples / batch)
     hours = steps * step_seconds * devices / units.HOUR_SECONDS
     return RunTotals(

@@ -160,7 +160,7 @@ class Search:
         return max((way.micro_batch for way in ways if self.subject.may_fit(way)), default=1)
 
     def ranked(self, count: int) -> Iterator[TimedWay]:
-        """Plans on so many devices that fit, the fastest first; `SLACK` says how sure that order is."""
+        """Plans on this many devices that fit, the fastest first; `SLACK` says how sure that order is."""
         queue: list[_Entry] = []
         seen: set[Candidate] = set()
         fitting: list[TimedWay] = []
@@ -291,7 +291,7 @@ class Search:
         return self._fitting[way]
 
     def frugal(self, count: int) -> list[Candidate]:
-        """The ways on so many devices that need least memory by the bound, the leanest first."""
+        """The ways on this many devices that need least memory by the bound, the leanest first."""
         ways = set(self.space.ways(count))
         ways |= {leaner for way in ways for leaner in self.space.leaner(way)}
         allowed = [way for way in ways if not self._why_not(way)]

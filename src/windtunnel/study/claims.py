@@ -1,8 +1,8 @@
 """A paper's findings as checks: an effect with its interval against the band that the claim allows.
 
 Data in, verdicts out. A claim is judged for each framework and device apart (`per`), then graded: it holds
-everywhere, in most, in few or nowhere, or most parts leave it open. Exceptions are named with their effect,
-and with the reason where the claim states one. Cells that met no quiet moment judge nothing.
+everywhere, in most, in few or nowhere, or most parts leave it undecided. Exceptions are named with their
+effect, and with the reason if the claim states one. Cells without a quiet process are not used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Kind = Literal[
     "doubling",
     "beyond",
 ]
-# What an effect is about. All but the seconds of a step are of networks that were trained.
+# The quantity of an effect. All but `step_seconds` are of networks that were trained.
 Measure = Literal["step_seconds", "skill", "lost", "steps", "seconds"]
 _OF_TRAINING = ("ratio", "difference", "beyond")
 _TWO_SIDED = ("ratio", "difference", "crossover", "slowest", "fastest")
@@ -49,7 +49,7 @@ class Claim:
     """One finding. The effect of its `kind` must lie between `least` and `most`.
 
     ratio, difference   seconds of `first` over (or minus) those of `second`, cell by cell; `take` chooses
-                        which cell counts, `times` states a difference for so many examples.
+                        which cell counts, `times` states a difference for this many examples.
     slope               of log(seconds) over log(`over`); where both sides are given, of first over second.
     linear              the share of the variance that a straight line over `over` explains (R squared).
     crossover           the value of `over` from which `second` is faster.
@@ -58,8 +58,8 @@ class Claim:
     threads             the smallest gain from one thread count to the next, up to the physical cores.
     oversubscribed      seconds with more threads than cores over seconds with as many threads as cores.
     doubling            the share by which seconds shrink when `over` doubles.
-    beyond              the value at the largest `over` less (or over) that at the best one; where both sides
-                        are given, that of first less that of second.
+    beyond              the value at the largest `over` minus (or over) that at the best one; if both are
+                        given, that of first minus that of second.
 
     `of` says what is compared. Of trained networks, over their seeds: the skill at the end, the skill lost
     since the best round, the steps or the seconds to the target.
@@ -72,7 +72,7 @@ class Claim:
     `not_asked` says why measured rows cannot answer the claim; their effect is shown, not judged. `why` has
     the reason of an exception by a pattern of its framework and device. `successors` are patterns of the
     frameworks that follow the authors' own: they are named first. `own_figures` says why the authors' own
-    figures do not bear the claim out, where they do not.
+    figures do not support the claim, if they do not.
 
     `by` "forecast": the study's forecasts of several devices judge the claim unless measured rows can. The
     verdict then says that it is a forecast.
@@ -137,7 +137,7 @@ class Claim:
 def judge(
     claims: Sequence[Claim], rows: Sequence[StudyRow], origin: Origin = "measured", cores: int | None = None
 ) -> list[ClaimVerdict]:
-    """A verdict for each claim on the rows of one origin, with what the published rows show beside it.
+    """A verdict for each claim on the rows of one origin, together with the verdict of the published rows.
 
     `cores`: the physical cores of the machine that measured, for rows that do not state them.
     """
@@ -187,13 +187,13 @@ def _has_value(claim: Claim, row: StudyRow) -> bool:
 
 
 def by_forecast(verdict: ClaimVerdict) -> ClaimVerdict:
-    """The verdict marked as one that forecasts gave."""
+    """The verdict, marked as based on forecasts."""
     parts = tuple(dataclasses.replace(part, basis="forecast") for part in verdict.parts)
     return dataclasses.replace(verdict, basis="forecast", parts=parts)
 
 
 def _leave_open(claim: Claim, verdict: ClaimVerdict) -> ClaimVerdict:
-    """A claim that the measured rows cannot answer: their effect stays, without a judgement."""
+    """The verdict on a claim that the measured rows cannot answer: their effect is shown but not judged."""
     parts = tuple(dataclasses.replace(part, ruling="not asked here") for part in verdict.parts)
     return dataclasses.replace(verdict, ruling="not asked here", reason=claim.not_asked, parts=parts)
 
@@ -223,7 +223,8 @@ def _judge_part(claim: Claim, part: Effect) -> ClaimVerdict:
 
 
 def _rule(claim: Claim, low: float, high: float) -> Ruling:
-    """Inside the band it holds, outside it does not; an interval across an edge leaves it undecided."""
+    """Holds if the interval is inside of the band, does not hold if it is outside, can't tell if it crosses a
+    limit."""
     least = -math.inf if claim.least is None else claim.least
     most = math.inf if claim.most is None else claim.most
     if least <= low and high <= most:
@@ -232,7 +233,8 @@ def _rule(claim: Claim, low: float, high: float) -> Ruling:
 
 
 def grade(rulings: Sequence[str]) -> Grade:
-    """Where a claim holds. In most: in over half of all parts. It stays open if too few parts are decided."""
+    """Grade a claim by its parts. "In most" means over half of all parts. Undecided if too few parts are
+    decided."""
     counts = Counter(rulings)
     holds, fails, undecided = counts["holds"], counts["does not hold"], counts["can't tell"]
     if holds == len(rulings):
@@ -268,7 +270,7 @@ def _name(claim: Claim, part: ClaimVerdict) -> str:
 
 
 def _because(claim: Claim, part: ClaimVerdict) -> str:
-    """Why the claim fails there, where it is known."""
+    """Why the claim does not hold there, if the claim states it."""
     if part.ruling != "does not hold":
         return ""
     reasons = [why for pattern, why in claim.why.items() if fnmatch.fnmatchcase(part.where, pattern)]
@@ -276,7 +278,7 @@ def _because(claim: Claim, part: ClaimVerdict) -> str:
 
 
 def _position(claim: Claim, low: float, high: float) -> str:
-    """Where the interval lies against the limits, in words."""
+    """The position of the interval relative to the limits, in words."""
     ruling = _rule(claim, low, high)
     if ruling == "holds":
         return f"within the limits ({claim.band})"

@@ -61,7 +61,7 @@ def frame(rows: Sequence[StudyRow]) -> Any:
 
 
 def write(rows: Sequence[StudyRow], path: str | Path) -> Path:
-    """Write rows in the format that the file's suffix names. A failure leaves the old file whole."""
+    """Write rows in the format of the file's suffix. If writing fails, the old file is unchanged."""
     path = Path(path)
     suffix = path.suffix.lstrip(".").lower()
     if suffix not in FORMATS:
@@ -105,7 +105,7 @@ def read(path: str | Path) -> list[StudyRow]:
 
 
 def _problem(row: StudyRow) -> str:
-    """Why a row cannot be one that was measured, forecast or published; empty if it can."""
+    """Why a row is invalid; empty if it is valid."""
     for name in ("batch", "devices", "threads"):
         count = getattr(row, name)
         if count is not None and count < 1:
@@ -120,7 +120,7 @@ def _problem(row: StudyRow) -> str:
     if row.state == "done" and row.step_seconds is None and not row.training:
         return "it is done, but has no step_seconds"
     if not all(0 < seconds < math.inf for group in row.groups for seconds in group):
-        return "a sample is no time of a step"
+        return "a sample is not a valid time of a step"
     return ""
 
 
@@ -130,7 +130,7 @@ def _refuse_scaled(path: str | Path, data: Sequence[Any]) -> None:
     scaled = sum("slowed" in table for table in tables)
     if scaled:
         raise BadRecord(
-            f"{path} holds {scaled:,} times that windtunnel 0.1 had scaled; the clock said others.",
+            f"{path} holds {scaled:,} times that windtunnel 0.1 scaled; the clock measured others.",
             hint="Write them again from their store, which holds the raw samples: windtunnel study export"
             " STUDY --store STORE --out FILE.json",
         )

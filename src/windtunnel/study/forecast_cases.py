@@ -1,7 +1,7 @@
 """Cells of a study that no hardware here can run: several devices, forecast instead of measured.
 
-They are data of a figure's file: `[[forecast]]` is a line of cells, `[[explanation]]` a published gain for
-which the forecast is asked what would cause it.
+They are data of a figure's file: `[[forecast]]` is a line of cells; `[[explanation]]` is a published gain,
+for which the forecast computes possible causes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class MachineChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareStep:
-    """A step that is stated, not traced: one kernel of so many seconds, and a batch of so many bytes."""
+    """A step that is stated, not traced: seconds of its one kernel, and bytes of its batch."""
 
     kernel_seconds: Seconds
     batch_bytes: Bytes
@@ -93,11 +93,11 @@ class ForecastCase:
 
     machine   a machine of the catalogue; beyond its devices, several of its nodes
     changes   what differs from it
-    label     the framework whose way of exchange it has, and a word for that way
+    label     the framework whose form of exchange it has, and a word for that form
     job       any named job; default: the figure's. `step` states a step instead
     scaling   strong: the batch is divided among all devices; weak: each device has the batch
-    strategy  fields of a strategy, as `windtunnel predict` knows them
-    why       why the case is as it is, for example how the framework exchanged gradients
+    strategy  fields of a strategy, as in `windtunnel predict`
+    why       the reason for the case's values, for example how the framework exchanged gradients
     """
 
     name: str
@@ -154,7 +154,7 @@ def check(
     explanations: tuple[Explanation, ...],
     grid: Mapping[str, tuple[object, ...]],
 ) -> None:
-    """Refuse axes that no forecast has, and explanations of an unknown case."""
+    """Refuse axes that a forecast cannot have, and explanations of an unknown case."""
     for axis, values in grid.items():
         if axis not in AXES:
             raise BadRecord(f"grid: a forecast has no axis {axis!r}.", hint=nearest(axis, AXES))
@@ -173,7 +173,7 @@ def check(
 
 
 def machine_of(case: ForecastCase, devices: int) -> Machine:
-    """The machine of a case with so many devices in all."""
+    """The machine of a case with this number of devices in all."""
     try:
         machine = Machine.named(case.machine)
     except UnknownName as error:
@@ -193,7 +193,7 @@ def strategy_of(case: ForecastCase, point: Mapping[str, object], batch: int, dev
     degrees = ("tensor_parallel", "pipeline_parallel")
     if not any(name in fields for name in degrees):
         fields["data_parallel"] = devices
-    if devices == 1:  # a single device was run without any exchange
+    if devices == 1:  # a single device runs without any exchange
         fields["exchange"] = "buckets"
     return Strategy.read({**fields, "batch": whole}, f"forecast {case.name}")
 

@@ -1,4 +1,4 @@
-"""What a study shows: a row for each cell (measured, forecast or published), a verdict for each claim."""
+"""The results of a study: a row for each cell (measured, forecast or published), a verdict for each claim."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Grade = Literal[
 ]
 # A cell without a time that did not fail: this machine cannot run it, or the authors printed nothing.
 NOT_RUNNABLE = ("not installed", "no gpu here", "unsupported", "not available")
-BY_FORECAST = "(by forecast)"  # beside every verdict that no measurement supports
+BY_FORECAST = "(by forecast)"  # added to every verdict that no measurement supports
 NOT_FAILED = ("done", "waiting", *NOT_RUNNABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSeeds:
-    """What trainings of one network with the same settings reached, one entry for each of the `seeds`.
+    """Results of trainings of one network with the same settings, one entry for each of the `seeds`.
 
     `scores` are the metric on held-out data at the end, `best_scores` the best after any round, `losses` the
     training loss of the last round (-1 where it was never finite). `target_steps`, `target_examples` and
@@ -122,7 +122,7 @@ class StudyRow:
 
     @property
     def reference_seconds(self) -> float | None:
-        """What the reference loop took on the quiet machine."""
+        """Seconds of the reference loop on the quiet machine."""
         value = self.environment.get("reference_loop_seconds")
         return None if value is None else float(value)
 
@@ -159,7 +159,7 @@ class ClaimVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """One thing that alone would explain a gain: by how much it would differ, and what it would then be.
+    """A quantity that alone would explain a gain: the factor by which it would differ, and its value then.
 
     `factor` is None where no factor between 1e-4 and 1e4 gives the stated efficiency.
     """
@@ -192,7 +192,7 @@ class ExplainedGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyForecasts:
-    """What a study forecasts of several devices: a row for each cell, and what would explain stated gains."""
+    """Forecasts of a study for several devices: a row for each cell, and explanations of stated gains."""
 
     rows: tuple[StudyRow, ...] = ()
     explained: tuple[ExplainedGain, ...] = ()

@@ -1,7 +1,7 @@
-"""Every sample of every process of a study as the clock gave it, for those who want to judge for themselves.
+"""Every sample of every process of a study, as measured by the clock.
 
-Nothing is left out or scaled: processes and windows that other programs disturbed are there too, and
-`counted` says whether a process is in the study's figures.
+Nothing is left out or scaled: processes and windows that other programs disturbed are included, and `counted`
+says whether a process is used in the study's figures.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windtunnel.study.rows import StudyRow
 
 CATALOG = Path(__file__).parent.parent / "catalog" / "studies"
-# Besides the settings of its job, a grid may sweep these fields of a task.
+# Fields of a task that a grid may sweep, in addition to the settings of the job.
 OF_TASK = ("threads", "batch", "optimizer", "data")
 NOT_AVAILABLE = "na"
 _NOT_FIGURES = ("study.toml", "claims.toml")
@@ -111,7 +111,7 @@ class Figure:
     figures.
 
     `published_scale` turns seconds for an example into the paper's unit. `quick` has the values of an axis
-    for a quick run, where its first and last take too long. `longer` multiplies the measuring time of each
+    for a quick run, if its first and last take too long. `longer` multiplies the measuring time of each
     process. A figure has cases to measure, or forecasts of several devices and explanations of their gains,
     or networks to train.
     """
@@ -279,7 +279,7 @@ def _load_figure(path: Path) -> Figure:
 
 
 def step_settings(job: str) -> tuple[str, ...]:
-    """The settings of a job that a study may set or sweep; the job must be one that a framework builds."""
+    """The settings that a study may set or sweep. The job must be one that a framework can build."""
     from windtunnel.measurement import frameworks
     from windtunnel.networks import definitions
 
@@ -328,7 +328,7 @@ def _check_forecasts(figure: Figure) -> None:
 def _check_trains(figure: Figure) -> None:
     if figure.trains and (figure.cases or figure.forecasts):
         raise BadRecord(
-            f"{figure.name} has networks to train beside other cells.",
+            f"{figure.name} has networks to train and other cells.",
             hint="Put the networks to train into a file of their own.",
         )
     train_cases.check(figure.trains, figure.grid)

@@ -1,7 +1,7 @@
 """Cells of a study in which a network is really trained, `[[train]]` in a figure's file.
 
 A cell is a network with its settings on a data set. It is trained from several seeds; what it learned is
-tested on held-out data. Which settings are swept is the figure's grid, in words that all networks share: the
+tested on held-out data. The figure's grid has the swept settings, under names that all networks share. The
 case says which setting of its network an axis sets.
 """
 
@@ -30,7 +30,7 @@ class TrainCase:
               `initial_bound` and `initial_scale` need no entry; nor does an axis named like its setting
     grid      other values for some axes of the figure's grid
     data      a data set by name; default: that of the network
-    rounds    tests on held-out data, each after so many `steps`
+    rounds    tests on held-out data, each after this many `steps`
     target    the score at which it has learned the task
     baseline  the score of the simplest answer; `baseline_is` says which
     seeds     trainings of each cell, each from other random numbers
@@ -103,7 +103,8 @@ def settings_at(case: TrainCase, point: Mapping[str, object]) -> Plain:
 
 
 def is_possible(case: TrainCase, point: Mapping[str, object]) -> bool:
-    """Whether there is such a training: one worker has nobody to exchange with, so only `sync` has it."""
+    """Whether a point of the grid exists: one worker has no other to exchange with, so it is only trained
+    with `sync`."""
     fields = {**case.cluster, **point}
     return not case.cluster or fields.get("workers") != 1 or fields.get("exchange") == "sync"
 

@@ -15,7 +15,7 @@ from windtunnel.study.run.train_cells import LABEL, TrainPoint, points_of, seeds
 from windtunnel.study.study import Study
 
 NOT_REACHED = -1
-_LEAST_SHARE = 0.9  # of one processor; waiting for others makes it less
+_LEAST_SHARE = 0.9  # of one processor; a lower share means that other programs used it
 _FACTS: tuple[str, ...] = ("cpu", "cpus", "cores", "windtunnel", "versions")
 _Machine = tuple[object, object]
 _Stored = Mapping[tuple[str, str, str, _Machine], StoredCell]
@@ -57,7 +57,7 @@ class _Seed:
         return float(self.cell.result["loop_seconds"])
 
     def is_quiet(self, quiet_seconds: float) -> bool:
-        """Whether no other program ran beside it: by the reference loop, and by its share of a processor."""
+        """Whether no other program disturbed it: by the reference loop, and by its share of a processor."""
         assert self.cell.result is not None
         share = float(self.cell.result.get("processor_share", 0.0))
         return share >= _LEAST_SHARE and summary.is_quiet(self.loop_seconds, quiet_seconds)
@@ -118,7 +118,8 @@ def _row(study: Study, point: TrainPoint, found: Sequence[_Seed], quiet_seconds:
 
 
 def _of_cluster(point: TrainPoint) -> Plain:
-    """The losses are real, but the clock is that of a machine which is not here: such a row is a forecast."""
+    """The losses are real, but the clock is simulated for a machine that is not here, so such a row is a
+    forecast."""
     cluster = point.cluster
     return {
         "machine": str(cluster["machine"]),

@@ -1,4 +1,4 @@
-"""What one training step does, as plain data: reading, saving or pricing a trace needs no framework."""
+"""One training step as plain data: reading, saving or pricing a trace needs no framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Phase = Literal["forward", "backward", "update"]
 Part = Literal[
     "weights", "gradients", "optimiser", "activations", "data", "temporary", "buckets", "gathered weights"
 ]
-# Which workers take part in a collective: those with the same share of the network ("data"), those that
+# The workers that take part in a collective: those with the same share of the network ("data"), those that
 # divide its layers ("tensor"), its blocks ("pipeline") or its experts ("expert"), or all ("world").
 Axis = Literal["data", "tensor", "pipeline", "expert", "world"]
 BEFORE = -1  # the block number of ops before the first block
@@ -26,7 +26,8 @@ class Collective(NamedTuple):
     """What workers of a group exchange. `bytes` are counted as nccl-tests does: the full tensor's.
 
     `ranks` is the size of the group if the trace knows it. A collective that `follows` starts after the
-    kernels that were launched before it; another one runs in a stream that waits for nothing else.
+    kernels that were launched before it. One that does not runs in a stream of its own and waits only for its
+    `waits`.
     """
 
     kind: str
@@ -100,7 +101,7 @@ class Allocation:
 class StoredExample:
     """One example as it lies on storage, and the seconds that one core needs to decode it.
 
-    `origin` says where the figures come from, in words, if the job does not state them.
+    `origin`: where the figures come from, in words, if the job does not state them.
     """
 
     bytes: float
@@ -113,7 +114,7 @@ class StoredExample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
     """How torch.compile cut the step: its graphs, their nodes and inputs, and where Python code between
-    graphs runs op by op (`breaks`). `is_assumed`: by a rule; PyTorch's compiler was not asked."""
+    graphs runs op by op (`breaks`). `is_assumed`: estimated by a rule, without PyTorch's compiler."""
 
     graphs: int
     breaks: int
@@ -163,6 +164,6 @@ class Trace:
 
     @property
     def flop(self) -> float:
-        """The arithmetic of the step. A generated kernel counts by its elements, because its `flop` also have
-        what its index arithmetic costs the lanes of a GPU."""
+        """The arithmetic of the step. A generated kernel counts one flop for each element, because its `flop`
+        also include index arithmetic."""
         return sum(op.elements if op.is_generated else op.flop for op in self.ops)

@@ -1,4 +1,5 @@
-"""What kernels refuse and fake tensors do not: such a job could not run, so it is not forecast."""
+"""Checks of what real kernels refuse and fake tensors accept: such a job could not run, so it is not
+forecast."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 _aten = torch.ops.aten
-# The value of a tensor with whether it was assumed, as far as it is known.
+# The known value of a tensor, and whether it was assumed; None if it is not known.
 Known = Callable[[Tensor], Any]
 
 
@@ -20,7 +21,7 @@ _has_all_rows: ContextVar[bool] = ContextVar("_has_all_rows", default=True)
 
 @contextlib.contextmanager
 def rows_of_one_worker() -> Iterator[None]:
-    """While open, an index may be that of a row or a class that another tensor-parallel worker holds."""
+    """In this context, an index may be that of a row or a class that another tensor-parallel worker holds."""
     token = _has_all_rows.set(False)
     try:
         yield

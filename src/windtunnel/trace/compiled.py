@@ -1,8 +1,8 @@
 """Record a step as torch.compile runs it on a GPU.
 
 PyTorch's own front end traces the job and cuts it into forward and backward graphs; Inductor schedules them
-(`inductor.py`). What would be compiled code is a function that tells the recorder its kernels one by one,
-creates the tensors that they would create, and lets go of each tensor after its last use.
+(`inductor.py`). In place of compiled code, a function reports each kernel to the recorder, creates the
+tensors that the kernel would create, and frees each tensor after its last use.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from windtunnel.trace import Compilation, inductor
 from windtunnel.trace.kernels import Buffer, Graph, Kernel, describe
 from windtunnel.trace.recorder import Recorder
 
-_LEAST_USED = 0.95  # of a buffer's memory that another one must need to take it over, as in Inductor
+_LEAST_USED = 0.95  # Inductor reuses a buffer only if the new one needs at least this share of it
 
 
 class Compiler:
-    """Compiles a job for the recorder; a context in which compiled code may be built and run."""
+    """Compiles a job for the recorder. Compiled code is built and run inside of this context."""
 
     def __init__(self, recorder: Recorder, tf32: bool = False) -> None:
         self._recorder, self._tf32 = recorder, tf32
@@ -44,9 +44,9 @@ class Compiler:
         torch._dynamo.reset()
         counters.clear()
         self._stack.enter_context(inductor.as_on_gpu(self._tf32))
-        # Caches are for code that runs; what is built here must never be found by a real compilation.
+        # A real compilation must never find in its caches what is built here.
         self._stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
-        # What the compiler warns of concerns a run; what matters here is said as a caution.
+        # The compiler's warnings concern a real run. What matters for a forecast is a caution.
         self._stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         return self
@@ -73,7 +73,7 @@ class Compiler:
         return workload
 
     def compile_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that plays what would be the compiled `call`."""
+        """A function that replays the kernels of the compiled `call`."""
         compiled: Callable[..., Any] = torch.compile(call, backend=self._backend, dynamic=False)
         return compiled
 
@@ -93,7 +93,8 @@ class Compiler:
         return compile_fx.compile_fx(module, inputs, inner_compile=self._schedule, decompositions=table)
 
     def _schedule(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        """Instead of Inductor's code generation: schedule the graph and return a function that plays it."""
+        """Instead of Inductor's code generation: schedule the graph and return a function that replays its
+        kernels."""
         nodes = sum(node.op == "call_function" for node in module.graph.nodes)
         is_backward = bool(options.get("is_backward"))
         lowered = inductor.lower(
@@ -133,7 +134,7 @@ def _play(
 
 
 def _create(kernel: Kernel, memory: dict[str, Tensor], ending: frozenset[str]) -> list[Tensor]:
-    """New tensors of a kernel. A generated kernel writes over an input that nobody needs afterwards."""
+    """New tensors of a kernel. A generated kernel overwrites an input that is not needed afterwards."""
     created = []
     for buffer in kernel.creates:
         free = ending & kernel.replaceable.get(buffer.name, frozenset())
@@ -147,8 +148,8 @@ def _create(kernel: Kernel, memory: dict[str, Tensor], ending: frozenset[str]) -
 
 
 def _fits(buffer: Buffer, tensor: Tensor | None) -> bool:
-    """Whether a buffer can take over the memory of a tensor, as in Inductor: same number format, and not
-    much smaller. Padded rows differ a little from the rows that are used."""
+    """Whether a buffer can reuse the memory of a tensor, as in Inductor: same number format, and not much
+    smaller. Padded rows differ a little from the rows that are used."""
     if tensor is None or tensor.dtype != buffer.dtype:
         return False
     room, size = int(tensor.untyped_storage().nbytes()), buffer.elements * buffer.dtype.itemsize
@@ -178,8 +179,8 @@ def _last_uses(graph: Graph) -> tuple[frozenset[str], ...]:
 
 
 def _gpu_decompositions() -> dict[Any, Callable[..., Any]]:
-    """What Inductor does on a GPU but not on the CPU, and the stand-ins for CUDA's softmax that reads low
-    precision and writes fp32."""
+    """Decompositions that Inductor uses on a GPU but not on the CPU, and replacements for CUDA's softmax that
+    reads low precision and writes fp32."""
     aten, known = torch.ops.aten, select_decomp_table()
     table: dict[Any, Callable[..., Any]] = {aten.bernoulli.p: _bernoulli}
     for name in ("_softmax", "_log_softmax"):

@@ -1,7 +1,8 @@
 """Exchanges between workers inside a traced step, as ops that the recorder sees.
 
-`exchange` stands for a collective on the tensor of one worker: it returns a tensor of the right size and says
-what is exchanged. Its gradient is the matching exchange, as in Megatron-LM and in PyTorch's DTensor.
+`exchange` represents a collective on the tensor of one worker: it returns a tensor of the right size, and the
+recorder sees what is exchanged. Its gradient is the matching exchange, as in Megatron-LM and in PyTorch's
+DTensor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _library: Any = None
 
 
 def exchange(tensor: Tensor, kind: str, ranks: int, dim: int = 0) -> Tensor:
-    """What this worker has after the collective: as large, `ranks` times as large or as small along `dim`."""
+    """The tensor of this worker after the collective: as large, or `ranks` times as large or as small along
+    `dim`."""
     _define()
     result: Tensor = torch.ops.windtunnel.exchange(tensor, kind, ranks, dim)
     return result
@@ -40,7 +42,7 @@ class _Exchanged(torch.autograd.Function):
 
 
 def copied(tensor: Tensor, ranks: int) -> Tensor:
-    """The same tensor for all workers; their gradients of it are summed."""
+    """The same tensor for all workers; their gradients are summed."""
     return _apply(tensor, "", "all_reduce", ranks, 0)
 
 

@@ -1,8 +1,8 @@
 """Equal blocks are traced a few times and repeated: a network of 96 equal blocks is traced with three.
 
-The first and the last block stay, since what precedes and follows them differs; the one between stands for
-all others. The unfolded trace is the one that the whole network would give: same ops, memory and order. A
-network whose three blocks do not run the same ops is traced whole.
+The first and the last block are kept, since what precedes and follows them differs; the block between
+represents all others. The unfolded trace is that of the whole network: same ops, memory and order. If the
+three blocks do not run the same ops, the whole network is traced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windtunnel.job.trainer import blocks_of
 from windtunnel.trace import Allocation, Gradient, Op, Trace
 
 KEPT = 3
-_FEWEST = 6  # blocks from which folding pays
+_FEWEST = 6  # with fewer blocks, folding saves no time
 _NUMBERS = frozenset("layer_idx layer_id layer_number layer_index idx index block_idx".split())
 
 
@@ -28,7 +28,7 @@ class CannotUnfold(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """What was left out of a model: so many blocks, and the parameters of each."""
+    """What was left out of a model: the number of blocks, and the parameters of each."""
 
     removed: int
     block_parameters: int
@@ -47,7 +47,7 @@ class Folded:
 
 
 def shorten(model: nn.Module) -> int:
-    """Leave three blocks of a model whose blocks are all equal; how many were removed."""
+    """Keep three blocks of a model whose blocks are all equal. Returns how many were removed."""
     blocks = blocks_of(model)
     containers = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))]
     holder = next((c for c in containers if list(c) == blocks), None)
@@ -75,7 +75,8 @@ def folded_of(model: nn.Module, removed: int) -> Folded:
 
 
 def _signature(block: nn.Module) -> tuple[object, ...]:
-    """What decides which ops a block runs: its modules, the shapes of its weights, and its plain settings."""
+    """All that determines the ops of a block: its modules, the shapes of its weights, and its plain
+    settings."""
     parts: list[object] = []
     for name, module in block.named_modules():
         settings = tuple(
@@ -89,7 +90,7 @@ def _signature(block: nn.Module) -> tuple[object, ...]:
 
 
 class _Place(NamedTuple):
-    """Where an op stands: the pass (forward or backward of a micro-batch), the block, the position in it."""
+    """The place of an op: the pass (forward or backward of a micro-batch), the block, the position in it."""
 
     passing: int
     block: int
@@ -155,7 +156,7 @@ class _Unfolding:
         return sum(op.phase == "forward" for op in ops) / max(before, 1)
 
     def _ops(self) -> tuple[list[Op], dict[tuple[int, int], int]]:
-        """All ops, and the new position of each op of the trace for the block that it stands for."""
+        """All ops, and the new position of each op of the trace for each block that it represents."""
         ops: list[Op] = []
         positions: dict[tuple[int, int], int] = {}
         for start, stop in _runs(self._places):
@@ -167,7 +168,7 @@ class _Unfolding:
         return ops, positions
 
     def _numbers(self, place: _Place) -> list[int]:
-        """The blocks that a run of ops stands for, in the order of its pass."""
+        """The blocks that a run of ops represents, in the order of its pass."""
         if place.block == 1:
             numbers = list(range(1, self._blocks - 1))
             return numbers if place.passing % 2 == 0 else numbers[::-1]
@@ -213,7 +214,8 @@ class _Unfolding:
         return self._names[key]
 
     def _freed(self, name: int, source: int, block: int) -> int:
-        """The memory that the copy of an op frees: as far from its block as that of the op itself."""
+        """The memory that the copy of an op frees: it belongs to a block at the same distance as for the op
+        itself."""
         if name not in self._created:
             return name
         place, slot = self._created[name]
@@ -301,7 +303,7 @@ def _places(ops: Sequence[Op]) -> Iterator[_Place]:
 
 
 def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int]]:
-    """Neighbours of one block in one pass; a block's ops must be together."""
+    """Ranges of consecutive ops of one block in one pass; the ops of a block must be consecutive."""
     start = 0
     seen: set[tuple[int, int]] = set()
     for index in range(1, len(places) + 1):

@@ -1,11 +1,11 @@
-"""Lower a graph with PyTorch's own compiler, as for an NVIDIA GPU, and stop before any code is generated.
+"""Lower a graph with PyTorch's own compiler as for an NVIDIA GPU, and stop before code is generated.
 
 torch.compile hands a graph to Inductor, which decomposes it, chooses memory layouts, and decides which ops
-share a kernel. Those decisions are what a forecast needs, so Inductor itself makes them here: its passes, its
-lowering and its scheduler run on fake tensors. No code is generated, and neither a GPU nor Triton is needed.
+share a kernel. A forecast needs these decisions, so Inductor's passes, lowering and scheduler run here on
+fake tensors. No code is generated, and neither a GPU nor Triton is needed.
 
-Inductor asks its device for a few facts. They are patched while it runs, because this process may have no
-GPU: the facts of a data-centre GPU stand in for those of whichever device the forecast is for.
+Inductor queries a few properties of its device. They are patched while it runs, because this process may have
+no GPU: the properties of a data-centre GPU are used for whichever device the forecast is for.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _FACTS = {
     "warp_size": 32,
 }
 _CAPABILITY = (9, 0)
-# Launch costs and library calls were probed with PyTorch 2.11. Where a newer compiler decides otherwise, it
-# is asked to decide as that one: these settings did not exist, and this op had no decomposition.
+# Launch costs and library calls were probed with PyTorch 2.11. A newer compiler decides some things
+# differently, so it is set to decide as that version did: these settings did not exist, and this op had no
+# decomposition.
 _SETTINGS_OF_PROBED_VERSION = {
     "keep_addmm_fused_for_half_dtypes": False,
     "delay_realize_cheap_outputs": False,
@@ -56,7 +57,7 @@ DECOMPOSED_LATER = (torch.ops.aten.max_pool2d_with_indices_backward.default,)
 
 @contextlib.contextmanager
 def as_on_gpu(tf32: bool = False) -> Iterator[None]:
-    """Let Inductor believe that the first CUDA device exists and that Triton is installed.
+    """Make Inductor work as if the first CUDA device existed and Triton were installed.
 
     `tf32`: products of fp32 numbers may use tensor cores.
     """

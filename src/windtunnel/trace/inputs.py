@@ -41,7 +41,8 @@ FakeMode = KnownTensorMode | PlainFakeMode
 
 
 def fake_model(workload: Workload, strategy: Strategy, fake: FakeMode) -> torch.nn.Module:
-    """The network without its bytes. If building it reads values, it is built for real, then swapped."""
+    """The network as fake tensors. If building it reads values, it is built with real tensors, which are then
+    replaced."""
     fake.is_building, line = True, ""
     try:
         with fake, _movable(fake):
@@ -150,9 +151,10 @@ def fake_batch(workload: Workload, fake: FakeMode, batch: int) -> Any:
 
 
 def _ignores_size(workload: Workload, examples: Any, tensors: list[Tensor], batch: int) -> bool:
-    """Whether twice the batch has the same tensors. Asked only if no tensor or list has its length.
+    """Whether twice the batch has the same tensors. Called only if no tensor or list has the length of the
+    batch.
 
-    A batch without tensors, such as one of NumPy arrays, cannot be asked.
+    False for a batch without tensors, such as one of NumPy arrays.
     """
     if not tensors:
         return False

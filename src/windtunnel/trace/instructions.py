@@ -1,9 +1,9 @@
-"""Integer instructions of a generated kernel: what it computes to know which elements to read.
+"""Integer instructions of a generated kernel: the arithmetic that decides which elements it reads.
 
 Most generated kernels wait for memory, and a probe has timed such kernels. A few compute far more than they
-move: the gradient of a pool asks, for each element, every window that holds it which of its elements was the
-largest. Their time is bounded by the rate of a GPU's lanes. Only index arithmetic, accesses and decisions
-are counted here; the probe's kernels have the functions of numbers.
+move: the gradient of a max pool looks, for each element, at every window that holds it, and compares which
+element of the window was the largest. Their time is bounded by the rate of a GPU's lanes. Only index
+arithmetic, accesses and decisions are counted here; the probe's kernels have the functions of numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a graph that Inductor has scheduled will launch: its kernels, their bytes, and the memory they use."""
+"""The kernels of a graph that Inductor has scheduled, their bytes, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Buffer:
 class Kernel:
     """One launch of a compiled graph: the op as a trace has it, and the buffers it reads and creates.
 
-    `replaceable`: for each buffer that a generated kernel creates, the buffers that it may write over if
-    nobody needs them afterwards.
+    `replaceable`: for each buffer that a generated kernel creates, the buffers that it may overwrite if they
+    are not needed afterwards.
     """
 
     op: Op
@@ -136,7 +136,7 @@ class _Describer:
         return float(self._elements(name) * buffer.get_dtype().itemsize) if buffer is not None else 0.0
 
     def _created(self, node: Any) -> tuple[Buffer, ...]:
-        """The buffers that a node brings into being; those used only inside its kernel do not exist."""
+        """The buffers that a node creates. Buffers that only its kernel uses are never allocated."""
         inside = set(node.get_nodes())
         created = []
         for each in node.get_outputs():
@@ -230,8 +230,9 @@ class _Describer:
         return Kernel(op=op, reads=self._reads(node), creates=created, replaceable=replaceable)
 
     def _replaceable(self, node: Any) -> dict[str, frozenset[str]]:
-        """By Inductor's rule, an input is written over where its elements are read in the order in which the
-        results are written. What the caller keeps is not; what only forward saved for backward is."""
+        """Inductor overwrites an input if its elements are read in the order in which the results are
+        written. It never overwrites what the caller keeps, but it may overwrite what forward saved for
+        backward."""
         donated = self.graph.scheduler.name_to_donated_buffer
         kept = set(self.graph.graph_input_names).difference(donated)
         return {

@@ -1,17 +1,17 @@
-"""Fake tensors that know their values where these are cheap.
+"""Fake tensors with known values where these are cheap to compute.
 
 A step may depend on values: lengths decide shapes, masks how many examples go on, a counter how many layers
-run. Small integers, and small tensors that code creates from constants, are therefore computed for real
-beside the fake ones. Weights, activations and losses stay fake, so a trace costs no more than before.
+run. Small integers, and small tensors that code creates from constants, are therefore also computed for real.
+Weights, activations and losses stay fake, so a trace costs no more than before.
 
-A tensor without a known value can still be asked for it:
+If code reads a tensor without a known value:
 
 - Indices that the network computes (top-k, argmax, sort) are spread evenly: that is what routing aims at.
 - Values are finite: a training that works has no infinities.
 - One number that is read, such as a loss for a log, is 1.
-- All else is learned from a real step at a small batch (`rehearsal`).
+- Any other value comes from a real step at a small batch (`rehearsal`).
 
-Who asks, and where, is noted for the forecast's cautions.
+The lines of code that read such values are noted for the forecast's cautions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DEVICE = torch.ops.prim.device.default
 # anchors and masks some 100,000 floats. Larger ones would cost more time than the rest of the trace.
 _MOST_INTEGERS = 2**24
 _MOST_FLOATS = 2**20
-_MOST_FLOATS_OF_A_MODEL = 2**7  # initial weights are of no use
+_MOST_FLOATS_OF_A_MODEL = 2**7  # values of initial weights are not needed
 _MOST_LIKE = 64
 
 # Ops that return indices along a dimension, with the place of these among their results.
@@ -81,8 +81,8 @@ _DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class Known(NamedTuple):
-    """The value of a fake tensor: whether it was assumed, whether it lies on the device, and whether it was
-    drawn from what a real step showed."""
+    """The value of a fake tensor: whether it was assumed, whether it is on the device, and whether it was
+    sampled from the values of a real step."""
 
     value: Tensor
     is_assumed: bool = False
@@ -91,7 +91,7 @@ class Known(NamedTuple):
 
 
 class KnownTensorMode(FakeTensorMode):
-    """Fake tensors, some with values. `target` is "cpu" or "gpu"; `lessons` are those of a real step."""
+    """Fake tensors, some with values. `target` is "cpu" or "gpu"; `lessons` are values of a real step."""
 
     def __init__(self, target: str, notes: Notes, lessons: Lessons | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
@@ -156,7 +156,7 @@ class KnownTensorMode(FakeTensorMode):
         return known
 
     def _held(self, tensor: Any) -> Known | None:
-        """The same, also of memory that nothing was written to."""
+        """As `known`, but also for memory that was never written."""
         if type(tensor) is FakeTensor:
             known: Known | None = tensor.__dict__.get("_known")
         elif type(tensor) is Tensor and not tensor.requires_grad and tensor.layout == torch.strided:
@@ -174,7 +174,7 @@ class KnownTensorMode(FakeTensorMode):
         return fake
 
     def adopt(self, tensor: Tensor, *, is_value: bool) -> Tensor:
-        """A real tensor as a fake one. `is_value`: its value stays what it is, unlike that of a weight."""
+        """A real tensor as a fake one. `is_value`: its value does not change, unlike that of a weight."""
         fake = self.from_tensor(tensor)
         if is_value and _is_small(tensor, _MOST_FLOATS):
             self.know(fake, Known(tensor.detach(), on_device=True))
@@ -219,8 +219,9 @@ class KnownTensorMode(FakeTensorMode):
     def read(self, tensor: Tensor) -> Any:
         """One number. An unknown float is 1 unless a real step showed another.
 
-        What comparisons of the same floats showed was drawn for each by itself, so together they may say what
-        no values do: that a number is neither 0 nor not 0. A truth made of them is that of the real step.
+        Results of comparisons are sampled independently. So two comparisons of the same floats may contradict
+        each other: a number is neither 0 nor different from 0. A boolean computed from them is therefore
+        that of the real step.
         """
         learned = self.lessons.next_number(caller()) if self.lessons is not None else None
         known, self.assumed_last = self.known(tensor), False
@@ -243,7 +244,7 @@ class KnownTensorMode(FakeTensorMode):
     def _known_of(
         self, tensors: Sequence[Tensor], written: Sequence[Tensor], is_view: bool
     ) -> list[Known] | None:
-        """The values of all tensors; None if one is unknown. Those that are written, or seen otherwise, may
+        """The values of all tensors; None if one is unknown. Tensors that the op only writes or views may
         have none yet."""
         found = []
         for tensor in tensors:
@@ -309,7 +310,7 @@ class KnownTensorMode(FakeTensorMode):
                 self._recall(func, fake)
 
     def _recall(self, func: Any, fake: Tensor) -> None:
-        """Values as a real step showed them, in the size of this one."""
+        """Set the values of a real step, resized to this tensor."""
         assert self.lessons is not None
         value = self.lessons.next_values(func, caller(), fake)
         if value is not None and _is_small(fake, 0):

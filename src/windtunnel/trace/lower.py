@@ -74,7 +74,7 @@ def as_on(target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def decide_as_real() -> Iterator[None]:
-    """Let transformers decide by values as in a real step, although its tensors are fake.
+    """Let the transformers library decide by tensor values as in a real step, although its tensors are fake.
 
     It builds a causal mask for fake tensors, because they might hold several sequences in one row. A real
     step finds one sequence in each row and builds none: attention then takes another kernel, and repeats no

@@ -1,4 +1,5 @@
-"""While a step is recorded: to which block of the network each op belongs, and when gradients are complete.
+"""Note, while a step is recorded, to which block of the network each op belongs and when gradients are
+complete.
 
 Backward runs outside of modules, so blocks are followed there by their outputs: when the gradient of a
 block's output is known, that block's backward begins. FSDP uses the same signal.

@@ -9,7 +9,7 @@ _MOST_LINES = 4
 
 @dataclass(slots=True)
 class Notes:
-    """Collected while a step is traced; `cautions` says it in words."""
+    """Lines of the user's code, collected while a step is traced; `cautions` turns them into text."""
 
     reads: dict[str, None] = field(default_factory=dict)
     decisions: dict[str, None] = field(default_factory=dict)

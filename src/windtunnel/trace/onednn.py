@@ -1,4 +1,4 @@
-"""What oneDNN's calls allocate and their fake kernels do not."""
+"""Workspaces that oneDNN's calls allocate and their fake kernels do not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products whose sizes are not aligned, in compiled code: whether Inductor pads them, and what rows that it
-made longer mean for their price.
+"""Products whose sizes are not aligned, in compiled code: whether Inductor pads them, and how padded rows
+change their price.
 
 Tensor cores need rows that begin at multiples of 16 bytes. Inductor times a product as it is, and padded with
 the copies that this needs, and pads if that is 1.1 times as fast (torch/_inductor/fx_passes/pad_mm.py). No
@@ -23,7 +23,7 @@ _PEAK_RATES = {"half": 989e12, "tf32": 494e12}
 # What large products of the H200's probe reach, medians: aligned, of even and of odd sizes.
 _REACHED_RATES = {"half": (680e12, 195e12, 110e12), "tf32": (261e12, 100e12, 100e12)}
 _REACHED_MEMORY_RATE = 4e12  # large copies of the same probe
-_SECTOR_BYTES = 32  # the least that a GPU reads at once (CUDA programming guide, device memory accesses)
+_SECTOR_BYTES = 32  # the smallest memory access of a GPU (CUDA programming guide, device memory accesses)
 _GAIN = 1.1
 
 

@@ -1,4 +1,5 @@
-"""Where in the user's code the step is: for cautions, errors, and to find the same call again."""
+"""The line of the user's code that the step is running: for cautions, errors, and to match calls of two
+steps."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _BETWEEN = (
 
 
 def caller() -> tuple[str, int]:
-    """The file and line, of anyone's code, that made the call."""
+    """The file and line that made the call, in the user's or a library's code."""
     frame = sys._getframe(1)
     while frame is not None and _is_between(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
@@ -44,7 +45,7 @@ def caller() -> tuple[str, int]:
 def users_line() -> str:
     """The user's own line that is running, such as "train.py line 12"; empty if there is none.
 
-    Code that asked for the forecast is no part of the step.
+    Code that called the forecast is not part of the step.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _RECORDER:

@@ -1,7 +1,7 @@
-"""Python's own ways to ask a tensor for its value, for fake tensors: item(), float(), if, format, numpy().
+"""Reads of tensor values by Python code, for fake tensors: item(), float(), if, format, numpy().
 
-A number that was assumed is a `ReadFloat`. Code that only logs it never notices; a comparison shows that the
-value decides, and asks for a real step.
+A number that was assumed is a `ReadFloat`. Code may log it and compute with it. A comparison means that the
+value decides what the step does, so it requires a real step.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _item = Tensor.item
 class ReadFloat(float):
     """A number that was assumed. It may be logged and computed with, but a comparison needs the true one.
 
-    A job may keep it from one step to the next. After a real step, comparisons go by what it became there.
+    A job may keep it from one step to the next. After a real step, comparisons use its value of that step.
     """
 
-    asks = False  # whether a comparison asks for a real step: only while a step is traced without one
+    asks = False  # whether a comparison requires a real step: only while a step is traced without one
 
     __hash__ = float.__hash__
 
@@ -62,7 +62,7 @@ for _name in "add radd sub rsub mul rmul truediv rtruediv neg abs pos".split():
 
 @contextlib.contextmanager
 def unasked() -> Iterator[None]:
-    """Let numbers that an earlier trace assumed be compared, as where a step is run for real."""
+    """Allow comparisons of numbers that an earlier trace assumed, for example while a real step runs."""
     with mock.patch.object(ReadFloat, "asks", False):
         yield
 

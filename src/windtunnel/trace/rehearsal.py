@@ -21,7 +21,8 @@ Place = tuple[str, int]
 
 
 class NeedsRehearsal(BaseException):
-    """A value decides that only a real step can show. Not an Exception, since users' code catches those."""
+    """The step depends on a value that only a real step has. Not an Exception, because user code may catch
+    those."""
 
     def __init__(self, line: str) -> None:
         super().__init__(line)
@@ -29,7 +30,7 @@ class NeedsRehearsal(BaseException):
 
 
 class TooLong(BaseException):
-    """A real step does not end. Not an Exception, since users' code catches those."""
+    """A real step takes too long. Not an Exception, because user code may catch those."""
 
 
 class Lessons:
@@ -57,7 +58,8 @@ class Lessons:
         return self._take(self._numbers.get(place), ("number", place))
 
     def next_values(self, func: Any, place: Place, like: Tensor) -> Tensor | None:
-        """Values for a tensor of another size: of truths the same share, of integers a draw."""
+        """Values for a tensor of another size: booleans with the same share of true, integers sampled from
+        the real ones."""
         values = self._take(self._values.get((str(func), place)), (str(func), place))
         if values is None or values.dtype != like.dtype or not values.numel():
             return None
@@ -78,7 +80,7 @@ class Lessons:
 
 
 class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes lessons from everything that runs while it is active."""
+    """Records the values of all ops that run while it is active."""
 
     def __init__(self, lessons: Lessons) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,7 +104,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
-    """Whether an op turns floats into truths or integers only, as comparisons do."""
+    """Whether an op turns floats into booleans or integers only, as comparisons do."""
     return (
         bool(results)
         and not any(t.is_floating_point() or t.is_complex() for t in results)
@@ -111,7 +113,7 @@ def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
 
 
 def rehearse(run: Callable[[], Any]) -> Lessons:
-    """Run a real step and keep what it showed."""
+    """Run a real step and keep its values."""
     lessons = Lessons()
     with Listener(lessons):
         run()

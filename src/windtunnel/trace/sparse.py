@@ -1,6 +1,6 @@
-"""Fake sparse gradients. PyTorch's own have no entries; these carry fake indices and values.
+"""Fake sparse gradients. PyTorch's own have no entries; these have fake indices and values.
 
-Only the ops that embeddings with sparse gradients and their optimisers use are known.
+Only the ops of embeddings with sparse gradients, and of their optimisers, are supported.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ _CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
-    """Let a job run here that was written for `target`, for `world` workers or for a compiler."""
+    """Replace parts of PyTorch so that a job runs here that was written for `target`, for `world` workers or
+    for a compiler."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_compiler(notes))
         stack.enter_context(_one_worker(notes, world))
@@ -37,7 +38,7 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_compiler(notes: Notes) -> Iterator[None]:
-    """torch.compile returns what it gets: the forecast models the compiler itself."""
+    """torch.compile returns its argument unchanged: the forecast models the compiler itself."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         notes.compile(users_line())

@@ -32,7 +32,7 @@ _WIDTHS = ("split_size", "all_head_size")
 
 
 def divide(model: nn.Module, workers: int, job: str, *, sequence: bool = False) -> None:
-    """Give every layer of the model the share of one of so many workers."""
+    """Give every layer of the model the share of one of this many workers."""
     blocks = blocks_of(model)
     if not any(_layers(block) for block in blocks):
         raise BadJob(

@@ -1,6 +1,6 @@
 """The optimizers of a job, wherever it keeps them: in a class of its own, in the network, in a hook.
 
-An optimizer shows itself when it steps, so the steps before the recorded one are watched.
+An optimizer is found when it steps, so the steps before the recorded one are observed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_OPS = 200_000
 
 
 class Updates:
-    """Optimizers by what they do: which there are, and which of them a step calls."""
+    """The optimizers of a job, and which of them a step calls."""
 
     def __init__(self, target: str, known: Iterable[Optimizer]) -> None:
         self.target = target
@@ -31,7 +31,7 @@ class Updates:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Know every optimizer that steps meanwhile."""
+        """Register every optimizer that steps in this context."""
 
         def begin(optimizer: Optimizer, *_: Any) -> None:
             self._meet(optimizer)
@@ -56,9 +56,10 @@ class Updates:
         return sum(id(each) not in self._called for each in self.optimizers)
 
     def seek(self, step: Callable[[], Any], ops: int) -> int | None:
-        """Every how many steps all optimizers are called; runs steps so that the next one calls them.
+        """The number of steps between two updates by all optimizers. Runs steps until the next one is such an
+        update.
 
-        None if none of many steps does. `ops`: how many a step has.
+        None if none of many steps updates. `ops`: the ops of a step.
         """
         most = max(2, min(_MOST_STEPS, _MOST_OPS // max(ops, 1)))
         if self._run_to_update(step, most) is None:

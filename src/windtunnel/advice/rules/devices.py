@@ -21,7 +21,7 @@ def propose(situation: Situation) -> Answer:
     if machine.devices * machine.nodes > 1:
         return f"{machine.name} has several devices already: windtunnel plan searches their number"
     if machine.name not in machines.names():
-        return f"{machine.name} is no machine of the catalogue that could be counted"
+        return f"{machine.name} is not a machine of the catalogue, so several of it cannot be named"
     if situation.strategy.execution == "graph" or situation.strategy.compiles:
         return "captured and compiled steps of several workers are not forecast well: try it with eager"
     return tuple(_counted(situation, count) for count in _COUNTS)

@@ -34,7 +34,7 @@ def _proposal(situation: Situation, ratio: FrameworkRatio) -> Proposal:
         flag=f"windtunnel compare {job} torch:{ratio.variant} {ratio.framework}",
         code="step = jax.jit(train_step)   # with jax.lax.scan over the timesteps",
         reason=f"{situation.spent('launch')}; a compiled loop has no Python and no launch in each timestep",
-        costs="the step is written anew in another framework; its first call compiles",
+        costs="the step must be written again for another framework; its first call compiles",
         source=f"study brandfonbrener-2017, {ratio.cells} measured cells up to {ratio.most_units} units "
         "(docs/findings.md)",
         scope="code",

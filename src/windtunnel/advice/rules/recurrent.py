@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from windtunnel import units
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
 from windtunnel.advice.setups import StepChange
 
@@ -48,9 +47,8 @@ def propose(situation: Situation) -> Answer:
         flag="variant=module",
         code="states, _ = torch.nn.RNN(n_in, n_rec, nonlinearity='relu')(inputs)",
         reason=f"{launch}, in {ops}; nn.RNN launches all timesteps of a layer in "
-        f"{'one cuDNN call' if situation.on_gpu else 'C++'}, "
-        f"of {units.show(situation.forecast.step_seconds, 's')} a step now",
-        costs="only the cells that nn.RNN knows (relu, tanh)",
+        f"{'one cuDNN call' if situation.on_gpu else 'C++'}",
+        costs="only the activations of nn.RNN (relu, tanh)",
         source=_MODULE_SOURCE,
     )
 

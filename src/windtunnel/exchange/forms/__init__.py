@@ -18,5 +18,5 @@ FORMS: dict[str, Form] = {
 def named(name: str) -> Form:
     """The form of this name."""
     if name not in FORMS:
-        raise UnknownName(f"No exchange is called {name!r}.", hint=nearest(name, FORMS))
+        raise UnknownName(f"No form of exchange is called {name!r}.", hint=nearest(name, FORMS))
     return FORMS[name]

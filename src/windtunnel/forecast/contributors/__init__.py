@@ -41,7 +41,7 @@ class Contributor(Protocol):
 def contributors_of(
     trace: Trace, prices: Sequence[Price], machine: Machine, strategy: Strategy, profile: Profile
 ) -> list[Contributor]:
-    """Who takes part in a step of this strategy on this machine, in the order in which they add their
+    """The contributors of a step of this strategy on this machine, in the order in which they add their
     tasks."""
     costs = machine.launch_costs
     assert costs is not None
@@ -62,7 +62,8 @@ def contributors_of(
 def feeders_of(
     batch: FedBatch, machine: Machine, strategy: Strategy, profile: Profile, training_seconds: float
 ) -> list[Contributor]:
-    """Who brings a batch to the device. `training_seconds`: the training process's core seconds in a step."""
+    """The contributors that bring a batch to the device. `training_seconds`: core seconds of the training
+    process in a step."""
     feeders: list[Contributor] = []
     computes = machine.device.kind == "cpu"
     if strategy.direct:
@@ -91,5 +92,5 @@ def build_step(contributors: Sequence[Contributor]) -> Step:
 
 
 def call_seconds(trace: Trace, costs: LaunchCosts) -> float:
-    """What the calls of backward and of the optimizer cost the host beside their ops."""
+    """Host seconds of the calls of backward and of the optimizer, in addition to their ops."""
     return costs.backward_seconds * trace.backward_calls + costs.update_seconds * trace.update_calls

@@ -10,7 +10,7 @@ from windtunnel.forecast.schedule import Lane, LaneTask, StepBuilder, Wait
 from windtunnel.machine.machine import Machine, need
 from windtunnel.strategy import Strategy
 
-_CORE_MEMORY_RATE = 12e9  # of one core of a host whose description does not say it
+_CORE_MEMORY_RATE = 12e9  # bytes a second of one core, if the host's description does not state it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class DirectReads:
 
 
 def batch_copy(size: float, machine: Machine, strategy: Strategy, profile: Profile) -> BatchCopy:
-    """The copy of so many bytes on this machine, whose devices may share a PCIe uplink and the host's memory.
+    """The copy of `size` bytes on this machine, whose devices may share a PCIe uplink and the host's memory.
 
-    The hypothetical transfer unit copies to all devices at once, without the CPU and without turns.
+    The hypothetical transfer unit copies to all devices at once, without the CPU.
     """
     devices = machine.devices
     unit, direct = machine.transfer_unit, strategy.direct

@@ -1,7 +1,7 @@
 """Reading and decoding a batch: by loader processes beside the training process, or by that process itself.
 
-A batch is loaded when three resources have done their share: the storage its bytes, the loader its waits and
-its decoding, and the cores of the host the work of all processes. Each is a lane. With several lanes at once,
+A batch is loaded when three resources have finished: the storage (its bytes), the loader (its waits and its
+decoding), and the cores of the host (the work of all processes). Each is a lane. With several lanes at once,
 the slowest one limits the step: more loaders help until the cores or the storage are busy all the time.
 """
 
@@ -56,8 +56,8 @@ class BatchLoading:
         step.name(taken, "taken")
 
     def _add_reads(self, step: StepBuilder, after: tuple[int | Wait, ...]) -> tuple[int, ...]:
-        """The storage serves the other devices too: equal devices ask at the same time, and the last one
-        decides when all go on."""
+        """The storage also serves the other devices. Equal devices read at the same time, and all of them
+        continue when the last one is served."""
         feed = self.feed
         if not feed.storage_seconds:
             return ()

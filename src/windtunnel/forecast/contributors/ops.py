@@ -12,7 +12,7 @@ from windtunnel.trace import WAIT, Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCalls:
-    """What the host spends on calls beside the ops: backward, the optimizer's step.
+    """What the host spends on calls in addition to ops: backward, the optimizer's step.
 
     A host that computes itself (`is_device`) begins a step when it has finished the one before.
     """

@@ -1,4 +1,5 @@
-"""A pipeline: each stage computes its blocks for one micro-batch after another, and hands results on.
+"""A pipeline: each stage computes its blocks for one micro-batch after another, and sends results to the next
+stage.
 
 Forward and backward of a stage are folded: scheduled once by themselves, then repeated for every micro-batch.
 What happens between stages, the bubbles included, follows from the order of the schedule and from waiting.
@@ -24,7 +25,7 @@ class Turn(NamedTuple):
 
 
 class StageWork(NamedTuple):
-    """What a stage does: each of its groups of blocks forward and backward, and what follows at the end."""
+    """The work of a stage: forward and backward of each of its groups of blocks, then exchange and update."""
 
     forward: Sequence[Segment]
     backward: Sequence[Segment]
@@ -72,7 +73,8 @@ class _Filling:
         return self._starts(stage, turn) or (stage, turn) in self._arrived
 
     def _starts(self, stage: int, turn: Turn) -> bool:
-        """Whether nobody hands anything over: the first forward, and the last backward after its forward."""
+        """Whether the turn receives nothing from another stage: the first forward, and the last backward
+        after its forward."""
         if turn.direction == "forward":
             return stage == 0 and turn.group == 0
         return stage == self._last_stage and turn.group == self._last_group
@@ -89,7 +91,8 @@ class _Filling:
             self._arrived[receiver] = self._step.add(task, after=(last,))
 
     def _receiver(self, stage: int, turn: Turn) -> tuple[int, Turn] | None:
-        """Who goes on with what this turn computed: the next stage, or the first one with its next group."""
+        """The stage and turn that receive the result: the next stage, or the first stage with its next group
+        of blocks."""
         ahead = 1 if turn.direction == "forward" else -1
         other, group = stage + ahead, turn.group
         if not 0 <= other <= self._last_stage:

@@ -1,7 +1,7 @@
 """The ops of one of several workers: chunks of kernels, and collectives on the lanes of links.
 
-Between two points at which something waits, ops follow each other without outside influence. They become one
-chunk with few tasks: a schedule of a whole step then has hundreds of tasks, not tens of thousands.
+Ops between two synchronization points become one chunk of few tasks. So the schedule of a whole step has
+hundreds of tasks, not tens of thousands.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkerOps:
 
 
 class _Placing:
-    """Adds the tasks of a worker to a step, and remembers what comes before the next one."""
+    """Adds the tasks of a worker to a step, and keeps the tasks for which the next one waits."""
 
     def __init__(self, ops: WorkerOps, step: StepBuilder) -> None:
         self._of, self._step = ops, step
@@ -151,7 +151,7 @@ def _pieces(ops: Sequence[Op], prices: Sequence[Price]) -> Iterator[tuple[Sequen
 
 
 def _has_overlap(ops: Sequence[Op]) -> bool:
-    """Whether a collective may run beside kernels: the op behind it does not wait for it."""
+    """Whether a collective may overlap kernels: the op after it does not wait for it."""
     for position, op in enumerate(ops[:-1]):
         if op.collective is not None and op.mark not in ops[position + 1].waits:
             return True
@@ -159,7 +159,7 @@ def _has_overlap(ops: Sequence[Op]) -> bool:
 
 
 class Segment(NamedTuple):
-    """Ops that are repeated, as one: the seconds of a repetition by part and kind of lane, and those of the
+    """Repeated ops folded into one: the seconds of a repetition by part and kind of lane, and those of the
     host."""
 
     path: Mapping[tuple[str, str], float]
@@ -170,7 +170,8 @@ class Segment(NamedTuple):
         return sum(self.path.values())
 
     def tasks(self, lane: Lane, label: str, times: int = 1) -> Iterator[LaneTask]:
-        """The repetitions as tasks of one lane, which know whose speed decides."""
+        """The repetitions as tasks of one lane; their `limited_by` names the lane whose speed sets the
+        duration."""
         for (part, kind), seconds in self.path.items():
             yield LaneTask(lane, seconds * times, part, label, limited_by=kind)
 

@@ -15,7 +15,7 @@ from windtunnel.trace import Trace
 
 
 def applied(trace: Trace, strategy: Strategy) -> Trace:
-    """The step of one worker of a data-parallel group, with all that it exchanges with the others."""
+    """The step of one worker of a data-parallel group, with its exchanges with the other workers."""
     workers = strategy.data_parallel or 1
     is_alone = workers == 1 and not strategy.exchange.startswith("server")
     if is_alone or not trace.gradients or exchanges_itself(trace):
@@ -26,7 +26,8 @@ def applied(trace: Trace, strategy: Strategy) -> Trace:
 
 
 def divided(trace: Trace, strategy: Strategy) -> Trace:
-    """What one worker keeps, without what it exchanges: stages of a pipeline exchange when all have ended."""
+    """The memory of one worker's share, without exchanges: stages of a pipeline exchange after all have
+    ended."""
     workers = strategy.data_parallel or 1
     if workers == 1:
         return trace
@@ -38,5 +39,5 @@ def divided(trace: Trace, strategy: Strategy) -> Trace:
 
 
 def exchanges_itself(trace: Trace) -> bool:
-    """Whether the job's own code talks to the other workers."""
+    """Whether the job's own code calls collectives of all workers."""
     return any(op.collective is not None and op.collective.axis == "world" for op in trace.ops)

@@ -1,4 +1,4 @@
-"""Add ops, waits and marks to a list of ops without moving the positions of those that are there."""
+"""Add ops, waits and marks to a list of ops without changing the positions of the existing ops."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from windtunnel.trace import Allocation, Part, Trace
 
-# What each way to divide leaves to every worker only in part.
+# The parts of memory that each form of sharding divides among the workers.
 DIVIDED: Mapping[str, frozenset[Part]] = {
     "none": frozenset(),
     "optimizer": frozenset({"optimiser"}),

@@ -54,7 +54,7 @@ class DataFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSpec:
-    """Files to be written: so many of a kind and size."""
+    """Files to be written: this many of a kind and size."""
 
     kind: Kind
     count: int

@@ -32,7 +32,7 @@ def environment(task: Task) -> dict[str, str]:
 def refusal(task: Task) -> str | None:
     calls_module = task.job == "rnn" and task.variant in _RECURRENT_CALLS
     if calls_module and task.settings.get("activation", "relu") != "relu":
-        return "PyTorch's RNN knows relu and tanh, no sigmoid"
+        return "PyTorch's RNN has relu and tanh, not sigmoid"
     if _is_captured(task) and task.device != "gpu":
         return "a CUDA graph needs a GPU"
     if _is_captured(task) and task.data == "streamed":

@@ -118,7 +118,8 @@ def named(job: str) -> Definition:
 
 
 def count_batches(numbers: int) -> int:
-    """How many batches of so many numbers are drawn: a hundred, or fewer where they would fill the memory."""
+    """How many batches of this many numbers are drawn: a hundred, or fewer where they would fill the
+    memory."""
     return max(1, min(_MOST_BATCHES, KEPT_BYTES // (4 * numbers)))
 
 

@@ -17,7 +17,7 @@ TRIALS = (Trial(settings={"inputs": 12, "classes": 5}, batch=16, optimizer="adam
 class Settings:
     """`hidden`: nodes of the hidden layer. Default: twice the inputs; the guide asks for at least as many.
 
-    `layers`: hidden layers of so many nodes. The guide's shallow network has one.
+    `layers`: hidden layers of this many nodes. The guide's shallow network has one.
     """
 
     inputs: int = 64

@@ -58,7 +58,7 @@ class Settings:
             )
         if self.variant == "module" and self.activation == "sigmoid":
             raise BadRecord(
-                "job rnn: variant=module has no sigmoid, since PyTorch's RNN knows only relu and tanh.",
+                "job rnn: variant=module has no sigmoid, since PyTorch's RNN has only relu and tanh.",
                 hint="Use variant=loop or variant=fused with activation=sigmoid.",
             )
 

@@ -13,7 +13,7 @@ from windtunnel.reports.forecast.view import ForecastView
 from windtunnel.reports.page import Column, Markup, Piece, cell, element, joined, table
 from windtunnel.results import PARTS
 
-_SEEN = 15.0  # a bar that is so many times shorter than the longest is too short to read
+_SEEN = 15.0  # a bar that is this many times shorter than the longest is too short to read
 
 
 def comparison(views: Sequence[ForecastView]) -> Markup:

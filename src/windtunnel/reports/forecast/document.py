@@ -56,7 +56,7 @@ def refuse_other_file(path: Path) -> None:
         raise BadInput(f"--out {path} cannot be read: {error.strerror or error}.") from error
     if not is_report:
         raise BadInput(
-            f"--out {path} exists and is no report of windtunnel, so it is not replaced.",
+            f"--out {path} exists and is not a report of windtunnel, so it is not replaced.",
             hint="Name another file, or remove it.",
         )
 

@@ -117,7 +117,7 @@ def _runs_ahead(timeline: Timeline) -> bool:
 
 
 def drawn_lanes(timeline: Timeline, most: int = MOST_BOXES) -> dict[Lane, list[DrawnSpan]]:
-    """The boxes of each lane, merged until there are at most so many in all."""
+    """The boxes of each lane, merged until there are at most this many in all."""
     return _few_boxes(_spans_by_lane(timeline), most)
 
 

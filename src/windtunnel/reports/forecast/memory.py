@@ -108,7 +108,7 @@ def _beside(view: ForecastView, peak: MemoryMoment) -> str:
 
 
 def thinned(moments: Sequence[MemoryMoment], most: int) -> list[MemoryMoment]:
-    """At most so many moments: of each slice of the step the one with most memory, so the peak stays."""
+    """At most this many moments: of each slice of the step the one with most memory, so the peak stays."""
     highest: dict[int, MemoryMoment] = {}
     for moment in moments:
         place = min(most - 1, int(moment.place * most))

@@ -44,14 +44,14 @@ class Point:
         return math.exp(middle), math.exp(middle - down), math.exp(middle + up)
 
     def sign(self, between: tuple[str, str]) -> int | None:
-        """-1 where the first is clearly faster, 1 where the second is, 0 for neither; None on failure."""
+        """-1 if the first is clearly faster, 1 if the second is, 0 for neither; None if a side failed."""
         ratio = self.ratio(between)
         return None if ratio is None else (1 if ratio[1] > 1 else -1 if ratio[2] < 1 else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """`faster` takes over at `at`; the true value lies between `low` and `high`."""
+    """`faster` is faster from `at` on; the true value is between `low` and `high`."""
 
     at: float
     low: float

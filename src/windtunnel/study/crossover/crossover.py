@@ -1,7 +1,7 @@
 """Where one device or framework overtakes another: first by forecast, then by a few measurements near there.
 
-`find` knows neither clocks nor frameworks: it calls two functions for seconds. A side that cannot be measured
-here is forecast, and marked so.
+`find` depends on neither clocks nor frameworks: it calls two functions that return seconds. A side that
+cannot be measured here is forecast, and marked so.
 """
 
 from __future__ import annotations
@@ -141,9 +141,9 @@ class _Search:
             self._caution("the time limit came before the interval was as narrow as it could be")
 
     def _bracket(self, start: int, crossing: Crossing) -> None:
-        """Step away from the start, twice as far each time, to a value where the other side wins.
+        """Move away from the start, twice as far each time, to a value at which the other side is faster.
 
-        Where neither side wins at the start, measure the ends of the forecast's interval.
+        If neither side is faster at the start, measure the ends of the forecast's interval.
         """
         sign = self._sign(start)
         if not sign:
@@ -181,7 +181,7 @@ class _Search:
                 a, b = (middle, b) if sign == self._sign(a) else (a, middle)
 
     def _try_inside(self, a: int, b: int) -> tuple[int, int | None]:
-        """The middle of a bracket, or a value beside it where the middle fails, and which side is faster."""
+        """The middle of a bracket, or a value next to it if the middle fails, and which side is faster."""
         middle = _middle(a, b)
         for value in (middle, _middle(a, middle), _middle(middle, b)):
             if a < value < b and not self._stop():
@@ -191,7 +191,7 @@ class _Search:
         return middle, None
 
     def _settle(self) -> None:
-        """Measure again where neither side is clearly faster, or a value contradicts the ones beside it."""
+        """Measure again if neither side is clearly faster, or if a value contradicts its neighbours."""
         for value in list(self.measured):
             most = 1 if self.absent else _MOST_REPEATS  # repeating a forecast does not improve it
             while (
@@ -305,7 +305,8 @@ class _Search:
         return [(a, b) for (a, one), (b, other) in itertools.pairwise(signs) if one != other]
 
     def _reach(self, a: int, b: int) -> tuple[float, float]:
-        """By forecast: out to the next values where the intervals, too, show which side is faster."""
+        """For forecasts: extend the bracket to the next values at which the intervals also show which side is
+        faster."""
         below = [
             v
             for v, p in self.forecasts.items()

@@ -40,7 +40,7 @@ def crossover(
 
 
 def search(sides: Sides, low: int, high: int, budget_seconds: float) -> Crossover:
-    """Search between `low` and `high`; no further value is measured after so many seconds."""
+    """Search between `low` and `high`; no further value is measured after this many seconds."""
     sides.check(low)
     sides.check(high)
     end = time.monotonic() + budget_seconds

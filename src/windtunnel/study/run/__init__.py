@@ -1,1 +1,1 @@
-"""Run the cells of a study and keep what they say."""
+"""Run the cells of a study and store the results."""

@@ -96,7 +96,7 @@ def _cells_of_case(figure: Figure, case: StudyCase, label: str, cores: int, corn
             device=case.device,
             **of_task,
         )
-        # The grid may name one number of threads twice: "cores" and 2 on a machine with two cores.
+        # The grid may contain a number of threads twice: "cores" and 2 on a machine with two cores.
         cells.setdefault(
             repr(task), Cell(figure=figure.name, case=case.name, task=task, longer=figure.longer)
         )

@@ -1,4 +1,4 @@
-"""Chunks of work in folders: their results, also of jobs whose coordinator was killed."""
+"""Chunks of work in folders: their results, including those of jobs whose coordinator was killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK, CHUNK_FILE = "chunk-", "chunk.json"
 
 
 def gather_chunk(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: float) -> Iterator[Outcome]:
-    """What the job wrote; a shared disk may show it a little late."""
+    """The outcomes that the job wrote. On a shared disk they may appear with a delay."""
     paths = [folder / f"{place}.json" for place in range(len(chunk))]
     end = time.monotonic() + settle_seconds
     while not all(path.is_file() for path in paths) and time.monotonic() < end:
@@ -35,7 +35,7 @@ def gather_chunk(job: Any, chunk: Sequence[Work], folder: Path, settle_seconds: 
 
 
 class EarlierChunks:
-    """Chunks of a coordinator that is gone: what their jobs wrote is collected, not measured again.
+    """Chunks of a coordinator that has ended: the results of their jobs are collected, not measured again.
 
     A piece whose job still runs is waited for. A piece whose job ended without it is handed out again.
     """
@@ -48,7 +48,7 @@ class EarlierChunks:
         self.taken: list[Path] = []
 
     def leave_out(self, work: Iterable[Work]) -> Iterator[Work]:
-        """The pieces that no earlier job has measured or is at."""
+        """The pieces that no earlier job has measured or is measuring."""
         for piece in work:
             text = json.dumps(to_plain(piece))
             path, job = self.known.get(text, (None, None))
@@ -60,7 +60,7 @@ class EarlierChunks:
                 yield piece
 
     def collect(self) -> Iterator[Outcome]:
-        """What has come since: a job that ended without the result of a piece has lost it."""
+        """New outcomes. A piece is lost if its job ended without a result."""
         while self.done:
             piece, path = self.done.pop()
             yield self._outcome(piece, path)
@@ -96,7 +96,7 @@ class EarlierChunks:
                     yield str(text), (file.with_name(f"{place}.json"), job)
 
     def _job(self, number: str) -> Any:
-        """The job of this number as submitit knows it; None where it cannot."""
+        """submitit's job of this number; None if submitit cannot find it."""
         try:
             if self.cluster == "local":
                 return _LocalJob(job_id=number)

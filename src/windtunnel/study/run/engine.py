@@ -1,4 +1,4 @@
-"""Engines measure a study's cells: they take pieces of work and give back outcomes in any order."""
+"""Engines measure a study's cells: they take pieces of work and return outcomes in any order."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class StudyEngine(Protocol):
 class Local:
     """One child after another on this machine, so that none disturbs another.
 
-    With `ahead` above 1, so many children for the GPU are started at a time. Importing, building and
+    With `ahead` above 1, this number of children for the GPU are started at a time. Importing, building and
     compiling take longer than the timing; all children but one do that, then wait for the lock. A child for
-    the CPU runs alone. With `share` above 1, so many cells of one framework are timed one after another in
-    one process. That is faster where starting takes longest, and less independent.
+    the CPU runs alone. With `share` above 1, this number of cells of one framework are timed one after
+    another in one process. That is faster if starting takes longest, but less independent.
     """
 
     ahead: int = 1
@@ -102,7 +102,7 @@ def _end(running: set[Future[list[Outcome]]], stop: Event) -> None:
     from windtunnel.measurement import children
 
     stop.set()
-    # Again and again, for a thread may have been about to start a child.
+    # Repeated, because a thread may have been about to start a child.
     while wait(running, timeout=_POLL_SECONDS).not_done:
         children.end_all()
 

@@ -1,9 +1,8 @@
 """Engines by name: this machine, a Ray cluster, or Slurm. Work goes out as plain data and outcomes come in
 any order.
 
-Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. A
-machine that dies loses only the piece it was at: that one becomes an outcome by name, and the rest goes on
-elsewhere.
+Whatever the engine, a machine measures one cell at a time, so that cells do not disturb one another. If a
+machine fails, only its current piece is lost: it becomes a named failure, and the rest runs elsewhere.
 """
 
 from __future__ import annotations
@@ -106,12 +105,13 @@ class _Pieces:
     def __init__(self, ray: ModuleType, wait_seconds: float) -> None:
         self.ray, self.wait_seconds = ray, wait_seconds
         self.running: dict[Any, tuple[Work, str]] = {}
-        # Nodes that lost a piece, and when: a cluster notices a death only after a while.
+        # Nodes that lost a piece, and when: a cluster notices a failed node only after a while.
         self.doubted: dict[str, float] = {}
         self.alone_since: float | None = None
 
     def spread(self, pieces: Iterator[Work]) -> Iterator[Outcome]:
-        """Take more work only when a node is free for it, since it may depend on the outcomes so far."""
+        """Take a piece of work only when a node is free, because the remaining work may depend on the
+        outcomes so far."""
         held = next(pieces, None)
         while held is not None or self.running:
             for node in self._free():
@@ -238,7 +238,7 @@ class Slurm:
         results = self.folder.absolute() / f"{CHUNK}{uuid.uuid4().hex[:12]}"
         results.mkdir(parents=True, mode=_PRIVATE)
         texts = [json.dumps(to_plain(piece)) for piece in chunk]
-        # A coordinator that is killed leaves this, and the next one collects what the job writes.
+        # If this coordinator is killed, the next one finds this file and collects the job's results.
         records.save(results / CHUNK_FILE, {"job": "", "pieces": texts})
         minutes = sum(piece.protocol.timeout_seconds for piece in chunk) / 60 + 5
         try:

@@ -1,7 +1,8 @@
-"""Forecasts the cells of a study that have several devices, and solves for what would explain a gain.
+"""Forecasts the cells of a study that have several devices, and solves for quantities that would explain a
+gain.
 
-Every number comes from `forecast_step`, as that of `windtunnel predict`; a stated step is laid out by the
-same schedule. Nothing here has a formula for the time of a step.
+Every number comes from `forecast_step`, as in `windtunnel predict`; a stated step goes through the same
+schedule. There is no separate formula for the time of a step.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def forecasts_of(study: Study, store: Store | None = None) -> StudyForecasts:
 
 
 def _made_by() -> str:
-    """The files of this program, by size and time: a forecast of other files is not used again."""
+    """A key of this program's files, by size and time: forecasts of another version are not reused."""
     root = Path(windtunnel.__file__).parent
     files = sorted(
         path for path in root.rglob("*") if path.suffix in (".py", ".toml", ".json", ".gz", ".csv")
@@ -95,7 +96,8 @@ class ForecastCells:
         self._known: dict[object, float] = {}
 
     def rows(self, study: Study) -> list[StudyRow]:
-        """A row for each forecast cell of a study; a cell that cannot be is a row that says why."""
+        """A row for each forecast cell of a study. A cell that cannot be forecast has the reason as its
+        error."""
         return [row for figure in study.figures for row in self._figure_rows(study, figure)]
 
     def explanations(self, study: Study) -> list[ExplainedGain]:
@@ -118,9 +120,9 @@ class ForecastCells:
         return rows
 
     def _times(self, point: _Point) -> Plain:
-        """The fields of a row that the forecast gives: the step, its interval, and what its path consists of.
+        """The fields of a row from the forecast: the step, its interval, and its critical path by lane.
 
-        The seconds of the path by lane, each with its spread, tell which errors two rows share.
+        The seconds of the path by lane, each with its spread, determine which errors two rows share.
         """
         timeline, forecast = self._timeline(point)
         utilisation = timeline.busy_seconds("device") / timeline.step_seconds
@@ -163,7 +165,7 @@ class ForecastCells:
         from windtunnel.job.workload import Workload
 
         own = share_of_batch(strategy, point.batch)
-        # All that changes no op: how many workers there are, and how they exchange and are fed.
+        # Fields that change no op: the number of workers, exchange and feed.
         degree = 2 if strategy.is_parallel else 1
         same: Plain = {"exchange": "buckets", "data": "resident", "prefetch": 0}
         worker = dataclasses.replace(strategy, batch=own * degree, data_parallel=degree, **same)
@@ -263,7 +265,7 @@ def solve(efficiency: Callable[[float], float], wanted: float) -> float | None:
 
 
 def _combined(first: MachineChanges, second: MachineChanges) -> MachineChanges:
-    """Two changes of which the second has only factors."""
+    """Combine two changes, of which the second has only factors."""
     names = ("link_factor", "network_factor", "host_factor")
     product = {name: getattr(first, name) * getattr(second, name) for name in names}
     return dataclasses.replace(first, **product)

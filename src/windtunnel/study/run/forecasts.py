@@ -1,4 +1,4 @@
-"""Forecasts of a study's cells, kept in its store: for the time left, a dry run, and an absent device."""
+"""Forecasts of a study's cells, kept in its store: for the time left, a dry run, and missing devices."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def machine_for(task: Task, has_gpu: bool) -> str:
 
 
 class Forecasts:
-    """Looks up earlier forecasts, and makes the missing ones within a time limit."""
+    """Looks up stored forecasts, and makes the missing ones within a time limit."""
 
     def __init__(self, store: Store, has_gpu: bool) -> None:
         self.store, self.has_gpu = store, has_gpu

@@ -37,7 +37,7 @@ def from_plain(data: Plain) -> Work:
 
 
 def carry_out_plain(data: Plain) -> Plain:
-    """What runs on the other machine. Whatever goes wrong there comes back by name."""
+    """The function that runs on the other machine. Any failure there is returned by name."""
     try:
         outcome = carry_out(from_plain(data))
         report = {} if outcome.report is None else {**outcome.report.plain(), "node": platform.node()}

@@ -1,4 +1,5 @@
-"""How far a study is and how long it will take: from forecasts at first, then from what has run."""
+"""The progress of a study and its expected time: at first from forecasts, then from the processes that have
+run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from windtunnel.measurement.steady import Protocol
 
 _START_SECONDS = 4.0  # starting an interpreter with a framework, before any was timed here
 _NEGLIGIBLE = 0.001
-_LEAST_STEPS = 8  # first, warm-up and steady steps a child takes however long they are
+_LEAST_STEPS = 8  # first, warm-up and steady steps: the minimum that a child runs, however long they take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Standing:
 
 
 class Pace:
-    """Expected seconds of the work that is left, corrected by what others of the same framework took."""
+    """Expected seconds of the remaining work, corrected by the measured times of the same framework."""
 
     def __init__(self, protocol: Protocol, step_seconds: Callable[[Task], float | None]) -> None:
         self.protocol, self.step_seconds = protocol, step_seconds
@@ -37,8 +38,8 @@ class Pace:
         self._last = time.monotonic()
 
     def expect(self, task: Task) -> float:
-        """Seconds of one process: start, warm-up and timing, or the least number of steps where these are
-        long."""
+        """Seconds of one process: start, warm-up and timing, or the minimum number of steps if these take
+        longer."""
         step = self.step_seconds(task) or 0.0
         return _START_SECONDS + max(self.protocol.warm_seconds + self.protocol.seconds, _LEAST_STEPS * step)
 
@@ -48,7 +49,7 @@ class Pace:
         self._left[task.label] += pieces * self.expect(task)
 
     def see(self, task: Task) -> None:
-        """A piece is done. Where several run at once, the time between two of them counts."""
+        """Note that a piece is done. If several run at once, the time between two of them counts."""
         now = time.monotonic()
         took, expected = self._seen.get(task.label, (0.0, 0.0))
         self._seen[task.label] = (took + now - self._last, expected + self.expect(task))

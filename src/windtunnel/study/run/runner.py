@@ -2,8 +2,8 @@
 name.
 
 Process 0 of all cells comes first, then process 1 of all, and so on, so that a slow hour of the machine does
-not hit one cell alone. At the end, cells with too few quiet processes get further ones. What is in the store
-is not run again.
+not affect only one cell. At the end, cells with too few quiet processes get further ones. What is in the
+store is not run again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Watch = Callable[[Outcome | None, Standing], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a study is run. `seconds` replaces the level's own. A quick run has the corners of each grid, or it
-    `whole`."""
+    """How a study is run. `seconds` replaces the level's own. A quick run has the corners of each grid, or
+    with `whole` all of it."""
 
     level: Level = "default"
     whole: bool = False
@@ -58,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How the cells of a run stand at its end."""
+    """The states of the cells at the end of a run."""
 
     states: dict[str, int]
     failures: tuple[tuple[str, str, str], ...] = ()
@@ -84,7 +84,8 @@ def choose(study: Study, order: Order, surroundings: Surroundings) -> list[Cell]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """Who follows a run: `step_seconds` gives the expected time of a step, `watch` hears of every outcome."""
+    """Callbacks of a run: `step_seconds` gives the expected time of a step, `watch` is called with every
+    outcome."""
 
     step_seconds: Callable[[Task], float | None] = lambda task: None
     watch: Watch = lambda outcome, standing: None
@@ -98,7 +99,7 @@ def run(
     order: Order | None = None,
     following: Following | None = None,
 ) -> Tally:
-    """Measure what the order wants and the store lacks. A study in a store has one run at a time."""
+    """Measure the cells of the order that are not in the store. A study in a store has one run at a time."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
         running = _Run(study, store, surroundings, order, following or Following())
@@ -114,7 +115,8 @@ def run(
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """A cell of this run, as it stands. `least` processes are wanted, `most` where they do not agree."""
+    """A cell of this run and its state. `least` processes are wanted, and up to `most` if they do not
+    agree."""
 
     id: int
     key: str
@@ -139,17 +141,18 @@ class _Open:
 
     @property
     def python(self) -> str | None:
-        """Which Python ran the reference loop: frameworks may have environments of their own."""
+        """The Python that ran the reference loop: frameworks may have environments of their own."""
         return self.whole.ready.versions.get("python") if self.whole else None
 
     @property
     def further(self) -> int:
-        """Processes it got beyond the most, because too few were quiet."""
+        """The number of processes above `most`, which it got because too few were quiet."""
         return sum(number >= self.most for number in self.numbers)
 
     @property
     def wanted(self) -> int:
-        """Processes it still needs as far as known; one that has enough and still waits needs another."""
+        """The number of processes that it still needs, as far as known. A cell that has enough and still
+        waits needs another."""
         return max(1, self.least - len(self.numbers))
 
 
@@ -190,7 +193,7 @@ class _Run:
         return self.tally()
 
     def _measure_again(self, engine: StudyEngine, seed: int) -> None:
-        """Give cells with too few quiet processes another one, at another moment."""
+        """Give cells with too few quiet processes another one, at another time."""
         by_number = defaultdict[int, list[_Open]](list)
         for cell in self._disturbed():
             by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
@@ -210,7 +213,7 @@ class _Run:
                 add(outcome)
 
     def _disturbed(self) -> list[_Open]:
-        """Cells with too few quiet processes, by one quiet value for the machine and its Python."""
+        """Cells with too few quiet processes. The machine has one quiet value for each Python."""
         loops = defaultdict[str | None, list[float]](list)
         for cell in self.cells:
             loops[cell.python] += cell.loop_seconds
@@ -278,7 +281,7 @@ class _Run:
             cell.state, cell.error, cell.numbers = WAITING, "", numbers.get(cell.id, set())
 
     def _set_apart(self) -> None:
-        """Name what cannot be measured here, and let wait again what now can."""
+        """Mark cells that cannot be measured here, and reset to waiting those that now can."""
         changed = []
         for cell in (cell for cell in self.cells if cell.state in (WAITING, *APART)):
             state, error = self.surroundings.obstacle(cell.task) or (WAITING, "")
@@ -289,7 +292,7 @@ class _Run:
             self.store.settle(changed)
 
     def _settle_complete(self) -> None:
-        """Settle cells whose last process was stored just before a kill."""
+        """Complete cells whose last process was stored just before the run was killed."""
         for cell in self.cells:
             if cell.state == WAITING and len(cell.numbers) >= cell.least:
                 whole = _summary(cell, self.store.reports(cell.id))
@@ -298,7 +301,8 @@ class _Run:
                     self.store.settle([Settled(cell=cell.id, summary=whole)])
 
     def _outcomes(self, engine: StudyEngine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
-        """The outcomes of the engine. A piece that makes it raise becomes a failure; the others are run."""
+        """The outcomes of the engine. A piece that makes the engine raise becomes a failure; the others
+        run."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
@@ -312,7 +316,7 @@ class _Run:
                 raise
             except Exception as error:
                 lost = [work for work in handed if work.key not in back]
-                if len(lost) != 1:  # which piece it was is not known
+                if len(lost) != 1:  # it is not known which piece it was
                     raise
                 words = f"The engine failed on it: {type(error).__name__}: {error}"
                 yield Outcome(work=lost[0], state=_FAULT, error=words)
@@ -322,7 +326,7 @@ class _Run:
                     coming.close()
 
     def _hand_out(self, left: Sequence[Work], handed: list[Work], back: set[str]) -> Iterator[Work]:
-        """The work that is still to be done: another study may have measured the same cell meanwhile."""
+        """The remaining work: another study may have measured the same cell meanwhile."""
         for work in left:
             handed.append(work)
             cell, before = self.by_key[work.key], self.by_key[work.key].wanted
@@ -334,16 +338,16 @@ class _Run:
                 yield work
 
     def _follow(self, cell: _Open) -> None:
-        """Take over how a cell stands in the store: another study measures it, too."""
+        """Read the state of a cell from the store, because another study measures it too."""
         stored = self.store.cell(cell.id)
         cell.numbers = self.store.numbers([cell.id]).get(cell.id, set())
         cell.state, cell.error, cell.whole = stored.state, stored.error, stored.summary
 
     def _add(self, outcome: Outcome) -> None:
-        """Store an outcome at once; name one that is no result."""
+        """Store an outcome at once, as a result or as a named failure."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         outcome, before = _checked(outcome), cell.wanted
-        while number not in cell.numbers:  # an engine that tries again may bring the same twice
+        while number not in cell.numbers:  # an engine that retries may return the same outcome twice
             if self._store(cell, outcome):
                 cell.numbers.add(number)
                 self.failed += is_failure(cell.state)
@@ -368,7 +372,7 @@ class _Run:
         return stored
 
     def _add_further(self, outcome: Outcome) -> None:
-        """Store one process more of a cell that is done. If it fails, the cell stands by the others."""
+        """Store one more process of a cell that is done. If it failed, the cell keeps the others."""
         cell, number = self.by_key[outcome.work.key], outcome.work.number
         outcome = _checked(outcome)
         while number not in cell.numbers:
@@ -398,7 +402,7 @@ class _Run:
 
 
 def _checked(outcome: Outcome) -> Outcome:
-    """An outcome with the samples of disturbed windows set apart; one without samples is named so."""
+    """An outcome without the samples of disturbed windows; an outcome without samples becomes a failure."""
     if outcome.state != DONE:
         return dataclasses.replace(outcome, report=None)
     if outcome.report is None or not outcome.report.steady:
@@ -411,12 +415,12 @@ def _checked(outcome: Outcome) -> Outcome:
 def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
     if cell.longer is None:
         return usual
-    # No median is so precise: all the time is used.
+    # No median is this precise, so all the time is used.
     return dataclasses.replace(usual, seconds=usual.seconds * cell.longer, precision=1e-9)
 
 
 def _summary(cell: _Open, reports: Sequence[ProcessReport], *, enough: bool = False) -> Summary | None:
-    """The cell in few numbers, where its processes agree or are enough."""
+    """The summary of a cell if its processes agree or are enough, otherwise None."""
     over = interval([report.steady for report in reports])
     precise = over.spread <= cell.protocol.precision
     if not precise and not enough and len(reports) < cell.most:

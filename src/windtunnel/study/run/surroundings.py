@@ -1,4 +1,4 @@
-"""The facts under which a study's cells are measured, and which cells cannot be measured here at all."""
+"""Facts of the machine on which a study's cells are measured, and which cells cannot be measured here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windtunnel.measurement.frameworks.task import Task
 from windtunnel.records import Plain
 
 NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
-SHARED = "shared"  # what cells say of their processes where several cells shared one
+SHARED = "shared"  # the value in a cell's facts if several cells shared its processes
 # A cell in one of these states cannot be measured here, which is no failure.
 APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
 
 
 class Surroundings(Protocol):
-    """Facts that two measurements must share to count as one, and why a task cannot be measured."""
+    """Facts that must be equal for two measurements to count as one, and why a task cannot be measured."""
 
     @property
     def cores(self) -> int: ...

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windtunnel.study.study import Figure, Study
 
 LABEL = "torch:train"
-# Trainings of a cell, times those that its case states. A quick run has three.
+# Factors on the number of trainings that a case states. A quick run has three.
 _SEEDS_OF_QUICK = 3
 _SEEDS = {"default": 1, "rigorous": 2}
 
@@ -35,7 +35,7 @@ class TrainPoint:
 
     @property
     def cluster(self) -> Mapping[str, object]:
-        """What the case and the point say of several workers; empty where one trains."""
+        """The settings of several workers from the case and the point; empty if one worker trains."""
         swept = {axis: value for axis, value in self.at.items() if axis in train_cases.CLUSTER_AXES}
         return {**self.case.cluster, **swept} if self.case.cluster else {}
 

@@ -1,4 +1,4 @@
-"""The child that trains: one trial after another, each result sent as soon as it is there.
+"""The training child process: one trial after another; each result is sent as soon as it is complete.
 
 Run by `windtunnel.lifeline` with the number of its pipe, and the order as one line on standard input.
 """

@@ -1,8 +1,9 @@
 """Runs the training cells of a study in child processes; each training is stored as it ends.
 
-A child trains many cells, one after another, so that importing PyTorch is paid once. A child that dies or
-takes too long fails the cell it was at; a new one goes on with the rest. What is in the store is not trained
-again. Trainings depend on their seed alone, so neither the order nor an interrupt changes a result.
+A child trains many cells, one after another, so that importing PyTorch is paid once. If a child crashes or
+takes too long, its current cell fails, and a new child continues with the rest. What is in the store is not
+trained again. The result of a training depends only on its seed, so neither the order nor an interrupt
+changes it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from windtunnel.study.run.train_cells import LABEL, TrainCell, cells_of
 from windtunnel.study.run.train_child import RESULT
 from windtunnel.study.study import Study
 
-CODE = 1  # raise when a change of the training code makes old results incomparable with new ones
+CODE = 1  # increase when a change of the training code makes old results incomparable with new ones
 TIMEOUT_SECONDS = 120.0  # of one training; they take seconds
 _CLUSTER_TIMEOUT_SECONDS = 900.0  # 64 workers compute their gradients one after another
 _SHARE = 60  # trainings of one child
@@ -49,7 +50,7 @@ class TrainOrder:
 
 @dataclass(slots=True, kw_only=True)
 class _OpenCell:
-    """A training of this run, as it stands."""
+    """A training of this run and its state."""
 
     id: int
     cell: TrainCell
@@ -70,7 +71,7 @@ def run(
     order: Order | None = None,
     tell: Tell = lambda standing: None,
 ) -> Tally:
-    """Train what the order wants and the store lacks. A study in a store has one run at a time."""
+    """Run the trainings of the order that are not in the store. A study in a store has one run at a time."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
         cells = _register(study, store, surroundings, order)
@@ -133,10 +134,11 @@ def _forget_failures(store: Store, cells: Sequence[_OpenCell]) -> None:
 
 
 def _run(study: Study, store: Store, waiting: list[_OpenCell], order: Order, tell: Tell) -> None:
-    """All first seeds in a shuffled order, then all second ones: an interrupt leaves no cell out alone."""
+    """All first seeds in a shuffled order, then all second ones, so that an interrupt affects all cells
+    equally."""
     fresh = random.SystemRandom().randrange(2**31) if order.seed is None else order.seed
     random.Random(store.seed(study.name, fresh)).shuffle(waiting)
-    # Trainings that learn the same follow each other, so that a child learns their curve once.
+    # Trainings with the same learning curve follow each other, so that a child computes the curve once.
     waiting.sort(key=lambda open_cell: (open_cell.cell.seed, _curve(open_cell.cell)))
     begin, failed = time.monotonic(), 0
     tell(Standing(done=0, wanted=len(waiting), failed=0, left_seconds=0.0, counted="trainings"))
@@ -179,7 +181,7 @@ def _settle(cell: int, message: Plain) -> Settled:
 
 
 def _trained(trials: Sequence[Plain]) -> Generator[Plain]:
-    """A message for each trial; where the child fails, one that says so for the trial it was at."""
+    """A message for each trial. If the child fails, its current trial gets a message with the failure."""
     heard: list[Plain] = []
     launch = Launch(
         command=lifeline.command("windtunnel.study.run.train_child"),

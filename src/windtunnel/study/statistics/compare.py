@@ -1,4 +1,4 @@
-"""Two runs of a study compared: which cells are the same, faster or slower, and which stay undecided."""
+"""Compare two runs of a study: which cells are the same, faster, slower, or undecided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windtunnel.study.statistics.resampling import Drawn, Floats, draw
 
 Change = Literal["same", "faster", "slower", "can't tell"]
 _ERROR = 0.01  # of one interval; not 5 %, since many cells are compared at once
-_KNOWN = 1000  # so many degrees of freedom or more: the spread counts as known
+_KNOWN = 1000  # degrees of freedom from which on the spread counts as known
 _SPEED = 0.05  # a smaller difference of the reference loop is not worth a caution
 # These differ from run to run by themselves.
 _VARYING = {
@@ -139,7 +139,7 @@ def _compare(key: CellKey, a: StudyRow, b: StudyRow, within: float) -> CellCompa
 
 
 def _unknown(a: StudyRow, b: StudyRow) -> str:
-    """Why the interval of two rows does not hold how much processes differ; empty where it does."""
+    """Why the interval of two rows does not include the variation between processes; empty if it does."""
     counts = sorted((len(a.groups), len(b.groups)))
     if counts[0] == 0:
         return "the samples of the processes are not known"
@@ -152,16 +152,16 @@ def _unknown(a: StudyRow, b: StudyRow) -> str:
 
 
 def _draw(row: StudyRow, seed: str) -> Drawn:
-    """Draw by the row's own processes, or by its interval, which holds how far processes of the whole study
-    differ."""
+    """Resample a row by its own processes, or by its interval, which includes the variation between processes
+    of the whole study."""
     return draw(row if _counts_by_processes(row) else dataclasses.replace(row, groups=()), seed)
 
 
 def _counts_by_processes(row: StudyRow) -> bool:
     """Whether a row's interval is that of its own processes: of many, or of some that other cells shared.
 
-    Cells that shared a process are slow or fast together. How far processes differ cannot be learned from
-    many such cells, only from their few processes.
+    Cells that shared a process are slow or fast together, so the variation between processes follows from the
+    few processes and not from the many cells.
     """
     if row.low_seconds is None or row.high_seconds is None:
         return True
@@ -173,7 +173,8 @@ def _is_shared(row: StudyRow) -> bool:
 
 
 def _freedom(one: Drawn, other: Drawn) -> int:
-    """Processes beyond the first on both sides; where one side's spread is known, those of the other."""
+    """Degrees of freedom: processes beyond the first on both sides, or on one side if the other's spread is
+    known."""
     known = max(one.freedom, other.freedom) > _KNOWN
     return min(_KNOWN, min(one.freedom, other.freedom) if known else one.freedom + other.freedom)
 

@@ -1,7 +1,7 @@
 """From rows to the size of an effect with its interval, for each kind of claim, in logarithms of seconds.
 
-Each number is computed once from the rows as measured and once from each resampling of them, by one function
-along the last axis: index 0 is the measured value, the rest are the draws.
+Each number is computed from the measured rows and from each resampling of them, by one function along the
+last axis: index 0 is the measured value, the others are the draws.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The effect of each part of a claim, or what is `missing`."""
+    """The effect of each part of a claim, or the reason why there is none (`missing`)."""
 
     parts: tuple[Effect, ...] = ()
     rows: int = 0
@@ -54,7 +54,7 @@ class Effects:
 
 
 def find(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> Effects:
-    """The claim's effect in each of its parts, or what is missing for it."""
+    """The claim's effect in each of its parts, or the reason why there is none."""
     if claim.of != "step_seconds":
         from windtunnel.study.statistics import learned
 
@@ -258,7 +258,7 @@ def _cores(claim: Claim, row: StudyRow, cores: int | None) -> int | None:
 
 
 def _crossover(cells: list[DrawnCell]) -> Effect | None:
-    """Where first stops being faster; a line that never crosses gives only a bound."""
+    """The value at which first stops being faster. A line without a crossing gives only a bound."""
     lines = _lines(cells, 2)
     if not lines:
         return None

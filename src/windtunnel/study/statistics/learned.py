@@ -1,4 +1,4 @@
-"""The size of an effect on what networks learned, with its interval over seeds.
+"""The size of an effect on trained networks, with its interval over seeds.
 
 A value is the mean over seeds. Its interval comes from drawing the seeds again, widened for their small
 number (see `resampling`). A seed that did not reach the target took more than its budget: its side of a
@@ -43,7 +43,7 @@ class SeedValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """The effect in one cell as measured and drawn; an end that is only bounded is open."""
+    """The effect in one cell, as measured and resampled. An end of which only a bound is known is open."""
 
     where: str
     drawn: Floats
@@ -55,7 +55,7 @@ class _Cell:
 
 
 def find(claim: Claim, rows: Sequence[StudyRow]) -> Effects:
-    """The claim's effect in each of its parts, or what is missing for it."""
+    """The claim's effect in each of its parts, or the reason why there is none."""
     known = [one for row in rows if (one := values_of(claim, row)) is not None]
     cells, missing = _beyond(claim, known) if claim.kind == "beyond" else _pairs(claim, known)
     groups: dict[str, list[_Cell]] = {}
@@ -66,7 +66,7 @@ def find(claim: Claim, rows: Sequence[StudyRow]) -> Effects:
 
 
 def values_of(claim: Claim, row: StudyRow) -> SeedValues | None:
-    """What the claim is about, by seed; None with too few seeds."""
+    """The claim's quantity by seed; None if there are too few seeds."""
     training = row.training
     if training is None:
         return None
@@ -211,9 +211,9 @@ def _beyond(claim: Claim, known: Sequence[SeedValues]) -> tuple[list[_Cell], str
 
 
 def _past_best(claim: Claim, line: Sequence[SeedValues]) -> _Cell | None:
-    """The best value is chosen by all seeds but one and judged by that one, in turn for each seed.
+    """Choose the best value by all seeds but one and judge it by that seed, for each seed in turn.
 
-    Chosen and judged by the same seeds, the best would look better than it is.
+    If the same seeds chose and judged it, the best value would look better than it is.
     """
     ordered = sorted(line, key=lambda one: _x(one.row, claim.over))
     reached = [one for one in ordered if one.missed < len(one.seeds)]

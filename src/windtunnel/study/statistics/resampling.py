@@ -1,5 +1,5 @@
-"""The interval of a number computed from rows: draw the rows' processes again and compute the number of each
-draw.
+"""The interval of a number computed from rows: resample the rows' processes and compute
+the number for each draw.
 
 Processes of one cell differ more than the samples within one, so processes are drawn (Kalibera and Jones
 2013). A few processes drawn with replacement vary too little: each row's spread is widened by sqrt(n / (n -
@@ -43,7 +43,7 @@ class Drawn:
 
 
 def draw(row: StudyRow, seed: str) -> Drawn:
-    """Draw a row's seconds again: by its processes, by the samples of its only process, or by its interval.
+    """Resample a row's seconds: by its processes, by the samples of its only process, or by its interval.
 
     A forecast is drawn by the lanes of its path. A row with a single number and nothing else has no spread.
     """
@@ -71,8 +71,8 @@ def draw(row: StudyRow, seed: str) -> Drawn:
 def _draw_path(row: StudyRow, middle: float) -> Drawn:
     """Each lane of a forecast's path is slower or faster by one factor, the same in all rows of a device.
 
-    Two rows of one device share the errors of its kernels, so these cancel in a ratio; those of a link, which
-    only one of them uses, do not. A spread is an 80 % interval.
+    Two rows of one device share the errors of its kernels, so these cancel in a ratio. Errors of a link that
+    only one of them uses do not. A spread is an 80 % interval.
     """
     seconds = numpy.zeros(DRAWS)
     for lane, part in row.environment["path"].items():
@@ -92,7 +92,7 @@ def _draw_processes(middle: float, groups: Sequence[Floats], rng: numpy.random.G
 
 
 def span(middle: float, draws: Floats, freedom: int) -> tuple[float, float]:
-    """Where the number would fall in 95 of 100 repetitions."""
+    """The interval in which the number would be in 95 of 100 repetitions."""
     low, high = numpy.quantile(draws, [0.025, 0.975])
     wider = student(freedom) / _NORMAL
     return float(middle - wider * max(0.0, middle - low)), float(middle + wider * max(0.0, high - middle))
