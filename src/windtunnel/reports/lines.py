@@ -6,7 +6,7 @@ import dataclasses
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windtunnel.study import selection
@@ -85,20 +85,20 @@ class Sheet:
     quoted: tuple[Quoted, ...] = ()
     cells: tuple[AxisValues, ...] = ()
     lines: tuple[FigureLine, ...] = ()
+    # Lines with something to show, and the published ones of them: every cell is compared with these.
+    shown: tuple[FigureLine, ...] = field(init=False, repr=False, compare=False)
+    published: tuple[FigureLine, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shown = tuple(line for line in self.lines if not line.not_runnable)
+        object.__setattr__(self, "shown", shown)
+        published = tuple(line for line in shown if line.origin == "published")
+        object.__setattr__(self, "published", published)
 
     @property
     def in_own_unit(self) -> bool:
         """Whether the paper's unit is not seconds per example."""
         return self.scale != 1.0
-
-    @property
-    def shown(self) -> list[FigureLine]:
-        """Lines with something to show; the others are listed under what this machine cannot run."""
-        return [line for line in self.lines if not line.not_runnable]
-
-    @property
-    def published(self) -> list[FigureLine]:
-        return [line for line in self.shown if line.origin == "published"]
 
     @property
     def current(self) -> list[FigureLine]:

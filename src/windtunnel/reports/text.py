@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windtunnel import units
@@ -25,8 +25,9 @@ def report(
     rows: Sequence[StudyRow],
     verdicts: Sequence[ClaimVerdict],
     explained: Sequence[ExplainedGain] = (),
+    sheets: Mapping[str, Sheet] | None = None,
 ) -> str:
-    """The whole report as text."""
+    """The whole report as text. `sheets` are those of the figures, if they were made before."""
     from windtunnel.reports import clusters, learned
 
     by_figure = rows_by_figure(rows)
@@ -37,7 +38,8 @@ def report(
         elif figure.trains and figure.name in by_figure:
             lines += learned.figure_lines(figure, by_figure[figure.name])
         elif figure.name in by_figure:
-            lines += figure_lines(sheet(figure, by_figure[figure.name]))
+            drawn = sheets[figure.name] if sheets else sheet(figure, by_figure[figure.name])
+            lines += figure_lines(drawn)
         lines += explained_lines([each for each in explained if each.figure == figure.name])
     return "\n".join(lines).rstrip() + "\n"
 
