@@ -258,16 +258,6 @@ def _words(command: str, job: str, folder: str) -> list[str]:
         return [command, job, "--on", "guide-figure-6", *_training(folder)]
     if command == "workers":
         return ["train", job, *_training(folder)]
-            "train",
-            job,
-            "--workers",
-            "2",
-            "--epochs",
-            "1",
-            "--folder",
-            str(Path(folder, "run")),
-            "--json",
-        ]
     if command == "study":
         return ["study", "run", folder, "--seconds", "0.1", "--json"]
     machine = "8xh100" if command in ("plan", "exchange") else "h200"
