@@ -199,10 +199,11 @@ def _facts(rows: Sequence[StudyRow]) -> dict[str, dict[str, list[StudyRow]]]:
 def _facts_key(environment: Mapping[str, object]) -> tuple[object, ...]:
     """Equal only for environments with the same facts: nested ones count by identity, since many rows share
     them. A type stands beside each value, because 1 equals True."""
-    return tuple(
-        (name, type(value), value if isinstance(value, (str, int, float)) else id(value))
-        for name, value in environment.items()
-    )
+    pairs = [
+        (type(value), value) if isinstance(value, (str, int, float)) else id(value)
+        for value in environment.values()
+    ]
+    return (*environment, *pairs)
 
 
 def _measured_dates(rows: Sequence[StudyRow]) -> dict[str, str]:
