@@ -22,6 +22,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import tempfile
 import time
@@ -31,12 +32,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from windtunnel.errors import Note, WindtunnelError
 
 OUTCOMES = ("noticed", "told", "same", "different", "traceback")
 Damage = Callable[[random.Random, bytes], bytes]
+LIMIT_SECONDS = 60  # of one try
 NESTED = "nested lists"  # is written as 2,000 lists within each other
 
 
@@ -597,18 +600,32 @@ def attack(kind: type[Target], tries: int, seconds: float, show: bool) -> Counte
     return counts
 
 
+class Late(BaseException):
+    """A try that takes too long."""
+
+
+def _late(number: int, frame: FrameType | None) -> None:
+    raise Late
+
+
 def judge(target: Target, path: Path, expected: str) -> str:
     notes = list[warnings.WarningMessage]()
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(LIMIT_SECONDS)
     try:
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always", Note)
             read = target.read(path)
     except WindtunnelError:
         return "noticed"
+    except Late:
+        return f"traceback: no end within {LIMIT_SECONDS} s"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.lineno}"
         return f"traceback: {type(error).__name__} {str(error)[:60]} at {place}"
+    finally:
+        signal.alarm(0)
     if any(issubclass(each.category, Note) for each in notes):
         return "told"
     return "same" if read == expected else f"different: {read[:60]}"

@@ -3,7 +3,8 @@
     python benchmarks/attack_jobs.py [--commands predict,measure,serve] [--only NAME]
         [--places top,build] [--limit 60]
 
-Commands: predict, measure, compare, feed, advise, factors, plan, exchange, crossover, report, serve. The page
+Commands: predict, measure, compare, feed, advise, factors, plan, exchange, crossover, report, train
+(simulated), workers (train with real ones), study (a framework of one's own in study run), serve. The page
 (serve) is asked for the job and then for a network of the catalogue, which it must still answer.
 
 An attack fails if the command hangs, prints a traceback, ends by a signal, ends with 0 although the job did
@@ -49,12 +50,31 @@ def build(size=8):
     {build}
     return wt.Workload(
         name={name!r},
+        examples=32,
+        default_batch=4,
         model=Net,
         batch=batch,
         loss=lambda model, x: model(x).square().mean(),
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
     )
 """
+_FRAMEWORK = """
+import dataclasses
+from windtunnel.measurement.frameworks import numpy as reference
+{top}
+def build(problem, task):
+    {build}
+    built = reference.build(problem, task)
+    def step():
+        {forward}
+        return built.step()
+    return dataclasses.replace(built, step=step)
+"""
+_STUDY = {
+    "study.toml": 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n',
+    "figure-1.toml": 'title = "F"\nsource = "S"\njob = "ffn"\n[grid]\nwidth = [4]\n'
+    '[[case]]\nname = "cpu"\nlabels = ["FILE:hand"]\n',
+}
 _PLACES = ("top", "build", "init", "forward", "batch")
 TRACE_SECONDS = 6.0  # of a job that never ends; others may take long on a loaded machine
 _MARK = "WINDTUNNEL_ATTACK"  # is in the environment of all that a try starts
@@ -79,8 +99,14 @@ class Attack:
     job: str = "attack"
 
     def source(self) -> str:
-        parts = {place: self.code if place == self.place else "pass" for place in _PLACES}
-        return _JOB.format(**parts, name=self.job)
+        return _JOB.format(**self._parts(), name=self.job)
+
+    def framework(self) -> str:
+        """The same in a framework of one's own."""
+        return _FRAMEWORK.format(**self._parts())
+
+    def _parts(self) -> dict[str, str]:
+        return {place: self.code if place == self.place else "pass" for place in _PLACES}
 
 
 _ENDS = {
@@ -100,6 +126,7 @@ _ENDS = {
     "message of a megabyte": "raise ValueError('x' * 1000000)",
     "hang": "while True: pass",
     "sleep": "import time; time.sleep(10000)",
+    "prints without end": "import os\n{indent}while True: os.write(2, b'x' * 65536)",
     "recursion": "f = lambda: f(); f()",
     "memory": "a = []\n{indent}while True: a.append(bytearray(1 << 26))",
     "one large tensor": "torch.ones(1 << 44)",
@@ -152,9 +179,13 @@ def try_attack(attack: Attack, command: str, limit: float) -> tuple[str, float]:
     works = works and not (attack.name == "deletes its file" and command in _BUILT_AGAIN)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.py")
-        path.write_bytes(attack.source().encode("utf-8", "surrogatepass"))
+        text = attack.framework() if command == "study" else attack.source()
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        if command == "study":
+            for name, body in _STUDY.items():
+                Path(folder, name).write_text(body.replace("FILE", str(path)))
         words, mark = _words(command, f"{path}:build", folder), f"{os.getpid()}-{time.monotonic_ns()}"
-        ends = attack.name in ("hang", "sleep", "SIGSTOP", "str() hangs")
+        ends = attack.name in ("hang", "sleep", "prints without end", "SIGSTOP", "str() hangs")
         variables = {**os.environ, **_variables(folder, TRACE_SECONDS if ends else limit), _MARK: mark}
         start = time.monotonic()
         if command == "serve":
@@ -199,7 +230,14 @@ def _variables(folder: str, seconds: float) -> dict[str, str]:
     }
 
 
-_BUILT_AGAIN = ("measure", "compare", "serve")  # in several processes: a job must keep its file
+_BUILT_AGAIN = (
+    "measure",
+    "compare",
+    "serve",
+    "train",
+    "workers",
+    "study",
+)  # in several processes: a job must keep its file
 _MORE = {
     "factors": ["--only", "batch"],
     "plan": ["--batch", "64"],
@@ -216,8 +254,18 @@ def _words(command: str, job: str, folder: str) -> list[str]:
         return [command, job, "--on", "h200", "--brief", "--out", str(Path(folder, "report.html"))]
     if command == "crossover":
         return [command, job, "--over", "size=8..9", "--no-measure", "--json"]
+    if command == "train":
+        return [command, job, "--on", "guide-figure-6", *_training(folder)]
+    if command == "workers":
+        return ["train", job, *_training(folder)]
+    if command == "study":
+        return ["study", "run", folder, "--seconds", "0.1", "--json"]
     machine = "8xh100" if command in ("plan", "exchange") else "h200"
     return [command, job, "--on", machine, "--json", *_MORE.get(command, [])]
+
+
+def _training(folder: str) -> list[str]:
+    return ["--workers", "2", "--epochs", "1", "--folder", str(Path(folder, "run")), "--json"]
 
 
 def _fault_of_page(works: bool, job: str, variables: dict[str, str], limit: float) -> str:

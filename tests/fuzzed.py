@@ -27,17 +27,16 @@ _LITTLE: Mapping[str, tuple[str, ...]] = {
     "study run": ("--dry-run",),
     "study report": ("--out", "report.html"),
     "study export": ("--out", "rows.csv"),
-    # These take minutes, or change what is installed: only their words are looked at.
-    "validate": ("--help",),
-    "serve": ("--help",),  # it never ends by itself
-    "machine probe": ("--help",),
-    "frameworks install": ("--help",),
-    "frameworks check": ("--help",),
+    # These take minutes, never end, or change what is installed: what stands last is refused after all their
+    # words were read.
+    "validate": ("--on", "all-reduce", "--published", "nowhere"),
+    "serve": ("--port", "99999"),
+    "machine probe": ("--on", "h200"),
+    "frameworks install": ("nonsense",),
+    "frameworks check": ("nonsense",),
 }
 # Options that ask for long work, which is what then happens.
 _LONG = {"--measure", "--thorough", "--whole", "--learn", "--compiled", "--seconds", "--time"}
-# These take any word, and then work for minutes.
-STARTS_LONG_WORK = {("machine probe", "--to")}
 _OF_EVERY = ("--trace-seconds", "--trace-memory", "--no-cache", "--nonsense")
 _NUMBERS = (
     *("0", "-1", "1", "2", "64", "1e9", "1e308", "1e400", "-1e-308", "nan", "inf", "-inf", "1_0", "_"),
@@ -57,7 +56,7 @@ _JOBS = (
 _SETTINGS = (
     *("n_rec", "n_steps", "layers", "width", "hidden", "size", "depth", "epochs", "batch", "threads"),
     *("init", "variant", "leaves", "k", "heads", "widths", "classes", "channels", "", "\x1b", "[/]"),
-    *("wrong"),
+    "wrong",
 )
 _STUDIES = (*("brandfonbrener-2017", "wuensche-2018", "study.toml"),)
 values = st.one_of(st.sampled_from(_NUMBERS), st.sampled_from(_TEXTS), st.text(max_size=8))

@@ -13,12 +13,15 @@ from test_intact import full, measured
 from test_isolation import attack_jobs
 
 from windtunnel import folders, records
+from windtunnel.accuracy import published, truth
 from windtunnel.cli import study_text, words
 from windtunnel.errors import BadInput, BadRecord, StoreError
 from windtunnel.exchange.variation import Variation
 from windtunnel.measurement import repair
+from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
+from windtunnel.study.run import surroundings
 from windtunnel.study.run.runner import Tally
 
 
@@ -156,3 +159,53 @@ def test_a_job_may_close_its_output_each_time_it_is_built(tmp_path: Path) -> Non
     job.write_text(attack.source())
     done = run("crossover", f"{job}:build", "--over", "size=8..9", "--no-measure", "--json", seconds=300)
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- files that others wrote
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("batch", "x", "ValueError"),
+        ("batch", "0", "Z"),
+        ("batch", "9" * 5000, "ValueError"),
+        ("tflops_per_gpu", "0", "ZeroDivisionError"),
+        (None, "", "there is no column"),
+    ],
+)
+def test_a_published_file_with_a_wrong_value_is_named_with_its_row(
+    column: str | None, value: str, reason: str, tmp_path: Path
+) -> None:
+    heads = "batch,layers,hidden,gpus_A100_80GB,TP_remembered,PP_remembered,tflops_per_gpu".split(",")
+    cells = dict(zip(heads, ("64", "4", "512", "8", "1", "1", "140"), strict=True))
+    cells |= {column: value} if column else {}
+    kept = heads if column else heads[1:]
+    lines = ["# a source", ",".join(kept), ",".join(cells[head] for head in kept)]
+    (tmp_path / "megatron_narayanan2021_a100.csv").write_text("\n".join(lines))
+    with pytest.raises(BadRecord, match=r"megatron_narayanan2021_a100\.csv, row 1") as caught:
+        published.validate_published("megatron", tmp_path)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 3000 + "]" * 3000, '{"a": ' + "9" * 5000 + "}"])
+def test_a_hostile_line_of_a_table_of_steps_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"machine": "h200"}}\n{text}\n{{"job": "ffn"}}\n')
+    with pytest.raises(BadRecord, match="line 2 is not valid JSON"):
+        truth.read_table(path)
+
+
+# ---------------------------------------------------------------- long studies
+
+
+def test_this_machine_is_looked_at_once_for_a_framework_however_many_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(surroundings.here, "cpu_name", lambda: asked.append("cpu") or "a CPU")
+    monkeypatch.setattr(surroundings, "_versions_of", lambda name: {name: "1"})
+    here = surroundings.Here()
+    facts = [here.facts(Task(framework="torch", variant="loop", job="rnn", batch=n)) for n in (1, 2, 3)]
+    assert facts[0] == facts[1] == facts[2] and facts[0]["cpu"] == "a CPU"
+    assert asked == ["cpu"]

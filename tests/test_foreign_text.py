@@ -100,6 +100,9 @@ MORE_PLACES = {
     "a registered job": ["serve", "--job", HOSTILE_WORD],
     "a file of rows": ["serve", "--rows", HOSTILE_WORD],
     "a study to show": ["serve", "--study", HOSTILE_WORD],
+    "a kind of table": ["validate", "--table", HOSTILE_WORD],
+    "a framework to install": ["frameworks", "install", HOSTILE_WORD],
+    "a framework to check": ["frameworks", "check", HOSTILE_WORD],
     "a report's file": ["report", "rnn", "--on", "k80", "--out", f"{HOSTILE_WORD}.html"],
 }
 
@@ -111,13 +114,13 @@ def places() -> dict[str, list[str]]:
     for name, command in fuzzed.commands().items():
         if name == "serve":  # it never ends by itself; its options are tried below
             continue
-        little = [word for word in fuzzed.little(name) if word != "--help"]
+        little = fuzzed.little(name)
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         usual = [word for each in arguments for word in ARGUMENTS.get(each.name, ["rnn"])]
         if arguments:
             found[f"{name}, {arguments[0].name}"] = [*name.split(), HOSTILE_WORD, *usual[1:], *little]
         for option, takes_value in fuzzed.options_of(name).items():
-            if takes_value and option not in seen and (name, option) not in fuzzed.STARTS_LONG_WORK:
+            if takes_value and option not in seen:
                 seen.add(option)
                 found[f"{name} {option}"] = [*name.split(), *usual, *little, option, HOSTILE_WORD]
     return found

@@ -48,6 +48,7 @@ _DURATIONS = {
     **dict.fromkeys(("d", "day", "days"), DAY_SECONDS),
 }
 _RANGE = re.compile(r"^\s*(-?[0-9][0-9_]*(?:\.[0-9]+)?)?\.\.(-?[0-9][0-9_]*(?:\.[0-9]+)?)?\s*$")
+_SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _MOST_DIGITS = 300  # a longer text is no number that anything can be
 _NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
@@ -117,6 +118,8 @@ def show(value: float, unit: str) -> str:
 
 def digits(value: float) -> str:
     """Format `value` with three significant digits and no exponent."""
+    if 1 <= value < 999.5:  # the same, in one step: a report of a long study has many of them
+        return f"{value:#.3g}".rstrip(".")
     value = float(f"{value:.3g}")
     if value == 0:
         return "0"
@@ -132,13 +135,13 @@ def _show_scaled(value: float, base: str, scales: tuple[tuple[str, float], ...])
 
 
 def _show_seconds(value: float) -> str:
+    if abs(value) < 2 * MINUTE_SECONDS:
+        return _show_scaled(value, "s", _SECONDS)
     if abs(value) >= 2 * DAY_SECONDS:
         return f"{digits(value / DAY_SECONDS)} days"
     if abs(value) >= 2 * HOUR_SECONDS:
         return f"{digits(value / HOUR_SECONDS)} h"
-    if abs(value) >= 2 * MINUTE_SECONDS:
-        return f"{digits(value / MINUTE_SECONDS)} min"
-    return _show_scaled(value, "s", (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+    return f"{digits(value / MINUTE_SECONDS)} min"
 
 
 def _scale(symbol: str, unit: str, text: str) -> float:

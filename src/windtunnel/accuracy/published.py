@@ -18,7 +18,7 @@ from typing import Protocol
 from windtunnel import records, units
 from windtunnel.agreement import Agreement, Tolerance, agree, error_of, exceeded
 from windtunnel.displays import Displayed
-from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest
+from windtunnel.errors import BadInput, BadRecord, Unavailable, nearest, text_of
 
 VARIABLE = "WINDTUNNEL_PUBLISHED"
 # Each table is a module of this package with a function `validate(folder)`.
@@ -35,6 +35,22 @@ TABLES = {
     "storage-feed": "storage_feed",
     "diloco": "diloco",
 }
+
+
+# What reading a value raises that cannot be what was published: text for a number, an unknown name, a zero.
+_OF_WRONG_VALUES = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+_RESTORE = "Restore the file, or name another folder with --published."
+
+
+class PublishedFileRow(dict[str, str]):
+    """A row of a file as text, by column. It knows its `place`."""
+
+    def __init__(self, values: dict[str, str], *, place: str) -> None:
+        super().__init__(values)
+        self.place = place
+
+    def __missing__(self, column: str) -> str:
+        raise BadRecord(f"{self.place}: there is no column {column!r}.", hint=_RESTORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +158,11 @@ def validate_published(table: str, folder: Path | None = None) -> Validated:
     """Forecast the rows of a published table (one of TABLES) and compare."""
     if table not in TABLES:
         raise BadInput(f"There is no published table {table!r}.", hint=nearest(table, TABLES))
-    module = importlib.import_module(f"windtunnel.accuracy.{TABLES[table]}")
-    validation: Validated = module.validate(find_folder(folder))
+    module, place = importlib.import_module(f"windtunnel.accuracy.{TABLES[table]}"), find_folder(folder)
+    try:
+        validation: Validated = module.validate(place)
+    except _OF_WRONG_VALUES as error:
+        raise _wrong_value(table, place, error) from error
     return validation
 
 
@@ -168,10 +187,26 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
         raise BadInput(
             f"{folder / name} cannot be read: {error}.", hint="Name another folder with --published."
         ) from error
-    rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    try:
+        rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    except csv.Error as error:
+        raise BadRecord(f"{folder / name} is not valid CSV: {error}.", hint=_RESTORE) from error
     if not rows:
-        raise BadRecord(f"{folder / name} has no rows.")
-    return rows
+        raise BadRecord(f"{folder / name} has no rows.", hint=_RESTORE)
+    return [
+        PublishedFileRow(row, place=f"{folder / name}, row {number}") for number, row in enumerate(rows, 1)
+    ]
+
+
+def _wrong_value(table: str, folder: Path, error: Exception) -> BadRecord:
+    """What reading a table raised, with the row that was read."""
+    where, trace = str(folder), error.__traceback__
+    while trace is not None:
+        rows = [each for each in trace.tb_frame.f_locals.values() if isinstance(each, PublishedFileRow)]
+        where = rows[-1].place if rows else where
+        trace = trace.tb_next
+    reason = f"{type(error).__name__}: {text_of(error)[:200]}"
+    return BadRecord(f"{where}: the table {table} cannot have this value ({reason}).", hint=_RESTORE)
 
 
 def _errors(rows: Iterable[PublishedRow]) -> Agreement:

@@ -243,7 +243,7 @@ def whole_lines(path: Path) -> list[JsonLine]:
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(texts):
                 raise BadRecord(f"{path}: line {number} is not valid JSON: {error}.") from error
             continue

@@ -29,6 +29,7 @@ _LOOK_SECONDS = 0.05  # between two looks at the child's memory
 _GRACE_SECONDS = 2.0  # for the child to note where it is when its time is over
 _END_SECONDS = 20.0  # for a child that closed its pipes to end: on a busy machine its keeper is slow
 _KEPT_LINES = 5
+_MOST_CHUNKS = 16  # of what a job prints are read at once: it may print faster than anyone reads
 _LEFT_OUT = "\n(The job prints more; the rest is left out.)\n"
 WHERE = signal.SIGUSR2  # asks the child to note where it is
 CHILD = "windtunnel.isolation.child"
@@ -171,7 +172,10 @@ class Contained:
     def _hear(self) -> None:
         """Pass on what the job prints, up to a limit."""
         with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(self.errors, _CHUNK):
+            for _ in range(_MOST_CHUNKS):
+                chunk = os.read(self.errors, _CHUNK)
+                if not chunk:
+                    return
                 text = chunk.decode(errors="replace")
                 self.last = (self.last + text)[-4000:]
                 room = self.limits.output_bytes - self.heard

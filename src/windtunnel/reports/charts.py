@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windtunnel import records, units
 from windtunnel.errors import BadInput, Unavailable
 from windtunnel.foreign import shown, shown_lines
 from windtunnel.reports.lines import AxisValues, FigureLine, Sheet, without_common_end
 from windtunnel.reports.palette import COLOURS, DASHES, INK, SHAPES, colour_of, glyph_of
+
+if TYPE_CHECKING:
+    from windtunnel.study.rows import StudyRow
 
 VegaLite = dict[str, object]
 Title = str | list[str] | VegaLite  # one line, several, or a text with a smaller line below it
@@ -28,6 +31,9 @@ _MOST_VALUES = 60  # in a heat map with more cells the values would not be reada
 _MOST_SAMPLES = 80  # of each process
 _WIDTH, _HEIGHT = 300, 220
 _TAG = re.compile(r'<[^<>"]*(?:"[^"]*"[^<>"]*)*>')  # of a drawing; a value may hold ">"
+_NOT_FOR_PAGES = re.compile(r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"')
+_HIDDEN = re.compile(r'<path(?: d="[^"]*")?(?: d="")? display="none"/>')
+_LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
 _TEXT: VegaLite = {
     "labelColor": INK,
     "titleColor": INK,
@@ -79,11 +85,13 @@ class Chart:
 
 def _harmless(spec: Any) -> Any:
     """The chart with names and labels that can only be read."""
+    if isinstance(spec, str):
+        return shown_lines(spec)
+    if isinstance(spec, (int, float)):  # most of what a chart holds
+        return spec
     if isinstance(spec, Mapping):
         return {key: _harmless(value) for key, value in spec.items()}
-    if isinstance(spec, (list, tuple)):
-        return [_harmless(value) for value in spec]
-    return shown_lines(spec) if isinstance(spec, str) else spec
+    return [_harmless(value) for value in spec] if isinstance(spec, (list, tuple)) else spec
 
 
 def save(chart: Chart, path: Path) -> Path:
@@ -159,8 +167,10 @@ def heat(
     """One line's cells as a heat map; a cell without a time has a glyph instead of a colour."""
     down, across = axes
     places = {"x": _ordinal("x", across, sheet.values(across)), "y": _ordinal("y", down, sheet.values(down))}
-    done, failed = _squares(sheet, line, axes, fixed, domain)
+    done, failed = _squares(sheet, line, axes, fixed)
     readable = len(done) <= _MOST_VALUES
+    if readable:
+        done = [{**square, **_words_on(square["value"], domain)} for square in done]
     layers: list[VegaLite] = []
     if done:
         colour = {
@@ -228,12 +238,14 @@ def inline(svg: str, name: str, title: str, description: str) -> str:
 
 def _plain_tag(tag: str, name: str) -> str:
     """A tag of a drawing for a page. Only tags change: a label may look like an attribute."""
-    tag = re.sub(r' (?:aria-[a-z]+|role|pointer-events|class)="[^"]*"', "", tag)
-    if re.fullmatch(r'<path(?: d="[^"]*")?(?: d="")? display="none"/>', tag):
+    tag = _NOT_FOR_PAGES.sub("", tag)
+    if "display=" in tag and _HIDDEN.fullmatch(tag):
         return ""
-    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)
-    tag = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', tag)
-    tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", tag)
+    tag = _LONG_NUMBER.sub(r"\1", tag)
+    if "id=" in tag:
+        tag = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', tag)
+    if "url(" in tag:
+        tag = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", tag)
     return tag.replace(f'"{INK}"', '"currentColor"')
 
 
@@ -259,11 +271,10 @@ class _Marks:
 def _marks(sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed) -> _Marks:
     marks = _Marks(points=[], failures=[], xs=[], ys=[])
     heights: dict[object, int] = {}
+    place = sheet.axes.index(axis)
     for line in lines:
-        for cell, row in line.rows.items():
-            if not _matches(sheet, cell, fixed):
-                continue
-            x = cell[sheet.axes.index(axis)]
+        for cell, row in _matching(sheet, line, fixed):
+            x = cell[place]
             mark: VegaLite = {"x": x, "line": line.title, "origin": line.origin}
             seconds = line.seconds(cell)
             if seconds is not None:
@@ -283,24 +294,25 @@ def _marks(sheet: Sheet, axis: str, lines: Sequence[FigureLine], fixed: Fixed) -
 
 
 def _squares(
-    sheet: Sheet, line: FigureLine, axes: tuple[str, str], fixed: Fixed, domain: tuple[float, float]
-) -> tuple[list[VegaLite], list[VegaLite]]:
+    sheet: Sheet, line: FigureLine, axes: tuple[str, str], fixed: Fixed
+) -> tuple[list[dict[str, Any]], list[VegaLite]]:
     """The cells of a heat map: those with a time, and those without."""
     down, across = (sheet.axes.index(axis) for axis in axes)
-    done: list[VegaLite] = []
+    done: list[dict[str, Any]] = []
     failed: list[VegaLite] = []
-    for cell, row in line.rows.items():
-        if not _matches(sheet, cell, fixed):
-            continue
+    for cell, row in _matching(sheet, line, fixed):
         square: VegaLite = {"x": cell[across], "y": cell[down]}
         seconds = line.seconds(cell)
         if seconds is None:
             failed.append({**square, "state": row.state})
         else:
-            value = sheet.in_unit(seconds)
-            shown = {"shown": units.digits(value), "light": _is_light(value, domain)}
-            done.append({**square, "value": value, **shown})
+            done.append({**square, "value": sheet.in_unit(seconds)})
     return done, failed
+
+
+def _words_on(value: float, domain: tuple[float, float]) -> VegaLite:
+    """The value as it is written on its square, and whether the square is light."""
+    return {"shown": units.digits(value), "light": _is_light(value, domain)}
 
 
 def _glyph_layer(values: list[VegaLite], places: Mapping[str, object], size: int = 60) -> VegaLite:
@@ -376,8 +388,13 @@ def _log_ticks(scale: VegaLite) -> VegaLite:
     return {"values": [tick for tick in ticks if low <= math.log10(tick) <= high], "format": "~g"}
 
 
-def _matches(sheet: Sheet, cell: AxisValues, fixed: Fixed) -> bool:
-    return all(cell[sheet.axes.index(axis)] == value for axis, value in fixed.items())
+def _matching(sheet: Sheet, line: FigureLine, fixed: Fixed) -> list[tuple[AxisValues, StudyRow]]:
+    """The cells of a line that have these values on these axes. A long study asks for many thousands."""
+    cells = list(line.rows.items())
+    for axis, value in fixed.items():
+        place = sheet.axes.index(axis)
+        cells = [each for each in cells if each[0][place] == value]
+    return cells
 
 
 def _is_light(value: float, domain: tuple[float, float]) -> bool:

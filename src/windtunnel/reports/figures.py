@@ -123,7 +123,7 @@ def _chart_grid(heading: str, words: str, drawn: Sequence[Markup]) -> Markup:
 def _panels(sheet: Sheet) -> list[tuple[str, list[FigureLine]]]:
     """One panel if there are enough colours; otherwise one of published and one of current lines."""
     if len(sheet.shown) <= MOST_LINES:
-        return [("Published and here", sheet.shown)]
+        return [("Published and here", list(sheet.shown))]
     return [
         *_numbered("Published", _batched(sheet.published, MOST_LINES)),
         *_numbered("Here", _batched(sheet.current, MOST_LINES)),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from windtunnel.study import selection
@@ -33,7 +34,8 @@ _NAMED_FIELDS: dict[str, Callable[[object], str]] = {
 class FigureLine:
     """All rows that differ only in the figure's axes.
 
-    `not_runnable`: this machine can run none of them, all for one reason.
+    `not_runnable`: this machine can run none of them, all for one reason. `times` are seconds per example,
+    where there are any.
     """
 
     name: str
@@ -42,6 +44,12 @@ class FigureLine:
     case: str
     rows: Mapping[AxisValues, StudyRow]
     not_runnable: bool = False
+    times: Mapping[AxisValues, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        done = ((cell, row.example_seconds) for cell, row in self.rows.items() if row.state == "done")
+        times = {cell: seconds for cell, seconds in done if seconds is not None}
+        object.__setattr__(self, "times", times)
 
     @property
     def title(self) -> str:
@@ -53,8 +61,7 @@ class FigureLine:
 
     def seconds(self, cell: AxisValues) -> float | None:
         """Seconds per example in that cell, where there are any."""
-        row = self.rows.get(cell)
-        return row.example_seconds if row is not None and row.state == "done" else None
+        return self.times.get(cell)
 
 
 def without_common_end(titles: Sequence[str]) -> tuple[list[str], str]:
@@ -85,20 +92,20 @@ class Sheet:
     quoted: tuple[Quoted, ...] = ()
     cells: tuple[AxisValues, ...] = ()
     lines: tuple[FigureLine, ...] = ()
+    # Lines with something to show, and the published ones of them: every cell is compared with these.
+    shown: tuple[FigureLine, ...] = field(init=False, repr=False, compare=False)
+    published: tuple[FigureLine, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shown = tuple(line for line in self.lines if not line.not_runnable)
+        object.__setattr__(self, "shown", shown)
+        published = tuple(line for line in shown if line.origin == "published")
+        object.__setattr__(self, "published", published)
 
     @property
     def in_own_unit(self) -> bool:
         """Whether the paper's unit is not seconds per example."""
         return self.scale != 1.0
-
-    @property
-    def shown(self) -> list[FigureLine]:
-        """Lines with something to show; the others are listed under what this machine cannot run."""
-        return [line for line in self.lines if not line.not_runnable]
-
-    @property
-    def published(self) -> list[FigureLine]:
-        return [line for line in self.shown if line.origin == "published"]
 
     @property
     def current(self) -> list[FigureLine]:
@@ -119,7 +126,7 @@ class Sheet:
 
     def times(self, line: FigureLine) -> list[float]:
         """All times of a line in the paper's unit."""
-        return [self.in_unit(seconds) for cell in line.rows if (seconds := line.seconds(cell)) is not None]
+        return [self.in_unit(seconds) for seconds in line.times.values()]
 
     def published_seconds(self, line: FigureLine, cell: AxisValues) -> float | None:
         """The published seconds per example to compare this cell with.
@@ -141,6 +148,8 @@ class Sheet:
 
     def ratio(self, line: FigureLine, cell: AxisValues) -> float | None:
         """Seconds of this line over the published ones."""
+        if not self.published:
+            return None
         own, published = line.seconds(cell), self.published_seconds(line, cell)
         return own / published if own is not None and published else None
 
@@ -222,11 +231,11 @@ def _has(row: StudyRow, fixed: Mapping[str, object]) -> bool:
 
 def lines_of(rows: Sequence[StudyRow], axes: Sequence[str]) -> list[FigureLine]:
     """Rows that share everything but the axes make a line; published lines come first, forecasts last."""
-    cells = [_cell_of(row, axes) for row in rows]
+    cells = [tuple([axis_value(row, axis) for axis in axes]) for row in rows]
     ignored = (*axes, *_following(rows, cells, axes))
     groups: dict[tuple[object, ...], dict[AxisValues, StudyRow]] = {}
-    for row, cell in zip(rows, cells, strict=True):
-        groups.setdefault(_identity(row, ignored), {})[cell] = row
+    for row, cell, identity in zip(rows, cells, _identities(rows, ignored), strict=True):
+        groups.setdefault(identity, {})[cell] = row
     firsts = [next(iter(group.values())) for group in groups.values()]
     lines = [
         FigureLine(
@@ -260,10 +269,6 @@ def axis_value(row: StudyRow, axis: str) -> object:
     """The row's value on an axis: a setting of the job, or a field of the row (threads, batch)."""
     value = selection.value_of(row, axis)
     return "not stated" if value is None else _scalar(value)
-
-
-def _cell_of(row: StudyRow, axes: Sequence[str]) -> AxisValues:
-    return tuple(axis_value(row, axis) for axis in axes)
 
 
 def in_order(value: object) -> tuple[bool, float, str]:
@@ -330,12 +335,16 @@ def _setting_words(key: str, value: object) -> str:
     return value if isinstance(value, str) else f"{key} {value}"
 
 
-def _identity(row: StudyRow, axes: Sequence[str]) -> tuple[object, ...]:
-    settings = tuple(sorted((key, str(value)) for key, value in row.settings.items() if key not in axes))
+def _identities(rows: Sequence[StudyRow], axes: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    """What all rows of a line share."""
+    named = [name for name in _NAMED_FIELDS if name not in axes]
     # With weak scaling the batch follows the number of devices.
-    without = (*axes, "batch") if row.strategy.get("scaling") == "weak" else axes
-    fields = tuple(selection.value_of(row, name) for name in _NAMED_FIELDS if name not in without)
-    return (row.origin, row.case, row.label, *fields, settings)
+    weak = [name for name in named if name != "batch"]
+    fields, fields_of_weak = (operator.attrgetter(*some, "case") for some in (named, weak))
+    for row in rows:
+        settings = tuple(sorted((key, str(value)) for key, value in row.settings.items() if key not in axes))
+        get = fields_of_weak if row.strategy.get("scaling") == "weak" else fields
+        yield row.origin, row.label, get(row), settings
 
 
 def _following(rows: Sequence[StudyRow], cells: Sequence[AxisValues], axes: Sequence[str]) -> tuple[str, ...]:

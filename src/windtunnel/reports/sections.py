@@ -186,21 +186,24 @@ def environment(rows: Sequence[StudyRow]) -> Piece:
 
 def _facts(rows: Sequence[StudyRow]) -> dict[str, dict[str, list[StudyRow]]]:
     """Each fact of the environments with its values, and the rows that have each value."""
-    facts: dict[str, dict[str, list[StudyRow]]] = {}
-    parts: dict[tuple[str, int], dict[str, str]] = {}  # of nested facts, which many rows share
+    same: dict[tuple[object, ...], list[StudyRow]] = {}  # rows whose environments have the same facts
     for row in rows:
-        flat: dict[str, str] = {}
-        for name, value in row.environment.items():
-            if not isinstance(value, Mapping):
-                flat |= dotted({name: value})
-                continue
-            key = (name, id(value))
-            if key not in parts:
-                parts[key] = dotted({name: value})
-            flat |= parts[key]
-        for name, text in flat.items():
-            facts.setdefault(name, {}).setdefault(text, []).append(row)
+        same.setdefault(_facts_key(row.environment), []).append(row)
+    facts: dict[str, dict[str, list[StudyRow]]] = {}
+    for some in same.values():
+        for name, text in dotted(some[0].environment).items():
+            facts.setdefault(name, {}).setdefault(text, []).extend(some)
     return {_FACT_NAMES.get(name, name.replace("ready.", "reported: ")): facts[name] for name in facts}
+
+
+def _facts_key(environment: Mapping[str, object]) -> tuple[object, ...]:
+    """Equal only for environments with the same facts: nested ones count by identity, since many rows share
+    them. A type stands beside each value, because 1 equals True."""
+    pairs = [
+        (type(value), value) if isinstance(value, (str, int, float)) else id(value)
+        for value in environment.values()
+    ]
+    return (*environment, *pairs)
 
 
 def _measured_dates(rows: Sequence[StudyRow]) -> dict[str, str]:

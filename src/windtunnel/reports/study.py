@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,15 @@ class StudyReport:
     rows: tuple[StudyRow, ...] = ()
     verdicts: tuple[ClaimVerdict, ...] = ()
     explained: tuple[ExplainedGain, ...] = ()
+    _kept: dict[str, Sheet] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def save(self, path: Path | str) -> Path:
-        """Write the page."""
-        return write(self.study, self.rows, self.verdicts, Path(path), self.explained)
+        """Write the page. A failure leaves the old file whole."""
+        return records.write_whole(Path(path), self.html())
+
+    def html(self) -> str:
+        """The page as text."""
+        return _page(self, self._drawn())
 
     def frame(self) -> Any:
         """The rows as a pandas dataframe, with a column for each setting; the samples are only in `rows`."""
@@ -45,7 +50,7 @@ class StudyReport:
 
     def sheets(self) -> list[Sheet]:
         """The figures, ready to be drawn with `windtunnel.reports.charts`."""
-        return _sheets(self.study, self.rows)
+        return list(self._drawn().values())
 
     def figure_text(self, name: str) -> str:
         """One figure as text."""
@@ -78,10 +83,16 @@ class StudyReport:
 
     def _sheet(self, name: str) -> Sheet:
         self.study.figure(name)  # an unknown name is an error
-        return next(drawn for drawn in self.sheets() if drawn.name == name)
+        return self._drawn()[name]
+
+    def _drawn(self) -> Mapping[str, Sheet]:
+        """The sheets by the names of their figures, made once for the page and the text."""
+        if not self._kept:
+            self._kept.update(_sheets(self.study, self.rows))
+        return self._kept
 
     def __str__(self) -> str:
-        return text.report(self.study, self.rows, self.verdicts, self.explained)
+        return text.report(self.study, self.rows, self.verdicts, self.explained, self._drawn())
 
     def _repr_html_(self) -> str:
         """A short view for a notebook: progress, claims and the summary of each figure."""
@@ -106,28 +117,41 @@ def write(
     explained: Iterable[ExplainedGain] = (),
 ) -> Path:
     """Write the report as one HTML file. A failure leaves the old file whole."""
-    return records.write_whole(path, build(study, tuple(rows), tuple(verdicts), tuple(explained)))
+    return _report(study, rows, verdicts, explained).save(path)
 
 
 def build(
     study: Study,
-    rows: Sequence[StudyRow],
-    verdicts: Sequence[ClaimVerdict],
-    explained: Sequence[ExplainedGain] = (),
+    rows: Iterable[StudyRow],
+    verdicts: Iterable[ClaimVerdict],
+    explained: Iterable[ExplainedGain] = (),
 ) -> str:
     """The page as text."""
-    album = figures.Album()
+    return _report(study, rows, verdicts, explained).html()
+
+
+def _report(
+    study: Study,
+    rows: Iterable[StudyRow],
+    verdicts: Iterable[ClaimVerdict],
+    explained: Iterable[ExplainedGain],
+) -> StudyReport:
+    return StudyReport(study=study, rows=tuple(rows), verdicts=tuple(verdicts), explained=tuple(explained))
+
+
+def _page(report: StudyReport, sheets: Mapping[str, Sheet]) -> str:
+    album, study, rows = figures.Album(), report.study, report.rows
     trained = [figure for figure in study.figures if figure.trains]
-    first_look = glance.glance(_sheets(study, rows), trained, rows, album)
+    first_look = glance.glance(list(sheets.values()), trained, rows, album)
     parts: list[tuple[str, page.Piece]] = [
         *([("At a glance", first_look)] if first_look else []),
-        ("Claims", sections.claims(verdicts)),
+        ("Claims", sections.claims(report.verdicts)),
         *(
-            [("What would explain the gains, by forecast", sections.explained(explained))]
-            if explained
+            [("What would explain the gains, by forecast", sections.explained(report.explained))]
+            if report.explained
             else []
         ),
-        *_figure_parts(study, rows, album),
+        *_figure_parts(study, rows, sheets, album),
         ("Cold start", sections.cold_starts(rows)),
         ("Where it was measured", sections.environment(rows)),
         ("How to repeat it", _commands(study, rows)),
@@ -138,7 +162,7 @@ def build(
 
 
 def _figure_parts(
-    study: Study, rows: Sequence[StudyRow], album: figures.Album
+    study: Study, rows: Sequence[StudyRow], sheets: Mapping[str, Sheet], album: figures.Album
 ) -> Iterable[tuple[str, page.Piece]]:
     known = {figure.name: figure for figure in _figures(study, rows)}
     by_figure = text.rows_by_figure(rows)
@@ -149,7 +173,7 @@ def _figure_parts(
         if figure.trains:
             yield figure.title, learned.section(figure, by_figure.get(name, ()), album)
             continue
-        drawn = sheet(figure, by_figure.get(name, ()))
+        drawn = sheets[name]
         if drawn.lines or not figure.plots:
             body = [figures.figure(drawn, album)]
         else:
@@ -158,9 +182,10 @@ def _figure_parts(
         yield drawn.heading, joined(body)
 
 
-def _sheets(study: Study, rows: Sequence[StudyRow]) -> list[Sheet]:
+def _sheets(study: Study, rows: Sequence[StudyRow]) -> dict[str, Sheet]:
     by_figure = text.rows_by_figure(rows)
-    return [sheet(each, by_figure.get(each.name, ())) for each in _figures(study, rows) if not each.trains]
+    timed = [figure for figure in _figures(study, rows) if not figure.trains]
+    return {figure.name: sheet(figure, by_figure.get(figure.name, ())) for figure in timed}
 
 
 def _figures(study: Study, rows: Sequence[StudyRow]) -> list[Figure]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windtunnel import units
 from windtunnel.reports.lines import FigureLine, Sheet, sheet
-from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, ExplainedGain, StudyRow
+from windtunnel.study.rows import NOT_FAILED, NOT_RUNNABLE, ClaimVerdict, ExplainedGain, StudyRow
 
 if TYPE_CHECKING:
     from windtunnel.study.study import Study
@@ -25,8 +26,9 @@ def report(
     rows: Sequence[StudyRow],
     verdicts: Sequence[ClaimVerdict],
     explained: Sequence[ExplainedGain] = (),
+    sheets: Mapping[str, Sheet] | None = None,
 ) -> str:
-    """The whole report as text."""
+    """The whole report as text. `sheets` are those of the figures, if they were made before."""
     from windtunnel.reports import clusters, learned
 
     by_figure = rows_by_figure(rows)
@@ -37,7 +39,8 @@ def report(
         elif figure.trains and figure.name in by_figure:
             lines += learned.figure_lines(figure, by_figure[figure.name])
         elif figure.name in by_figure:
-            lines += figure_lines(sheet(figure, by_figure[figure.name]))
+            drawn = sheets[figure.name] if sheets else sheet(figure, by_figure[figure.name])
+            lines += figure_lines(drawn)
         lines += explained_lines([each for each in explained if each.figure == figure.name])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -182,13 +185,14 @@ def _word(drawn: Sheet, row: StudyRow | None) -> str:
 def counted(rows: Sequence[StudyRow]) -> str:
     """How far the study is: 720 of 800 cells measured, 12 failed, 68 waiting."""
     measured = [row for row in rows if row.origin == "measured"]
-    done = sum(row.state == "done" for row in measured)
+    states, origins = Counter(row.state for row in measured), Counter(row.origin for row in rows)
+    done = states["done"]
     counts = {
-        "failed": sum(row.failed for row in measured),
-        "not possible here": sum(row.state in NOT_RUNNABLE for row in measured),
-        "waiting": sum(row.state == "waiting" for row in measured),
-        "forecast": sum(row.origin == "forecast" for row in rows),
-        "published": sum(row.origin == "published" for row in rows),
+        "failed": sum(count for state, count in states.items() if state not in NOT_FAILED),
+        "not possible here": sum(states[state] for state in NOT_RUNNABLE),
+        "waiting": states["waiting"],
+        "forecast": origins["forecast"],
+        "published": origins["published"],
     }
     verb = (
         "trained"
@@ -203,13 +207,14 @@ def counted(rows: Sequence[StudyRow]) -> str:
             f" In {diverged:,} of them the loss was no finite number: their steps may have done other work"
             " than those of a training."
         )
-    beside = sum(row.disturbed for row in measured if row.training)
+    disturbed_rows = [row for row in measured if row.disturbed]
+    beside = sum(row.training is not None for row in disturbed_rows)
     if beside:
         words += (
             f" Other programs ran beside {beside:,} of them ({MARK}): their seconds may be too long;"
             " scores and steps do not depend on it."
         )
-    disturbed = sum(row.disturbed for row in measured if not row.training)
+    disturbed = len(disturbed_rows) - beside
     if not disturbed:
         return words
     return (

@@ -132,7 +132,7 @@ def _quiet(cells: list[_Placed]) -> list[_Placed]:
     for figure, case, cell in cells:
         if cell.summary and cell.summary.loop_seconds:
             whole = summary.choose_quiet(cell.summary, quiet[cell.loop_kind])
-            cell = dataclasses.replace(cell, summary=whole)
+            cell = cell.by(whole)
         chosen.append((figure, case, cell))
     return chosen
 

@@ -13,7 +13,7 @@ IDENTITY = (
     *("job", "label", "device", "device_name", "machine", "devices"),
     *("threads", "batch", "data", "optimizer"),
 )
-FIELDS = (*IDENTITY, "figure", "case", "study", "origin", "state")
+FIELDS = frozenset((*IDENTITY, "figure", "case", "study", "origin", "state"))
 CellKey = tuple[tuple[str, object], ...]
 
 

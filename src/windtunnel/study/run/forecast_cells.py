@@ -62,11 +62,16 @@ class _Point:
 
 
 def forecasts_of(study: Study, store: Store | None = None) -> StudyForecasts:
-    """The rows and explanations of a study, kept in a store until the program or the study changes."""
+    """The rows and explanations of a study, kept in a store until the program or the study changes.
+
+    Those of a user's own job are not kept: its file may change at any time.
+    """
     from windtunnel.measurement.store import dump
 
     if not any(figure.forecasts for figure in study.figures):
         return StudyForecasts()
+    jobs = {case.job or figure.job for figure in study.figures for case in figure.forecasts}
+    store = None if any(".py" in job for job in jobs) else store
     key = (f"several devices of {study.name}: {dump(study.figures)}", _made_by())
     known = {} if store is None else store.forecasts(windtunnel.__version__)
     if key in known:

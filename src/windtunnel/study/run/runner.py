@@ -15,18 +15,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from windtunnel import records
 from windtunnel.errors import Interrupted, WindtunnelError
 from windtunnel.measurement import summary
 from windtunnel.measurement.frameworks.task import Task
-from windtunnel.measurement.processes import CODE
 from windtunnel.measurement.report import ProcessReport
 from windtunnel.measurement.steady import LEVELS, Level, Protocol, interval
-from windtunnel.measurement.store import DONE, WAITING, NewCell, Settled, Store, dump
+from windtunnel.measurement.store import DONE, WAITING, Settled, Store
 from windtunnel.measurement.summary import Summary
 from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study.run.cells import Cell, Choice, cells_of
 from windtunnel.study.run.engine import Outcome, StudyEngine, Work
+from windtunnel.study.run.open_cells import OpenCell, open_cells
 from windtunnel.study.run.progress import Pace, Standing
 from windtunnel.study.run.surroundings import APART, Surroundings
 from windtunnel.study.study import Study
@@ -113,49 +112,6 @@ def run(
             ) from None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Open:
-    """A cell of this run and its state. `least` processes are wanted, and up to `most` if they do not
-    agree."""
-
-    id: int
-    key: str
-    task: Task
-    protocol: Protocol
-    state: str
-    error: str = ""
-    numbers: set[int] = field(default_factory=set)
-    whole: Summary | None = None
-
-    @property
-    def least(self) -> int:
-        return self.protocol.processes
-
-    @property
-    def most(self) -> int:
-        return self.protocol.most_processes
-
-    @property
-    def loop_seconds(self) -> tuple[float, ...]:
-        return self.whole.loop_seconds if self.whole else ()
-
-    @property
-    def python(self) -> str | None:
-        """The Python that ran the reference loop: frameworks may have environments of their own."""
-        return self.whole.ready.versions.get("python") if self.whole else None
-
-    @property
-    def further(self) -> int:
-        """The number of processes above `most`, which it got because too few were quiet."""
-        return sum(number >= self.most for number in self.numbers)
-
-    @property
-    def wanted(self) -> int:
-        """The number of processes that it still needs, as far as known. A cell that has enough and still
-        waits needs another."""
-        return max(1, self.least - len(self.numbers))
-
-
 class _Run:
     """One run of a study in progress."""
 
@@ -164,7 +120,8 @@ class _Run:
     ) -> None:
         self.study, self.store, self.surroundings, self.order = study, store, surroundings, order
         self.pace, self.watch = Pace(order.protocol(), following.step_seconds), following.watch
-        self.cells = self._register(choose(study, order, surroundings))
+        chosen, usual = choose(study, order, surroundings), order.protocol()
+        self.cells = open_cells(study.name, store, surroundings, chosen, order.level, usual)
         self.by_key = {cell.key: cell for cell in self.cells}
         self.ran = self.failed = 0
 
@@ -193,8 +150,8 @@ class _Run:
         return self.tally()
 
     def _measure_again(self, engine: StudyEngine, seed: int) -> None:
-        """Give cells with too few quiet processes another one, at another time."""
-        by_number = defaultdict[int, list[_Open]](list)
+        """Give cells with too few quiet processes another one, at another moment."""
+        by_number = defaultdict[int, list[OpenCell]](list)
         for cell in self._disturbed():
             by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
             self.pace.add(cell.task, 1)
@@ -205,15 +162,15 @@ class _Run:
             self._take(engine, cells, number, self._add_further)
 
     def _take(
-        self, engine: StudyEngine, cells: Sequence[_Open], number: int, add: Callable[[Outcome], None]
+        self, engine: StudyEngine, cells: Sequence[OpenCell], number: int, add: Callable[[Outcome], None]
     ) -> None:
         # Closing ends what the engine has under way when an interrupt comes.
         with contextlib.closing(self._outcomes(engine, cells, number)) as outcomes:
             for outcome in outcomes:
                 add(outcome)
 
-    def _disturbed(self) -> list[_Open]:
-        """Cells with too few quiet processes. The machine has one quiet value for each Python."""
+    def _disturbed(self) -> list[OpenCell]:
+        """Cells with too few quiet processes, by one quiet value for the machine and its Python."""
         loops = defaultdict[str | None, list[float]](list)
         for cell in self.cells:
             loops[cell.python] += cell.loop_seconds
@@ -239,39 +196,6 @@ class _Run:
             (cell.task.label, cell.state, cell.error) for cell in self.cells if is_failure(cell.state)
         )
         return Tally(states=dict(Counter(cell.state for cell in self.cells)), failures=failures)
-
-    def _register(self, chosen: Sequence[Cell]) -> list[_Open]:
-        plans, cells = dict[str, tuple[Task, Protocol]](), list[NewCell]()
-        for cell in chosen:
-            protocol = _protocol_of(cell, self.order.protocol())
-            text, facts = dump(cell.task), dump(self.surroundings.facts(cell.task))
-            key = records.digest([text, repr(protocol), self.order.level, CODE, facts])
-            plans[key] = (cell.task, protocol)
-            cells.append(
-                NewCell(
-                    key=key,
-                    figure=cell.figure,
-                    case=cell.case,
-                    task=text,
-                    level=self.order.level,
-                    facts=facts,
-                )
-            )
-        stored = self.store.register(self.study.name, cells)
-        numbers = self.store.numbers(one.id for one in stored.values())
-        return [
-            _Open(
-                id=stored[key].id,
-                key=key,
-                task=task,
-                protocol=protocol,
-                state=stored[key].state,
-                error=stored[key].error,
-                numbers=numbers.get(stored[key].id, set()),
-                whole=stored[key].summary,
-            )
-            for key, (task, protocol) in plans.items()
-        ]
 
     def _forget_failures(self) -> None:
         failed = [cell for cell in self.cells if is_failure(cell.state)]
@@ -300,9 +224,8 @@ class _Run:
                     cell.state, cell.whole = DONE, whole
                     self.store.settle([Settled(cell=cell.id, summary=whole)])
 
-    def _outcomes(self, engine: StudyEngine, cells: Sequence[_Open], number: int) -> Generator[Outcome]:
-        """The outcomes of the engine. A piece that makes the engine raise becomes a failure; the others
-        run."""
+    def _outcomes(self, engine: StudyEngine, cells: Sequence[OpenCell], number: int) -> Generator[Outcome]:
+        """The outcomes of the engine. A piece that makes it raise becomes a failure; the others are run."""
         left = [Work(key=cell.key, number=number, task=cell.task, protocol=cell.protocol) for cell in cells]
         while left:
             handed, back = list[Work](), set[str]()
@@ -337,8 +260,8 @@ class _Run:
             else:
                 yield work
 
-    def _follow(self, cell: _Open) -> None:
-        """Read the state of a cell from the store, because another study measures it too."""
+    def _follow(self, cell: OpenCell) -> None:
+        """Take over how a cell stands in the store: another study measures it, too."""
         stored = self.store.cell(cell.id)
         cell.numbers = self.store.numbers([cell.id]).get(cell.id, set())
         cell.state, cell.error, cell.whole = stored.state, stored.error, stored.summary
@@ -355,7 +278,7 @@ class _Run:
             else:
                 self._follow(cell)
 
-    def _store(self, cell: _Open, outcome: Outcome) -> bool:
+    def _store(self, cell: OpenCell, outcome: Outcome) -> bool:
         """Whether an outcome was stored; not if another study stored a process of this cell meanwhile."""
         number, whole = outcome.work.number, None
         if outcome.report is None:
@@ -382,7 +305,7 @@ class _Run:
             else:
                 self._follow(cell)
 
-    def _store_further(self, cell: _Open, outcome: Outcome) -> bool:
+    def _store_further(self, cell: OpenCell, outcome: Outcome) -> bool:
         if outcome.report is not None and outcome.report.loop_seconds:
             whole = _summary(cell, [*self.store.reports(cell.id), outcome.report], enough=True)
             assert whole is not None
@@ -394,7 +317,7 @@ class _Run:
         failed = Settled(cell=cell.id, state=state, error=outcome.error)
         return self.store.add_failure(outcome.work.number, failed, settles=False, known=cell.numbers)
 
-    def _count(self, cell: _Open, outcome: Outcome, pieces: int) -> None:
+    def _count(self, cell: OpenCell, outcome: Outcome, pieces: int) -> None:
         self.ran += 1
         self.pace.add(cell.task, pieces)
         self.pace.see(cell.task)
@@ -412,15 +335,8 @@ def _checked(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, report=report)
 
 
-def _protocol_of(cell: Cell, usual: Protocol) -> Protocol:
-    if cell.longer is None:
-        return usual
-    # No median is this precise, so all the time is used.
-    return dataclasses.replace(usual, seconds=usual.seconds * cell.longer, precision=1e-9)
-
-
-def _summary(cell: _Open, reports: Sequence[ProcessReport], *, enough: bool = False) -> Summary | None:
-    """The summary of a cell if its processes agree or are enough, otherwise None."""
+def _summary(cell: OpenCell, reports: Sequence[ProcessReport], *, enough: bool = False) -> Summary | None:
+    """The cell in few numbers, where its processes agree or are enough."""
     over = interval([report.steady for report in reports])
     precise = over.spread <= cell.protocol.precision
     if not precise and not enough and len(reports) < cell.most:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
 import os
 import platform
 import subprocess
+from pathlib import Path
 from typing import Protocol
 
 import windtunnel
@@ -21,7 +24,10 @@ APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
 
 
 class Surroundings(Protocol):
-    """Facts that must be equal for two measurements to count as one, and why a task cannot be measured."""
+    """Facts that two measurements must share to count as one, and why a task cannot be measured.
+
+    The facts of two tasks of one framework are the same.
+    """
 
     @property
     def cores(self) -> int: ...
@@ -48,14 +54,15 @@ print(json.dumps(versions))
 
 
 class Here:
-    """This machine. An `engine` that is not local may have other devices.
+    """This machine, looked at once for each framework. An `engine` that is not local may have other devices.
 
     Cells whose processes are `shared` do not count as those that had a process of their own.
     """
 
     def __init__(self, engine: str = "local", *, shared: bool = False) -> None:
         self.engine, self.shared = engine, shared
-        self._versions: dict[str, dict[str, str]] = {}
+        self._facts: dict[str, Plain] = {}
+        self._pythons: dict[str, Path | None] = {}
 
     @functools.cached_property
     def cores(self) -> int:
@@ -71,15 +78,21 @@ class Here:
         return bool(torch.cuda.is_available())
 
     def facts(self, task: Task) -> Plain:
+        if task.framework not in self._facts:
+            self._facts[task.framework] = self._facts_of(task.framework)
+        return self._facts[task.framework]
+
+    def _facts_of(self, framework: str) -> Plain:
         facts: Plain = {
             "system": platform.system(),
             "cpu": here.cpu_name(),
             "cpus": len(here.available_cpus()),
             "cores": self.cores,
             "windtunnel": windtunnel.__version__,
-            "versions": self.versions(task.framework),
+            "versions": _versions_of(framework),
         }
         facts |= {"processes": SHARED} if self.shared else {}
+        facts |= {"framework_file": _digest_of(framework)} if framework.endswith(".py") else {}
         return facts if self.engine == "local" else {**facts, "engine": self.engine}
 
     def obstacle(self, task: Task) -> tuple[str, str] | None:
@@ -91,7 +104,7 @@ class Here:
             return UNSUPPORTED, f"{task.label}: {why}."
         if self.engine != "local":
             return None
-        if frameworks.python_for(task.framework) is None:
+        if self._python_for(task.framework) is None:
             return (
                 NOT_INSTALLED,
                 f"{task.framework} is not installed; "
@@ -103,11 +116,19 @@ class Here:
             else None
         )
 
-    def versions(self, framework: str) -> dict[str, str]:
-        """Versions of what a framework's own interpreter imports for it."""
-        if framework not in self._versions:
-            self._versions[framework] = _versions_of(framework)
-        return self._versions[framework]
+    def _python_for(self, framework: str) -> Path | None:
+        from windtunnel.measurement import frameworks
+
+        if framework not in self._pythons:
+            self._pythons[framework] = frameworks.python_for(framework)
+        return self._pythons[framework]
+
+
+def _digest_of(path: str) -> str:
+    """What a user's own framework is: with another file, a cell is another cell."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return "missing"
 
 
 def _versions_of(framework: str) -> dict[str, str]:
