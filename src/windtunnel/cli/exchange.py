@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,6 +65,15 @@ Staleness = Annotated[
 Jitter = Annotated[
     float, typer.Option("--jitter", help="Standard deviation of a step's time, as a share of its mean.")
 ]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        "--samples",
+        help="Measured seconds of steps, one a line, or the log of a real worker (worker-0.jsonl). Steps "
+        "vary as they do, around the forecast.",
+        show_default=False,
+    ),
+]
 Spread = Annotated[
     float,
     typer.Option(
@@ -97,6 +107,7 @@ def exchange(
     every: Every = 10,
     staleness: Staleness = None,
     jitter: Jitter = 0.0,
+    samples: Samples = None,
     spread: Spread = 0.0,
     slow: Slow = 0,
     slow_factor: SlowFactor = 2.0,
@@ -115,12 +126,13 @@ def exchange(
     settings = make_settings(groups, every, staleness)
     variation = make_variation(
         jitter=jitter,
+        samples=samples,
         spread=spread,
         slow_workers=slow,
         slow_factor=slow_factor,
         pause_share=pause_share,
         pause_factor=pause_factor,
-        failure_rate=failures / _DAY,
+        failures=failures,
         restart_seconds=restart,
     )
     machine = Machine.find(on)
@@ -137,10 +149,14 @@ def make_settings(groups: int | None, every: int, staleness: int | None) -> Exch
     return ExchangeSettings(groups=groups or 1, every=every, staleness=staleness)
 
 
-def make_variation(**options: float) -> Variation:
+def make_variation(*, samples: Path | None, failures: float, **options: float) -> Variation:
+    from windtunnel.exchange.samples import read_samples
     from windtunnel.exchange.variation import Variation
 
-    return Variation(**options)  # type: ignore[arg-type]
+    if samples is not None and options["jitter"]:
+        raise BadInput("--samples and --jitter both say how steps vary.", hint="Leave one of them out.")
+    measured = read_samples(samples) if samples is not None else ()
+    return Variation(samples=measured, failure_rate=failures / _DAY, **options)  # type: ignore[arg-type]
 
 
 def _counts(text: str | None, most: int) -> list[int]:

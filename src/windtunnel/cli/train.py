@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,8 +83,8 @@ _Folder = Annotated[
     Path | None,
     typer.Option(
         "--folder",
-        help="Simulated: keep a checkpoint there; the same command continues after an interrupt. Real "
-        "workers: keep their weights, curve and logs there.",
+        help="Keep checkpoints there: the same command continues after an interrupt or a lost worker. Real "
+        "workers also keep their weights, curve and logs there.",
         show_default=False,
     ),
 ]
@@ -157,9 +156,14 @@ def train(
     every: exchange.Every = 10,
     staleness: exchange.Staleness = None,
     jitter: exchange.Jitter = 0.0,
+    samples: exchange.Samples = None,
     spread: exchange.Spread = 0.0,
     slow: exchange.Slow = 0,
     slow_factor: exchange.SlowFactor = 2.0,
+    pause_share: exchange.PauseShare = 0.0,
+    pause_factor: exchange.PauseFactor = 2.0,
+    failures: exchange.FailuresPerDay = 0.0,
+    restart: exchange.Restart = 300.0,
     epochs: _Epochs = None,
     until: _Until = None,
     data: _DataSet = None,
@@ -172,7 +176,15 @@ def train(
     from windtunnel.exchange.training import ClusterOptions
 
     variation = exchange.make_variation(
-        jitter=jitter, spread=spread, slow_workers=slow, slow_factor=slow_factor
+        jitter=jitter,
+        samples=samples,
+        spread=spread,
+        slow_workers=slow,
+        slow_factor=slow_factor,
+        pause_share=pause_share,
+        pause_factor=pause_factor,
+        failures=failures,
+        restart_seconds=restart,
     )
     settings = exchange.make_settings(groups, every, staleness)
     is_real = _is_real(clock, on)
@@ -181,20 +193,19 @@ def train(
         words.refuse_plot(plot)
     folders = {name: folder / name if folder and compare else folder for name in names}
     if is_real:
-        _refuse_simulated(variation, until, fresh)
-        network, chosen = _shared_network(job, data)
+        _refuse_simulated(variation, until)
+        alone = _shared_network(job, data)
         specs = [
             dataclasses.replace(
-                _real_spec(network, name, workers, settings, epochs, variation),
-                settings=chosen,
-                data=data,
+                _real_spec(alone, name, workers, settings, epochs, variation),
                 seed=seed,
                 shard=shard,
                 backend=_backend(backend),
+                keep=folder is not None,
             )
             for name in names
         ]
-        _train_for_real(specs, engine, folders, plot, as_json)
+        _train_for_real(specs, engine, folders, plot, as_json, fresh)
         return
     _refuse_real(engine, backend, shard)
     on, found = on or _SIMULATED_DEFAULT, []
@@ -252,19 +263,21 @@ def _names(compare: str | None, exchange_form: str) -> list[str]:
     return list(dict.fromkeys(forms.named(name).name for name in words_given))
 
 
-def _refuse_simulated(variation: Variation, until: str | None, fresh: bool) -> None:
+def _refuse_simulated(variation: Variation, until: str | None) -> None:
     """What only a simulated clock has."""
     hint = "Leave it out, or name a machine to simulate: --on guide-figure-6"
-    if variation.jitter or variation.spread:
-        raise BadInput("--jitter and --spread: real workers differ by themselves.", hint=hint)
+    given = (variation.jitter, variation.spread, variation.samples, variation.pause_share)
+    if any(given) or variation.failure_rate:
+        raise BadInput(
+            "--jitter, --samples, --spread, --pause-share and --failures: real workers differ by themselves.",
+            hint=hint,
+        )
     if variation.slow_workers > 1:
         raise BadInput(
             f"--slow {variation.slow_workers}: of real workers one can be slow.", hint="Use --slow 1."
         )
     if until is not None:
         raise BadInput("--until: real workers train for a number of passes.", hint="Use --epochs, or --on.")
-    if fresh:
-        raise BadInput("--fresh: a training by real workers always starts from the beginning.", hint=hint)
 
 
 def _refuse_real(engine: str, backend: str, shard: bool) -> None:
@@ -284,19 +297,22 @@ def _backend(word: str) -> Backend:
     return known[word]
 
 
-def _shared_network(job: list[str], data: str | None) -> tuple[str, Mapping[str, object]]:
-    """The network whose steps workers can share, and its settings; a job of one's own by its full path."""
+def _shared_network(job: list[str], data: str | None) -> RealTraining:
+    """The training of one worker: a network whose steps workers can share, or a job of one's own by its full
+    path."""
     from windtunnel.exchange import own_jobs
+    from windtunnel.exchange.real.spec import RealTraining
     from windtunnel.exchange.splitting import refuse_undivided
 
     workload = _own(job, data)
     if workload is None:
         name, settings = job[0], parse_settings(job[1:])
         refuse_undivided(name, settings)
-        return name, settings
-    own_jobs.refuse_undivided_job(workload)
+        return RealTraining(network=name, settings=settings, workers=1, data=data)
+    unused = own_jobs.refuse_undivided_job(workload)
     assert workload.origin is not None
-    return workload.origin.job, workload.origin.settings
+    origin = workload.origin
+    return RealTraining(network=origin.job, settings=origin.settings, workers=1, unused=unused)
 
 
 def _own(job: list[str], data: str | None) -> Workload | None:
@@ -310,19 +326,17 @@ def _own(job: list[str], data: str | None) -> Workload | None:
 
 
 def _real_spec(
-    network: str,
+    alone: RealTraining,
     exchange_form: str,
     workers: int | None,
     settings: ExchangeSettings,
     epochs: int | None,
     variation: Variation,
 ) -> RealTraining:
-    from windtunnel.exchange.real.spec import RealTraining
-
     count = 2 if workers is None else workers
     groups = settings.groups if settings.groups > 1 or count % 2 else 2
-    return RealTraining(
-        network=network,
+    return dataclasses.replace(
+        alone,
         workers=count,
         exchange=exchange_form,
         groups=groups if exchange_form == "mixed" else 1,
@@ -340,6 +354,7 @@ def _train_for_real(
     folders: dict[str, Path | None],
     plot: Path | None,
     as_json: bool,
+    fresh: bool,
 ) -> None:
     from windtunnel.exchange.real.engines import OnSlurm, engine_for
     from windtunnel.exchange.real.gathering import RealComparison
@@ -355,7 +370,7 @@ def _train_for_real(
         folder = folders[spec.exchange]
         with contextlib.ExitStack() as stack:
             place = folder or stack.enter_context(temporary_folder())
-            found.append(dataclasses.replace(run_workers(spec, place, chosen), folder=folder))
+            found.append(dataclasses.replace(run_workers(spec, place, chosen, fresh=fresh), folder=folder))
     if plot is not None:
         from windtunnel.reports.clusters import chart
 

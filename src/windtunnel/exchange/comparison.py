@@ -23,12 +23,11 @@ STEPS = 100
 GUIDE_LIMIT = 40  # GPUs up to which the guide advises synchronous training (Wuensche 2018, section III.H.2)
 _SAME = 1.02  # a gain below that is none
 _LEGEND = (
-    "step: the time in which every worker makes one step.",
-    "speed-up: over one worker without any exchange.",
-    "waiting: share of a worker's time in which it waits for others or the server.",
-    "staleness: mean changes by others between reading and changing the weights;",
-    "  in brackets, what 9 in 10 changes do not exceed.",
-    "server: bytes a second that it receives and sends.",
+    "step: the time in which every worker makes one. speed-up: over one worker without any exchange.",
+    "waiting: the share of a worker's time in which it waits for others or for the server; in brackets that",
+    "  of the workers that wait least and most.",
+    "staleness: changes by others between reading the weights and changing them, on average; in brackets",
+    "  what 9 in 10 changes do not exceed. server: bytes a second that it receives and sends.",
 )
 _PAYS = 0.5  # a further worker pays if it brings at least half of what one alone brings
 
@@ -39,7 +38,9 @@ class ExchangeRow:
 
     speedup     how many times as many examples a second as one worker
     staleness   mean; of nine in ten changes at most `high_staleness`
-    wait_share  of a worker's time; that of the slowest and of the fastest worker differ
+    staleness_counts  how many changes were stale by 0, 1, 2 ... others
+    wait_share  of a worker's time, the mean
+    wait_shares  the same of each worker
     """
 
     form: str
@@ -51,6 +52,8 @@ class ExchangeRow:
     high_staleness: float
     wait_share: float
     served_rate: float
+    staleness_counts: tuple[int, ...] = ()
+    wait_shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +103,8 @@ class ExchangeTable(Displayed):
 
     def lines(self) -> list[str]:
         head = (
-            f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>11}{'speed-up':>9}"
-            f"{'waiting':>9}{'staleness':>13}{'server':>11}"
+            f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>12}{'speed-up':>10}"
+            f"{'waiting':>15}{'staleness':>13}{'server':>11}"
         )
         rows = [_line(row) for row in self.rows]
         return [
@@ -203,10 +206,17 @@ def _cells(row: ExchangeRow) -> tuple[str, ...]:
         units.show(row.step_seconds, "s"),
         f"{row.examples_per_second:,.0f}",
         f"{row.speedup:.2f}x",
-        f"{row.wait_share:.0%}",
+        _waits(row),
         _stale(row),
         units.show(row.served_rate, "B/s") if row.served_rate else "",
     )
+
+
+def _waits(row: ExchangeRow) -> str:
+    """The mean, and in brackets the least and the most if workers differ by a percent."""
+    shares = row.wait_shares or (row.wait_share,)
+    low, high = round(100 * min(shares)), round(100 * max(shares))
+    return f"{row.wait_share:.0%} ({low}-{high}%)" if high > low else f"{row.wait_share:.0%}"
 
 
 def _stale(row: ExchangeRow) -> str:
@@ -218,8 +228,8 @@ def _line(row: ExchangeRow) -> str:
     served = units.show(row.served_rate, "B/s") if row.served_rate else ""
     return (
         f"  {row.workers:>7}  {row.form:7}{units.show(row.step_seconds, 's'):>9}"
-        f"{row.examples_per_second:>11,.0f}{row.speedup:>8.2f}x{row.wait_share:>9.0%}{_stale(row):>13}{served:>11}"
-    ).rstrip()
+        f"{row.examples_per_second:>12,.0f}{row.speedup:>9.2f}x{_waits(row):>15}{_stale(row):>13}{served:>11}"
+    )
 
 
 def compare_forms(
@@ -307,4 +317,6 @@ def _row(name: str, workers: int, run: ExchangeRun, batch: int, alone: float) ->
         high_staleness=float(np.quantile(run.staleness, 0.9)),
         wait_share=run.wait_share,
         served_rate=run.served_rate,
+        staleness_counts=tuple(np.bincount(run.staleness).tolist()),
+        wait_shares=tuple(run.wait_shares.tolist()),
     )

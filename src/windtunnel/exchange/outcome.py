@@ -93,6 +93,8 @@ class ClusterTraining(Displayed):
             f"  changes     {last.changes:,} of the shared weights, {last.examples:,} examples",
             f"  waiting     {self.wait_share:.0%} of a worker's time",
         ]
+        if self.resumed:
+            lines.append(f"  continued   after epoch {self.resumed}")
         if self.staleness:
             lines.append(f"  staleness   {self.staleness:.1f} other changes between reading and writing")
         return "\n".join(lines)

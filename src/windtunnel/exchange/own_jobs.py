@@ -23,26 +23,31 @@ from windtunnel.records import Plain
 _CHECK, _TRAIN = f"{__name__}:check_there", f"{__name__}:train_there"
 
 
-def refuse_undivided_job(workload: Workload) -> None:
-    """Refuses a job whose steps several workers cannot share, before any of them starts."""
+def refuse_undivided_job(workload: Workload) -> bool:
+    """Refuses a job whose steps several workers cannot share, before any of them starts. Whether some of its
+    parameters take no part in a step."""
     own_job.refuse_several(workload)
     containment = containment_of(workload)
     if containment is None:
-        check_sharing(workload)
-    else:
-        containment.ask(workload, _CHECK)
+        return check_sharing(workload)
+    return bool(containment.ask(workload, _CHECK)["unused"])
 
 
-def check_sharing(workload: Workload) -> None:
-    """One gradient of the job, without its update, and one test on held-out batches."""
+def check_sharing(workload: Workload) -> bool:
+    """One gradient of the job, without its update, and one test on held-out batches. Whether a parameter has
+    no gradient."""
     import torch
 
     lesson = own_job.lesson_of(workload)
     stage, model = only_stage(lesson, workload.name), lesson.model()
     splitter = StepSplitter(model, stage, workload.name)
-    splitter.gradients(next(iter(stage.batches(torch.Generator().manual_seed(0)))))
+    gradients, _ = splitter.gradients(next(iter(stage.batches(torch.Generator().manual_seed(0)))))
     model.eval()
     lesson.examine(model)
+    known = {
+        id(p) for p, gradient in zip(splitter.parameters, gradients, strict=True) if gradient is not None
+    }
+    return any(p.requires_grad and id(p) not in known for p in model.parameters())
 
 
 def train_apart(
@@ -69,8 +74,7 @@ def train_apart(
 
 def check_there(workload: Workload, request: Plain) -> Plain:
     """`check_sharing` in the process of the job."""
-    check_sharing(workload)
-    return {}
+    return {"unused": check_sharing(workload)}
 
 
 def train_there(workload: Workload, request: Plain) -> Plain:

@@ -130,6 +130,13 @@ class ExchangeRun:
         return float(self.waits.sum() / np.repeat(last, len(self.waits) // len(last)).sum())
 
     @property
+    def wait_shares(self) -> Times:
+        """The share of its time that each worker waits."""
+        last = self._last_ends()
+        shares: Times = self.waits / np.repeat(last, len(self.waits) // len(last))
+        return shares
+
+    @property
     def served_rate(self) -> float:
         """Bytes a second that pass the server, both ways, while all workers work."""
         return self._share_in_common() * self.served_bytes / self.common_seconds

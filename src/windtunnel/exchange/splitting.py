@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,10 +111,14 @@ def mean(parts: list[Gradients], sizes: list[int]) -> Gradients:
     if len(parts) == 1:
         return parts[0]
     shares = [size / sum(sizes) for size in sizes]
-    return [
-        None if own[0] is None else sum(share * part for share, part in zip(shares, own, strict=True))
-        for own in zip(*parts, strict=True)
-    ]
+    return [_weighted(own, shares) for own in zip(*parts, strict=True)]
+
+
+def _weighted(parts: Sequence[Tensor | None], shares: Sequence[float]) -> Tensor | None:
+    """The mean of a parameter's gradients. In a mini-batch that does not use it, it has none: that counts as
+    zeros."""
+    known = [share * part for share, part in zip(shares, parts, strict=True) if part is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def examples_in(batch: Any) -> int:

@@ -26,7 +26,7 @@ from windtunnel.exchange.stream import BatchStream
 from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.job.lesson import Lesson
 from windtunnel.job.workload import Workload
-from windtunnel.learning import checkpoint
+from windtunnel.learning import checkpoint, randomness
 from windtunnel.learning.goal import Goal, parse_goal
 from windtunnel.learning.own_job import prepare
 from windtunnel.machine.machine import Machine
@@ -76,8 +76,7 @@ def train_on_cluster(
     A job with data of its own is tested after every 100 steps, or after a pass over them if that is shorter.
     """
     options = options or ClusterOptions()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+    with randomness.seeded(options.seed):
         loop = opened(job, machine, options, settings, data)
         try:
             return loop.run(progress or (lambda done, total, text: None))
@@ -236,6 +235,9 @@ class ClusterLoop:
         """The time of the cluster after so many changes."""
         return float(self.cluster_run.ends[changes - 1]) if changes else 0.0
 
+    def _timed(self, rows: list[ClusterRow]) -> list[ClusterRow]:
+        return [dataclasses.replace(row, seconds=self.seconds_at(row.changes)) for row in rows]
+
     def _add_row(self, loss: float | None) -> None:
         if loss is not None and not math.isfinite(loss):
             raise BadJob(
@@ -299,10 +301,20 @@ class ClusterLoop:
             "optimizer": self.splitter.optimizer.state_dict(),
             "learner": self.learner.state(),
             "stream": self.stream.state(),
-            "random": torch.get_rng_state(),
+            "random": randomness.state(),
         }
-        note = {"identity": self.identity, "changes": self.changes, "rows": records.plain(self.rows)}
+        note = {
+            "identity": self.identity,
+            "changes": self.changes,
+            "rows": records.plain(self.rows),
+            "order": self._order(),
+        }
         checkpoint.save(self._file, trees, note)
+
+    def _order(self) -> str:
+        """A digest of the order in which workers come, where it decides what is learned."""
+        run = self.cluster_run
+        return records.digest([run.workers.tolist(), run.staleness.tolist()])
 
     def _resume(self) -> int:
         last = checkpoint.load_last(self._file.parent) if self._file is not None else None
@@ -316,11 +328,19 @@ class ClusterLoop:
                 f"{path} is the checkpoint of another training.",
                 hint="Use another --folder, or start again with --fresh, which overwrites it.",
             )
+        if self.options.exchange in SERVED and note.get("order", self._order()) != self._order():
+            raise BadInput(
+                f"{path} is the checkpoint of a training of another length, in which the workers come in "
+                "another order.",
+                hint="Use the same --epochs as before, another --folder, or start again with --fresh.",
+            )
         self.model.load_state_dict(trees["model"])
         self.splitter.optimizer.load_state_dict(trees["optimizer"])
         self.learner.load_state(trees["learner"])
         self.stream.load_state(trees["stream"])
-        torch.set_rng_state(trees["random"])
+        randomness.load_state(trees["random"])
         self.changes = note["changes"]
-        self.rows = [records.read(ClusterRow, row, str(path)) for row in note["rows"]]
+        rows = [records.read(ClusterRow, row, str(path)) for row in note["rows"]]
+        # A longer training of synchronous workers learns the same, but its clock draws other times.
+        self.rows = rows if self.changes > len(self.cluster_run.ends) else self._timed(rows)
         return self.rows[-1].epochs

@@ -5,14 +5,11 @@ A job says nothing of its data but how to make a batch, so the figure is its los
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from windtunnel.errors import BadInput, BadJob
@@ -21,10 +18,11 @@ from windtunnel.job.lesson import Lesson, Stage
 from windtunnel.job.workload import Batch, Model, Optimizers, Workload
 from windtunnel.learning import training
 from windtunnel.learning.options import TrainingIdentity
+from windtunnel.learning.randomness import seeded
 
 _PASS_STEPS = 100  # a pass over the data of a job that does not say how many examples it has: a choice
 _HELD_OUT_BATCHES = 4
-_SEEDS = 2**31  # NumPy takes 32 bits
+_SEEDS = 2**31
 _HELD_OUT_SEED = _SEEDS + 1  # no training draws its batches with it
 
 
@@ -53,9 +51,14 @@ def _identity_of(workload: Workload) -> TrainingIdentity:
     origin = workload.origin
     if origin is None:
         return TrainingIdentity(network=workload.name, settings={}, data="made in Python")
-    body = jobs.job_file(origin.job.rpartition(":")[0]).read_bytes() if is_own(origin.job) else b""
-    made_of = hashlib.sha256(body).hexdigest()[:16]
-    return TrainingIdentity(network=workload.name, settings=origin.settings, data=f"{origin.job} {made_of}")
+    data = f"{origin.job} {file_mark(origin.job)}"
+    return TrainingIdentity(network=workload.name, settings=origin.settings, data=data)
+
+
+def file_mark(job: str) -> str:
+    """A digest of the file that a job of one's own is in. The file is read, not run."""
+    body = jobs.job_file(job.rpartition(":")[0]).read_bytes() if is_own(job) else b""
+    return hashlib.sha256(body).hexdigest()[:16]
 
 
 def refuse_data(name: str, source: str | None) -> None:
@@ -107,29 +110,6 @@ def _batches(workload: Workload, generator: torch.Generator, steps: int) -> Iter
 def _batch(workload: Workload, seed: int) -> Batch:
     with seeded(seed):
         return workload.batch(workload.default_batch)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Random numbers of PyTorch, NumPy and Python from a seed; afterwards they go on as before."""
-    plain, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            _seed_torch(seed)
-            np.random.seed(seed)
-            random.seed(seed)
-            yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numpy)
-
-
-def _seed_torch(seed: int) -> None:
-    """As `torch.manual_seed`, which takes 0.1 ms for devices that are not there."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
 
 
 def _optimizer(workload: Workload, model: Model) -> Optimizers:

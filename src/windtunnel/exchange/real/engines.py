@@ -11,7 +11,7 @@ import importlib
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -19,14 +19,16 @@ from typing import Any
 
 from windtunnel import ownership, records
 from windtunnel.errors import BadInput, Unavailable, nearest, need_package
-from windtunnel.exchange.real.gathering import LOST_NODE
-from windtunnel.exchange.real.launch import OnThisMachine, WorkerEngine, free_port, start_process
+from windtunnel.exchange.real import checkpoints
+from windtunnel.exchange.real.endings import LOST_NODE
+from windtunnel.exchange.real.launch import OnThisMachine, WorkerEngine, open_store, start_process
 from windtunnel.exchange.real.spec import NAME, RealTraining
 from windtunnel.records import Plain
 
 _NAMES = ("local", "ray", "slurm")
 _ADDRESS = "address.json"
 _LOOPBACK = "127.0.0.1"
+_FETCH_SECONDS = 5.0  # between two looks for checkpoints on the nodes of Ray
 
 
 def engine_for(text: str) -> WorkerEngine:
@@ -94,47 +96,94 @@ class OnRay:
 
 
 class _Seat:
-    """One place of the cluster, in the words of Ray an actor."""
+    """One place of the cluster, in the words of Ray an actor. It answers while its worker runs."""
+
+    folder: Path | None = None
 
     def address(self) -> tuple[str, int]:
-        return str(importlib.import_module("ray.util").get_node_ip_address()), free_port()
+        host = str(importlib.import_module("ray.util").get_node_ip_address())
+        self.store, port = open_store(host)  # kept open as long as this seat is there
+        return host, port
 
-    def run(self, text: str, rank: int, address: str, port: int) -> str:
+    def run(self, text: str, rank: int, meeting: tuple[str, int], files: dict[str, str]) -> str:
         """Runs one worker to its end; returns its exit code and its files as text."""
         with ownership.temporary_folder(kind="seat") as folder:
             records.write_whole(folder / NAME, text)
+            _write_files(folder, files)
             spec = RealTraining.load(folder / NAME)
-            code = start_process(spec, folder, rank, 0, address, port, threads=1).wait()
-            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != NAME}
-        encoded = {name: base64.b64encode(body).decode() for name, body in files.items()}
-        return json.dumps({"code": code, "files": encoded})
+            process = start_process(spec, folder, rank, 0, *meeting, threads=1)
+            self.folder = folder
+            code = process.wait()
+            self.folder = None
+            return json.dumps(
+                {"code": code, "files": _as_text(p for p in folder.iterdir() if p.name != NAME)}
+            )
+
+    def kept(self, known: list[str]) -> dict[str, str]:
+        """The files of checkpoints that are not known yet."""
+        if self.folder is None:
+            return {}
+        with contextlib.suppress(OSError):  # it ends, or removes an older one, at this moment
+            return _as_text(path for path in checkpoints.files_in(self.folder) if path.name not in known)
+        return {}
+
+
+def _as_text(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: base64.b64encode(path.read_bytes()).decode() for path in paths}
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    for name, body in files.items():
+        records.write_whole(folder / Path(name).name, base64.b64decode(body))
 
 
 def _run_on_ray(ray: ModuleType, room: Any, spec: RealTraining, folder: Path) -> dict[int, int]:
-    strategies = importlib.import_module("ray.util.scheduling_strategies")
-    gpus = int(spec.backend == "nccl")
-    seats = []
-    for rank in range(spec.processes):
-        place = strategies.PlacementGroupSchedulingStrategy(
-            placement_group=room, placement_group_bundle_index=rank
-        )
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, scheduling_strategy=place)(_Seat)
-        seats.append(remote.remote())
+    seats = _seats(ray, room, spec)
     try:
-        address, port = ray.get(seats[0].address.remote())
+        meeting = ray.get(seats[0].address.remote())
         text = (folder / NAME).read_text(encoding="utf-8")
-        waiting = {seat.run.remote(text, rank, address, port): rank for rank, seat in enumerate(seats)}
+        files = ray.put(_as_text(checkpoints.files_in(folder)) if spec.keep else {})
+        waiting = {seat.run.remote(text, rank, meeting, files): rank for rank, seat in enumerate(seats)}
         codes: dict[int, int] = {}
+        asked = time.monotonic()
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
             for reference in done:
                 rank = waiting.pop(reference)
                 codes[rank] = _received(ray, reference, folder)
+            if spec.keep and time.monotonic() - asked > _FETCH_SECONDS:
+                _fetch(ray, [seats[rank] for rank in waiting.values() if rank in spec.keepers], spec, folder)
+                asked = time.monotonic()
         return codes
     finally:
         for seat in seats:
             with contextlib.suppress(Exception):
                 ray.kill(seat)  # its worker process ends with it
+
+
+def _seats(ray: ModuleType, room: Any, spec: RealTraining) -> list[Any]:
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    gpus, seats = int(spec.backend == "nccl"), []
+    for rank in range(spec.processes):
+        place = strategies.PlacementGroupSchedulingStrategy(
+            placement_group=room, placement_group_bundle_index=rank
+        )
+        remote = ray.remote(
+            num_cpus=1, num_gpus=gpus, max_restarts=0, max_concurrency=2, scheduling_strategy=place
+        )
+        seats.append(remote(_Seat).remote())
+    return seats
+
+
+def _fetch(ray: ModuleType, seats: Sequence[Any], spec: RealTraining, folder: Path) -> None:
+    """Brings checkpoints here while workers run: a lost machine or an interrupt does not lose them."""
+    known = [path.name for path in checkpoints.files_in(folder)]
+    for seat in seats:
+        with contextlib.suppress(ray.exceptions.RayError):
+            _write_files(folder, ray.get(seat.kept.remote(known), timeout=_FETCH_SECONDS))
+    for changes in checkpoints.complete_in(spec, folder)[:1]:
+        for rank in spec.keepers:
+            checkpoints.prune(folder, rank, changes)
 
 
 def _received(ray: ModuleType, reference: Any, folder: Path) -> int:
@@ -143,8 +192,7 @@ def _received(ray: ModuleType, reference: Any, folder: Path) -> int:
         answer: Plain = json.loads(ray.get(reference))
     except (ray.exceptions.RayError, ValueError):
         return LOST_NODE
-    for name, body in answer["files"].items():
-        records.write_whole(folder / Path(name).name, base64.b64decode(body))
+    _write_files(folder, answer["files"])
     return int(answer["code"])
 
 
@@ -217,14 +265,17 @@ def run_task(folder: str, is_local: bool) -> int:
     spec = RealTraining.load(path / NAME)
     if rank >= spec.processes:
         return 0
-    if rank == 0:
-        host = _LOOPBACK if is_local else socket.gethostname()
-        records.save(path / _ADDRESS, {"address": host, "port": free_port()})
+    host = _LOOPBACK if is_local else socket.gethostname()
+    meeting = open_store(host) if rank == 0 else None
+    if meeting is not None:
+        records.save(path / _ADDRESS, {"address": host, "port": meeting[1]})
     while not (path / _ADDRESS).is_file():
         time.sleep(0.1)
     found = records.load(path / _ADDRESS)
     process = start_process(spec, path, rank, int(here.local_rank), found["address"], found["port"], 1)
-    return process.wait()
+    code = process.wait()
+    del meeting  # it stays open until this worker has ended
+    return code
 
 
 def _slurm_settings(text: str) -> Plain:

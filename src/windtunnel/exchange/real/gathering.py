@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel import lifeline, records, units
+from windtunnel import records, units
 from windtunnel.displays import Displayed
-from windtunnel.errors import MeasurementFailed
 from windtunnel.exchange.curves import LearningCurve, curve_lines
-from windtunnel.exchange.real.spec import GOES_ON, RealTraining
+from windtunnel.exchange.real import losses
+from windtunnel.exchange.real.spec import RealTraining
 from windtunnel.records import Plain
 
-LOST_PEER = 3  # the exit code of a process that stopped because another one is gone
-LOST_NODE = 254  # stands for the exit code of a process whose machine is gone
 _SKIPPED = 5  # first steps: warm-up
-_FINE = (0, LOST_PEER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +65,13 @@ class RealOutcome(Displayed):
         lines = [
             f"{spec.network}, {spec.workers} workers, exchange {spec.exchange}: {self.steps:,} steps in "
             f"{units.show(self.seconds, 's')}",
-            f"  step        {units.show(self.step_seconds, 's')} (median)",
         ]
+        if spec.start:
+            lines.append(f"  continued   after {spec.start:,} changes of the weights")
+        if self.step_seconds:
+            lines.append(f"  step        {units.show(self.step_seconds, 's')} (median)")
+        if spec.start and self.steps == spec.start * spec.per_change:
+            lines.append("  It was complete. Give more --epochs to go on, or --fresh to begin anew.")
         if last is not None:
             lines.append(f"  {self.metric:<12}{last:.4g}")
         if self.staleness:
@@ -105,17 +107,13 @@ class RealComparison(Displayed):
 
 
 def gather(spec: RealTraining, folder: Path, codes: Mapping[int, int]) -> RealOutcome:
+    """What was done, or the error of a training that could not go on."""
     lines = {rank: _lines(folder / f"worker-{rank}.jsonl") for rank in range(spec.workers)}
-    lost = {rank: _reason(code) for rank, code in codes.items() if code not in _FINE}
     steps = {rank: [line for line in own if "step" in line] for rank, own in lines.items()}
-    if not any(steps.values()):
-        raise MeasurementFailed(
-            f"No worker of {spec.network} made a step.",
-            state="crashed",
-            hint=f"The end of {folder / 'process-0.log'}: {_tail(folder / 'process-0.log')}",
-        )
-    if lost and spec.exchange not in GOES_ON:
-        raise _cannot_go_on(spec, folder, lost, steps)
+    made = max(map(len, steps.values()))
+    losses.refuse_failed(spec, folder, codes, made)
+    if not made and not spec.start:
+        losses.refuse_empty(spec, folder, codes)
     gaps = {rank: _gaps([line["seconds"] for line in own], spec) for rank, own in steps.items()}
     curve = json.loads((folder / "curve.json").read_text()) if (folder / "curve.json").is_file() else {}
     served = [line["staleness"] for line in _lines(folder / "server.jsonl") if "staleness" in line]
@@ -123,15 +121,15 @@ def gather(spec: RealTraining, folder: Path, codes: Mapping[int, int]) -> RealOu
     return RealOutcome(
         spec=spec,
         folder=folder,
-        seconds=max(own[-1]["seconds"] for own in steps.values() if own),
+        seconds=max(own[-1]["seconds"] for own in (steps if made else lines).values() if own),
         step_seconds=statistics.median(every) if every else 0.0,
-        steps=sum(map(len, steps.values())),
+        steps=spec.start * spec.per_change + sum(map(len, steps.values())),
         metric=curve.get("metric", "loss"),
         rows=tuple(curve.get("rows", ())),
         staleness=statistics.fmean(served) if served else 0.0,
-        lost=lost,
+        lost=losses.lost_in(codes, folder),
         samples=gaps,
-        cpu_seconds=statistics.fmean(_cpu(own) for own in steps.values() if own),
+        cpu_seconds=statistics.fmean(map(_cpu, filter(None, steps.values()))) if made else 0.0,
     )
 
 
@@ -150,27 +148,6 @@ def _cpu(lines: list[Plain]) -> float:
     return float(lines[-1]["cpu"] - lines[first]["cpu"]) / count if count else 0.0
 
 
-def _cannot_go_on(
-    spec: RealTraining, folder: Path, lost: Mapping[int, str], steps: Mapping[int, list[Plain]]
-) -> MeasurementFailed:
-    rank, reason = next(iter(lost.items()))
-    done = max(len(own) for own in steps.values())
-    kept = folder / "weights.safetensors"
-    hint = f"The weights after the last complete step are in {kept}." if kept.is_file() else ""
-    return MeasurementFailed(
-        f"Worker {rank} of {spec.workers} {reason} after about {done} steps. Exchange {spec.exchange} needs "
-        "all workers, so the others stopped.",
-        state="crashed",
-        hint=f"{hint} Start it again, or use --exchange async, which goes on without a lost worker.".strip(),
-    )
-
-
-def _reason(code: int) -> str:
-    if code < 0:
-        return f"was killed by {lifeline.signal_name(-code)}"
-    return "was lost with its machine" if code == LOST_NODE else f"ended with exit code {code}"
-
-
 def _lines(path: Path) -> list[Plain]:
     """The whole lines of a log; a killed process may leave half a line."""
     if not path.is_file():
@@ -182,8 +159,3 @@ def _lines(path: Path) -> list[Plain]:
         except json.JSONDecodeError:
             break
     return found
-
-
-def _tail(path: Path) -> str:
-    text = path.read_text(errors="replace").strip() if path.is_file() else ""
-    return text.splitlines()[-1][:300] if text else "empty"

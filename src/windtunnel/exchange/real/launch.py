@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import subprocess
@@ -12,16 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from windtunnel import lifeline
-from windtunnel.errors import BadInput
+from torch._C._distributed_c10d import TCPStore
+
+from windtunnel import lifeline, sealed
+from windtunnel.errors import BadInput, Interrupted
 from windtunnel.exchange.host import MOST_PROCESSES
+from windtunnel.exchange.real import checkpoints
+from windtunnel.exchange.real.endings import ENDS_ALL
 from windtunnel.exchange.real.gathering import RealOutcome, gather
+from windtunnel.exchange.real.losses import where_it_goes_on
 from windtunnel.exchange.real.spec import GOES_ON, WITH_SERVER, RealTraining
 from windtunnel.machine import here
 
 MODULE = "windtunnel.exchange.real.worker"
 _GRACE_SECONDS = 20.0  # for the others to notice that a worker is lost
 _POLL_SECONDS = 0.05
+_END_SECONDS = 10.0  # for a process to end what it has started
+_LOOPBACK = "127.0.0.1"
 Processes = list[subprocess.Popen[bytes]]
 
 
@@ -41,33 +49,67 @@ class OnThisMachine:
 
     def run(self, spec: RealTraining, folder: Path) -> dict[int, int]:
         refuse_many(spec.workers)
-        port = free_port()
-        processes = [
-            start_process(spec, folder, rank, rank, "127.0.0.1", port, self.threads)
-            for rank in range(spec.processes)
-        ]
-        keep_apart([process.pid for process in processes[: spec.workers]])
+        store, port = open_store(_LOOPBACK)
+        processes: Processes = []
         try:
+            for rank in range(spec.processes):
+                processes.append(start_process(spec, folder, rank, rank, _LOOPBACK, port, self.threads))
+            keep_apart([process.pid for process in processes[: spec.workers]])
             if self.started:
                 self.started(processes)
             return _watch(spec, processes)
         finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
+            end_all(processes)
+            del store  # the workers have met there
 
 
-def run_workers(spec: RealTraining, folder: Path, engine: WorkerEngine | None = None) -> RealOutcome:
-    """Run a training with real processes, by default on this machine. Its files are in the folder."""
+def run_workers(
+    spec: RealTraining, folder: Path, engine: WorkerEngine | None = None, *, fresh: bool = False
+) -> RealOutcome:
+    """Run a training with real processes, by default on this machine. Its files are in the folder.
+
+    With `spec.keep` it goes on from the last checkpoint of the folder, unless it is to begin `fresh`.
+    """
     engine = engine or OnThisMachine()
     if isinstance(engine, OnThisMachine):
         refuse_many(spec.workers)
     folder.mkdir(parents=True, exist_ok=True)
+    spec = dataclasses.replace(spec, start=_start_of(spec, folder, fresh))
     for old in (*folder.glob("*.jsonl"), *folder.glob("process-*.log"), folder / "curve.json"):
         old.unlink(missing_ok=True)
+    if not spec.start:
+        (folder / "weights.safetensors").unlink(missing_ok=True)
     spec.save(folder)
-    return gather(spec, folder, engine.run(spec, folder))
+    try:
+        codes = engine.run(spec, folder)
+    except KeyboardInterrupt:
+        raise Interrupted("The workers were stopped.", hint=where_it_goes_on(spec, folder)) from None
+    return gather(spec, folder, codes)
+
+
+def _start_of(spec: RealTraining, folder: Path, fresh: bool) -> int:
+    if not spec.keep:
+        return 0
+    if fresh:
+        checkpoints.remove(folder)
+    note = checkpoints.last_complete(spec, folder)
+    if note is None:
+        return 0
+    sealed.warn(f"Continues after {note['where']}, from the checkpoint in {folder}.")
+    return int(note["changes"])
+
+
+def end_all(processes: Processes) -> None:
+    """Ends processes with all that they have started: their keepers do that when they are told to end."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def keep_apart(pids: Sequence[int]) -> None:
@@ -99,10 +141,16 @@ def shares(cores: Sequence[Sequence[int]], workers: int) -> list[set[int]]:
     ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+def open_store(host: str) -> tuple[TCPStore, int]:
+    """Where the processes of a training meet, and its port, which nobody else can take meanwhile: it is open
+    before any of them starts."""
+    # Workers of other machines come by any of its networks.
+    listener = socket.create_server((host if host == _LOOPBACK else "", 0))
+    port = int(listener.getsockname()[1])
+    store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, port
 
 
 def start_process(
@@ -116,8 +164,9 @@ def start_process(
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
         "OMP_NUM_THREADS": threads,
+        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is open already, as under torchrun
     }
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if address == "127.0.0.1" else {}
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if address == _LOOPBACK else {}
     with (folder / f"process-{rank}.log").open("wb") as log:
         return subprocess.Popen(
             # It ends with this process, even if that one is killed.
@@ -135,7 +184,8 @@ def _watch(spec: RealTraining, processes: Processes) -> dict[int, int]:
         failed = [process for process in processes if process.poll() not in (None, 0)]
         is_served = spec.exchange in WITH_SERVER  # without the server nobody can go on
         server_is_gone = is_served and processes[-1].poll() is not None
-        if server_is_gone or (failed and spec.exchange not in GOES_ON):
+        is_over = any(process.poll() in ENDS_ALL for process in failed)
+        if server_is_gone or is_over or (failed and spec.exchange not in GOES_ON):
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > _GRACE_SECONDS:
                 break

@@ -6,9 +6,12 @@ import json
 import time
 from pathlib import Path
 
+from windtunnel.errors import StoreError
+
 
 class WorkerLog:
-    """The lines of one process. Times are seconds since all processes were ready."""
+    """The lines of one process. Times are seconds since all processes were ready, after those of an earlier
+    start of the same training."""
 
     def __init__(self, folder: Path, rank: int, is_server: bool) -> None:
         name = "server" if is_server else f"worker-{rank}"
@@ -17,6 +20,10 @@ class WorkerLog:
 
     def start(self) -> None:
         self._began = time.perf_counter()
+
+    def go_on(self, seconds: float) -> None:
+        """Counts the time of an earlier start as well."""
+        self._began = time.perf_counter() - seconds
 
     def now(self) -> float:
         return time.perf_counter() - self._began
@@ -29,4 +36,7 @@ class WorkerLog:
         self._write({"end": reason, "seconds": self.now()})
 
     def _write(self, line: dict[str, object]) -> None:
-        print(json.dumps(line), file=self._file, flush=True)
+        try:
+            print(json.dumps(line), file=self._file, flush=True)
+        except OSError as error:
+            raise StoreError(f"{self._file.name} cannot be written: {error.strerror}.") from error

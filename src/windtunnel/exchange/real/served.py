@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from windtunnel.exchange.real import endings
+from windtunnel.exchange.real.keeping import Keeper, Part, weights_and_optimizer
 from windtunnel.exchange.real.messages import flatten, whole
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ def _exchange(worker: Worker, leader: int, pair: dist.ProcessGroup, group: dist.
     means of normalisations, which only workers compute). The last figure of a message is the loss on the way
     to the server; on the way back it says whether the training ends."""
     splitter, spec, server = worker.splitter, worker.spec, worker.spec.workers
-    for number, batch in enumerate(worker.batches()):
+    keeper, done = _begun(worker, leader)
+    for number, batch in enumerate(worker.batches(done), done):
         began = time.perf_counter()
         worker.model.train()
         gradients, loss = splitter.gradients(batch)
         worker.dawdle(began)
-        busy = time.perf_counter() - began
-        message = flatten([*whole(gradients, splitter.parameters), *worker.buffers(), loss.reshape(1)])
+        value, busy = worker.checked(loss), time.perf_counter() - began
+        own = [*whole(gradients, splitter.parameters), *worker.buffers(), loss.reshape(1)]
+        message = flatten(own, worker.message_kind)
         if group is not None:
             dist.all_reduce(message, group=group)
             message /= spec.group
@@ -60,15 +64,30 @@ def _exchange(worker: Worker, leader: int, pair: dist.ProcessGroup, group: dist.
         if group is not None:
             dist.broadcast(message, leader, group=group)
         worker.load_answer(message)
-        worker.log.step(number, loss=float(loss), busy=busy)
+        worker.log.step(number, loss=value, busy=busy)
+        if spec.exchange == "server":
+            keeper.save(number + 1)
         if message[-1] > 0:  # enough changes were made
             return
 
 
+def _begun(worker: Worker, leader: int) -> tuple[Keeper, int]:
+    """A worker where it goes on, and the steps that it has made. The server keeps the weights."""
+    spec, made = worker.spec, dict[str, int]()
+    parts = {"weights": weights_and_optimizer(worker)["weights"]}
+    if spec.exchange != "server":
+        parts["made"] = Part(get=lambda: made, put=made.update)
+    keeper = Keeper(worker, parts)
+    keeper.resume()
+    return keeper, made.get(str(leader), spec.start if spec.exchange == "server" else 0)
+
+
 def _serve_together(worker: Worker, pairs: _Pairs) -> None:
     """A synchronous server: the mean gradient of all workers is one update; then all get the new weights."""
-    splitter = worker.splitter
-    for number in range(worker.steps):
+    splitter, start = worker.splitter, worker.spec.start
+    keeper = Keeper(worker, weights_and_optimizer(worker))
+    keeper.resume()
+    for number in range(start + 1, worker.steps + 1):
         total = worker.blank_message()
         message = torch.zeros_like(total)
         for leader, pair in pairs.items():
@@ -76,16 +95,17 @@ def _serve_together(worker: Worker, pairs: _Pairs) -> None:
             total += message
         total /= len(pairs)
         splitter.update(worker.take_gradients(total))
-        worker.log.step(number + 1, loss=float(total[-1]))
-        worker.snapshot(number + 1, worker.spec.workers)
-        answer = _answer(worker, is_last=number + 1 == worker.steps)
+        worker.log.step(number, loss=float(total[-1]))
+        worker.snapshot(number)
+        answer = _answer(worker, is_last=number == worker.steps)
         for leader, pair in pairs.items():
             dist.send(answer, leader, group=pair)
+        keeper.save(number)
 
 
 def _answer(worker: Worker, is_last: bool) -> Tensor:
     last = torch.tensor([float(is_last)], device=worker.device)
-    return flatten([*worker.splitter.weights(), *worker.buffers(), last])
+    return flatten([*worker.splitter.weights(), *worker.buffers(), last], worker.message_kind)
 
 
 class _Server:
@@ -93,9 +113,14 @@ class _Server:
 
     def __init__(self, worker: Worker, pairs: _Pairs) -> None:
         self.worker, self.pairs, self.splitter = worker, pairs, worker.splitter
-        self.changes, self.most = 0, worker.steps * len(pairs)
-        self.done = dict.fromkeys(pairs, 0)  # changes by each one that is still there
-        self.read = dict.fromkeys(pairs, 0)
+        self.most = worker.changes
+        self.made = dict.fromkeys(map(str, pairs), 0)  # changes by each one
+        made = Part(get=lambda: dict(self.made), put=self.made.update)
+        self.keeper = Keeper(worker, {**weights_and_optimizer(worker), "made": made})
+        self.keeper.resume()
+        self.changes = worker.spec.start
+        self.done = {leader: self.made[str(leader)] for leader in pairs}  # of those that are still there
+        self.read = dict.fromkeys(pairs, self.changes)
         self.turn = threading.Condition()
 
     def run(self) -> None:
@@ -106,6 +131,7 @@ class _Server:
             thread.join()
         if self.changes < self.most:
             self.worker.log.end(f"stopped after {self.changes} of {self.most} changes: no worker is left")
+            self.keeper.save(self.changes, at_end=True)
 
     def _serve(self, leader: int) -> None:
         pair, message = self.pairs[leader], self.worker.blank_message()
@@ -116,8 +142,9 @@ class _Server:
                 dist.send(message, leader, group=pair)
                 if is_last:
                     return
-        except RuntimeError:
-            pass  # the worker is gone; the others go on
+        except Exception as error:
+            if not endings.is_lost_peer(error):
+                self.worker.stop(error)  # a thread that only ended would leave all others waiting
         finally:
             with self.turn:
                 self.done.pop(leader, None)
@@ -131,8 +158,10 @@ class _Server:
                 self.splitter.update(self.worker.take_gradients(message))
                 self.changes += 1
                 self.done[leader] += 1
+                self.made[str(leader)] += 1
                 self.worker.log.step(self.changes, worker=leader, staleness=stale, loss=float(message[-1]))
-                self.worker.snapshot(self.changes, self.worker.spec.group)
+                self.worker.snapshot(self.changes)
+                self.keeper.save(self.changes)
             self.turn.notify_all()
             bound = self.worker.spec.staleness
             if bound is not None:

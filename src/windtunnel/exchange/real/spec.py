@@ -11,10 +11,13 @@ from windtunnel import records
 from windtunnel.errors import BadInput
 from windtunnel.exchange import forms
 from windtunnel.exchange.run import refuse_settings
+from windtunnel.records import Plain
 
 WITH_SERVER = ("server", "async", "mixed")
 GOES_ON = ("async", "mixed")  # without a lost worker
+LOCAL = ("local", "diloco")
 NAME = "training.json"
+_NOT_IDENTITY = ("epochs", "slow_rank", "slow_factor", "backend", "unused", "keep", "start")
 Backend = Literal["gloo", "nccl"]
 
 
@@ -27,6 +30,9 @@ class RealTraining:
     slow_rank    this worker sleeps after each step, as a straggler does; -1: none
     slow_factor  its steps take so many times as long
     backend      gloo for CPUs, nccl for GPUs
+    unused       some parameters take no part in a step, which DistributedDataParallel must know
+    keep         write checkpoints, so that the same training can go on after a loss
+    start        changes of the weights after which it goes on; 0: from the beginning
     """
 
     network: str
@@ -43,6 +49,9 @@ class RealTraining:
     slow_rank: int = -1
     slow_factor: float = 1.0
     backend: Backend = "gloo"
+    unused: bool = False
+    keep: bool = False
+    start: int = 0
 
     def __post_init__(self) -> None:
         forms.named(self.exchange)
@@ -75,6 +84,32 @@ class RealTraining:
     def group(self) -> int:
         """Workers that are synchronous with each other."""
         return self.workers // self.groups if self.exchange == "mixed" else 1
+
+    @property
+    def holder(self) -> int:
+        """The process that holds the weights: the server, or the first worker where there is none."""
+        return self.workers if self.exchange in WITH_SERVER else 0
+
+    @property
+    def keepers(self) -> tuple[int, ...]:
+        """The processes whose parts make up a checkpoint."""
+        return (self.holder,) if self.exchange in GOES_ON else tuple(range(self.processes))
+
+    @property
+    def per_change(self) -> int:
+        """Mini-batches of all workers together that one change of the weights takes."""
+        if self.exchange in GOES_ON:
+            return self.group
+        return self.workers * (self.every if self.exchange in LOCAL else 1)
+
+    def identity(self) -> Plain:
+        """What a checkpoint belongs to. An edited file of a job is another job."""
+        from windtunnel.learning.own_job import file_mark
+
+        plain = records.plain(self)
+        return {name: plain[name] for name in plain if name not in _NOT_IDENTITY} | {
+            "file": file_mark(self.network)
+        }
 
     def save(self, folder: Path) -> Path:
         records.save(folder / NAME, self)
