@@ -140,9 +140,10 @@ class Family:
     later_sizes: tuple[int, ...] = ()
     # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
-    # What a probe draws, and how often; the second, on a GPU only, whose libraries have kernels of their own.
+    # What a probe draws, and how often: on any device, on GPUs only, and on CPUs only.
     draws: Mapping[str, int] = {}
     gpu_draws: Mapping[str, int] = {}
+    cpu_draws: Mapping[str, int] = {}
 
     # Behaviour. It computes at the rate of its number format; other families compute at that of fp32.
     uses_tensor_cores: bool = False
@@ -224,5 +225,5 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in `draws` and `gpu_draws`, a function that draws a case; None if it is too large."""
+        """For each name in the three kinds of draws, a function that draws a case; None if it is too large."""
         return {}
