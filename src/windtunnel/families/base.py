@@ -225,5 +225,5 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in the three kinds of draws, a function that draws a case; None if it is too large."""
+        """For each name that is drawn, a function that draws a case; None if it is too large."""
         return {}

@@ -92,9 +92,11 @@ class PoolingFamily(Family):
         return [Piece(f"pooling {sort}{method} {direction(op.name)}", features, op.flop, moved, dtype)]
 
     def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
-        """A volume counts as a map of all its planes. Channels-last counts as a stream of its bytes: PyTorch's
-        kernels for CPUs compute all channels of a position at once, by vector instructions without branches,
-        where the contiguous ones take element after element. All GPU profiles have kinds of their own."""
+        """A volume counts as a map of all its planes, channels-last as a stream of its bytes.
+
+        PyTorch's channels-last kernels for CPUs compute the channels of a position by vector instructions,
+        the contiguous ones element after element with a branch for each. GPU profiles have both.
+        """
         *_, method, turned = piece.kind.split()
         if piece.kind.startswith(f"pooling {_CHANNELS_LAST}"):
             return [_as_stream(op, piece.dtype)]
