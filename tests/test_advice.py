@@ -210,11 +210,19 @@ def test_errors_of_a_lane_that_both_have_cancel_and_those_of_one_side_do_not() -
     device = tried_with({"device": (1.0, 1.3)})
     slower = tried_with({"device": (2.0, 1.3)})
     linked = tried_with({"device": (1.0, 1.3), "peer": (1.0, 1.3)})
-    assert gain_of(device, slower).low == pytest.approx(0.5)
+    # Of the slower step's 2 s the other has 1: only the error of the further second is left.
+    assert gain_of(device, slower).low == pytest.approx(0.5 / math.sqrt(1.3))
     found = gain_of(device, linked)
     # By hand: shares of the device 1 and 1/2, of the link 0 and 1/2. With s = ln 1.3 / 1.2816 the variance is
     # s^2 (1 + 1/4 - 2 x 1/2) + s^2 / 4 = s^2 / 2, so the reach is exp(ln 1.3 / sqrt 2).
     assert found.high / found.gain == pytest.approx(math.exp(math.log(1.3) / math.sqrt(2)))
+
+
+def test_a_gain_by_fewer_calls_has_an_interval_though_calls_bound_both_steps() -> None:
+    fewer, more = tried_with({"host": (1.0, 1.3)}), tried_with({"host": (1.1, 1.3)})
+    found = gain_of(more, fewer)
+    # By hand: 0.1 of 1.1 seconds are in one step only, with the error of a call.
+    assert found.high / found.gain == pytest.approx(1.3 ** (0.1 / 1.1))
 
 
 def test_errors_of_other_number_formats_hardly_cancel_and_those_of_another_device_not_at_all() -> None:

@@ -19,7 +19,8 @@ from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
 
-LEAST_GAIN = 1.01  # less is not worth a change
+LEAST_GAIN = 1.03  # less is not worth a change
+_LEAST_SURE_GAIN = 1.01  # of a gain whose interval excludes 1
 _WORTH_ADDING = 1.03  # to a combination, which each further change makes harder to understand
 _AS_FAST = 0.95  # a smaller machine that is at least so fast does the same
 _NEARLY_BEST = 0.97  # of a rule's best gain: the mildest proposal that has it is taken
@@ -83,8 +84,9 @@ class _Candidate:
             return False
         if not base.fits:
             return self.tried is not None
-        least = _AS_FAST if self.proposal.goal == "smaller" else LEAST_GAIN
-        return self.gain.gain >= least
+        if self.proposal.goal == "smaller":
+            return self.gain.gain >= _AS_FAST
+        return self.gain.gain >= (_LEAST_SURE_GAIN if self.gain.is_sure else LEAST_GAIN)
 
 
 class _Search:

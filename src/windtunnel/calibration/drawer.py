@@ -46,8 +46,8 @@ class Drawer:
 def all_weights(target: str = "gpu") -> dict[str, int]:
     """How often each case is drawn. Products and convolutions most, because their speed varies most."""
     weights = {name: weight for family in registry for name, weight in family.draws.items()}
-    if target == "gpu":
-        weights |= {name: weight for family in registry for name, weight in family.gpu_draws.items()}
+    for family in registry:
+        weights |= family.gpu_draws if target == "gpu" else family.cpu_draws
     return weights
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from windtunnel import records, units
 from windtunnel.choosing.commands import command_lines
+from windtunnel.choosing.hits import ClassHits
 from windtunnel.displays import Displayed
 from windtunnel.records import Plain
 from windtunnel.results import Printed, Row, terminal_width
@@ -18,6 +19,7 @@ _PLOT_WIDTH, _PLOT_HEIGHT = 60, 9
 _BESIDE_PLOT = 12  # columns of its scale
 _QUANTILE = 1.645  # of the normal distribution, for an interval that holds nine times in ten
 ROUNDING = 1e-6
+_SHOWN_CLASSES = 5  # that the network seldom finds
 METRICS = {"accuracy": "accuracy", "r2": "R2"}
 
 
@@ -45,13 +47,15 @@ class RungResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exam:
-    """The chosen network on rows that were used for nothing else. `baseline`: the most common answer."""
+    """The chosen network on rows that were used for nothing else. `baseline`: the most common answer;
+    `classes`: what was found of each class."""
 
     score: float
     examples: int
     baseline: float
     low: float | None = None
     high: float | None = None
+    classes: tuple[ClassHits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +153,21 @@ class Climbed(Printed):
         ]
         if exam.score <= exam.baseline:
             rows.append(("caution", "The network learned nothing of use: a guess is as good. See below."))
+        rows += [("caution", text) for text in self._weak_classes()]
         return [*rows, *self._target_rows(), ("saved", f"in {self.folder}")]
+
+    def _weak_classes(self) -> list[str]:
+        """The classes that the network misses more often than it finds them."""
+        weak = [one for one in self.exam.classes if one.is_weak]
+        if not weak:
+            return []
+        shown = sorted(weak, key=lambda one: one.found / one.examples)[:_SHOWN_CLASSES]
+        found = ", ".join(f"{one.found} of {one.examples} of {one.name!r}" for one in shown)
+        more = f", and few of {len(weak) - len(shown)} other classes" if len(weak) > len(shown) else ""
+        return [
+            f"Of some classes it misses more than it finds: it found {found}{more}. If these matter, collect "
+            f"more {self._each()} of them: accuracy counts all {self._each()} alike."
+        ]
 
     def _baseline(self) -> str:
         if self.metric == "r2":

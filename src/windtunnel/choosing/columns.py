@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from windtunnel.choosing.cells import is_date
 from windtunnel.choosing.tables import Numbers, Table, TableColumn, as_numbers
 from windtunnel.errors import BadInput, UnknownName, nearest
 
@@ -132,6 +133,25 @@ def choose_columns(table: Table, target: TargetRows, where: str) -> tuple[list[i
     return usable, notes
 
 
+def telling(table: Table, target: TargetRows, usable: Sequence[int]) -> list[str]:
+    """Cautions about columns that alone tell the target: often they are only known with the answer."""
+    return [
+        f"Column {table.columns[place].name!r} alone tells {target.name!r}. If it is known only when the "
+        "answer is, leave it out of the file."
+        for place in usable
+        if _tells(table.columns[place], target)
+    ]
+
+
+def _tells(column: TableColumn, target: TargetRows) -> bool:
+    rows = list(target.rows)
+    if target.numbers is not None:
+        return column.numbers is not None and bool(np.allclose(column.numbers[rows], target.numbers))
+    cells = [column.texts[i] for i in rows] if column.numbers is None else column.numbers[rows].tolist()
+    pairs = set(zip(cells, target.labels, strict=True))
+    return len(pairs) == len(set(cells)) <= MOST_CATEGORIES
+
+
 def fit_inputs(
     table: Table, usable: Sequence[int], rows: Sequence[int], where: str
 ) -> tuple[tuple[InputColumn, ...], list[str]]:
@@ -193,7 +213,7 @@ def shortened(names: Sequence[str], most: int = 12) -> str:
 def _distinct(column: TableColumn, rows: Sequence[int]) -> list[str]:
     if column.numbers is None:
         return sorted({column.texts[i] for i in rows})
-    return [_as_text(value) for value in np.unique(column.numbers[list(rows)])]
+    return [class_text(value) for value in np.unique(column.numbers[list(rows)])]
 
 
 def _is_number(column: TableColumn, rows: Sequence[int], distinct: int) -> bool:
@@ -207,7 +227,7 @@ def _is_number(column: TableColumn, rows: Sequence[int], distinct: int) -> bool:
 def _class_rows(
     column: TableColumn, place: int, rows: Sequence[int], notes: list[str], where: str
 ) -> TargetRows:
-    labels = [column.texts[i] if column.numbers is None else _as_text(column.numbers[i]) for i in rows]
+    labels = [column.texts[i] if column.numbers is None else class_text(column.numbers[i]) for i in rows]
     counts = Counter(labels)
     enough = {label for label, count in counts.items() if count >= LEAST_OF_CLASS}
     if len(enough) < 2 or len(enough) > MOST_CLASSES:
@@ -247,6 +267,11 @@ def _reason_to_drop(column: TableColumn, table: Table, rows: Sequence[int]) -> s
         return f"{missing:,} of {len(rows):,} values are missing"
     if distinct < 2:
         return "all its values are the same"
+    if column.numbers is None and distinct > MOST_CATEGORIES and all(map(is_date, filter(None, words))):
+        return (
+            "it holds dates or times. Give what matters of them in columns of their own, such as the month "
+            "or the hour. Rows of all dates are learned from, so rows of a later time may be harder"
+        )
     if column.numbers is None and distinct > MOST_CATEGORIES:
         return f"{distinct:,} different texts, too many for categories"
     if column.numbers is not None and len(table.places) > 1:
@@ -279,15 +304,15 @@ def _note_on(column: TableColumn, made: InputColumn) -> str:
         count = len(made.categories)
         return f"Column {column.name!r} is text: one input for each of {count} words ({words}){beside}."
     assert column.numbers is not None
-    missing = int(np.isnan(column.numbers).sum())
-    if not missing:
-        return ""
-    strays = f", {column.strays:,} of them words" if column.strays else ""
-    filled = f"filled with the median, {made.fill:g}"
-    return f"Column {column.name!r}: {missing:,} missing values{strays} are {filled}."
+    said = [column.reading] if column.reading else []
+    if missing := int(np.isnan(column.numbers).sum()):
+        strays = f", {column.strays:,} of them words" if column.strays else ""
+        said.append(f"{missing:,} missing values{strays} are filled with the median, {made.fill:g}")
+    return f"Column {column.name!r}: {'; '.join(said)}." if said else ""
 
 
-def _as_text(value: float) -> str:
+def class_text(value: float) -> str:
+    """The name of a class that is a whole number in the file."""
     return f"{value:g}" if value != int(value) or abs(value) >= 1e15 else str(int(value))
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from windtunnel import records
 from windtunnel.choosing import saved
 from windtunnel.choosing.climbed import ROUNDING, Climbed, Exam, RungResult, interval_of_share, reaches
+from windtunnel.choosing.hits import hits_of
 from windtunnel.choosing.own_data import OwnData
 from windtunnel.choosing.rungs import Rung, lesson_for, rungs_for
 from windtunnel.errors import BadInput, StoreError
@@ -181,7 +182,14 @@ class _Run:
         score = float(lesson.examine(model)[lesson.metric])
         count = self.data.examples[2]
         low, high = (None, None) if self.data.is_number else interval_of_share(score, count)
-        exam = Exam(score=score, examples=count, low=low, high=high, baseline=self.data.baseline)
+        exam = Exam(
+            score=score,
+            examples=count,
+            low=low,
+            high=high,
+            baseline=self.data.baseline,
+            classes=hits_of(self.data, model),
+        )
         self._save_chosen(rung, self.chosen, exam)
         return Climbed(
             data=self.data.name,

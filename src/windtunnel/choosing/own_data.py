@@ -35,6 +35,7 @@ MOST_PICTURES = 20_000
 MOST_CHARACTERS = 2_000_000
 SHORTEST_TEXT = 5_000  # characters: each of the three parts needs a few passages
 _FEW_ROWS = 200
+_MOST_BROKEN = 0.05  # of the pictures, above which the folder is refused
 _PIECES = 50  # of a text; its end is often unlike its beginning, so every part has pieces of all of it
 
 
@@ -140,6 +141,7 @@ def divide(labels: Sequence[Any] | None, count: int, seed: int) -> tuple[list[in
 def _from_table(name: str, table: Table, target: str | None, seed: int, mark: str) -> OwnData:
     wanted = columns.read_target(table, target, name)
     usable, dropped = columns.choose_columns(table, wanted, name)
+    dropped += columns.telling(table, wanted, usable)
     parts = divide(wanted.labels or None, len(wanted.rows), seed)
     rows = [[wanted.rows[i] for i in part] for part in parts]
     inputs, changed = columns.fit_inputs(table, usable, rows[0], name)
@@ -239,6 +241,8 @@ def array_pictures(path: Path) -> tuple[Tensor, list[str]]:
 def _as_pictures(path: Path, arrays: Mapping[str, NDArray[Any]], values: NDArray[Any]) -> Tensor:
     """(example, channel, row, column), from 0 to 1: values above 1 are taken to be bytes."""
     pictures = values[:, None] if values.ndim == 3 else values
+    if pictures.ndim == 4 and pictures.shape[1] == pictures.shape[2] and pictures.shape[3] in (1, 3):
+        pictures = np.moveaxis(pictures, 3, 1)  # as image libraries have them: channels last
     shown = torch.tensor(pictures.astype(np.float32) / (255.0 if float(pictures.max()) > 1 else 1.0))
     if shown.dim() != 4 or shown.shape[2] != shown.shape[3] or not bool(shown.isfinite().all()):
         _refuse_arrays(path, arrays)
@@ -257,14 +261,24 @@ def _refuse_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NoReturn:
 def _picture_folder(path: Path, seed: int, mark: str) -> OwnData:
     found = files.class_folders(path)
     total = sum(len(some) for some in found.values())
-    draw, pictures, labels, said = random.Random(seed), [], [], []
+    draw, pictures, labels, said, broken = random.Random(seed), [], [], [], list[Path]()
     for label, some in found.items():
         if total > MOST_PICTURES:
             some = sorted(draw.sample(some, max(LEAST_OF_CLASS, MOST_PICTURES * len(some) // total)))
-        pictures += [files.read_picture(file, PICTURE_SIZE, 3) for file in some]
-        labels += [label] * len(some)
+        for file in some:
+            try:
+                pictures.append(files.read_picture(file, PICTURE_SIZE, 3))
+            except BadInput:
+                broken.append(file)
+            else:
+                labels.append(label)
     if total > MOST_PICTURES:
         said.append(f"Of {total:,} pictures, {len(labels):,} were drawn at random.")
+    if len(broken) > _MOST_BROKEN * (len(labels) + len(broken)):
+        files.read_picture(broken[0], PICTURE_SIZE, 3)  # says what is wrong with it
+    if broken:
+        names = ", ".join(str(file.relative_to(path)) for file in broken[:3])
+        said.append(f"{len(broken):,} pictures cannot be read and are left out: {names}.")
     said.append(f"Pictures are read in colour and scaled to {PICTURE_SIZE} x {PICTURE_SIZE}.")
     return _pictures(path.name, torch.stack(pictures), labels, seed, (mark, said))
 
@@ -306,9 +320,10 @@ def _pictures(
 def _from_text(path: Path, mark: str) -> OwnData:
     """Of every ten pieces of the text eight are learned from, one is to choose on, one is the exam."""
     whole = files.read_characters(path, SHORTEST_TEXT, MOST_CHARACTERS + 1)
-    notes: tuple[str, ...] = ()
+    notes = (tables.OLD_TEXT,) if files.encoding_of(path) == "cp1252" else ()
     if len(whole) > MOST_CHARACTERS:
-        whole, notes = whole[:MOST_CHARACTERS], (f"Only the first {MOST_CHARACTERS:,} characters are used.",)
+        whole = whole[:MOST_CHARACTERS]
+        notes = (*notes, f"Only the first {MOST_CHARACTERS:,} characters are used.")
     size = -(-len(whole) // _PIECES)
     pieces = [whole[start : start + size] for start in range(0, len(whole), size)]
     learn, choose, test = (

@@ -219,8 +219,10 @@ def _wanted(table: Table, made: Preparation, count: int) -> Sequence[str | None]
     if place is None:
         return [None] * count
     column = table.columns[place]
-    texts = column.texts or tuple(f"{number:g}" for number in tables.as_numbers(column))
-    return [text or None for text in texts]
+    if column.numbers is None and not target.is_number:
+        return [text or None for text in column.texts]
+    show = str if target.is_number else columns.class_text
+    return [None if number != number else show(number) for number in tables.as_numbers(column).tolist()]
 
 
 def _answer_pictures(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:

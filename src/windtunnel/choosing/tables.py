@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from windtunnel.choosing.cells import is_missing, read_number, reading
 from windtunnel.errors import BadInput
-from windtunnel.learning.files import read_arrays
+from windtunnel.learning.files import encoding_of, read_arrays
 
 Numbers = NDArray[np.float64]
 TABLES, ARRAYS, TEXTS = (".csv", ".tsv"), (".npy", ".npz"), (".txt", ".md", ".py", ".text")  # names end so
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "missing", "#n/a"))
 SEPARATORS = (",", ";", "\t", "|")
 MOST_ROWS = 100_000  # of a file, kept; a small network learns little from more, and they fit in any memory
 MOST_CELLS = 5_000_000  # parsed in about 5 s of one core
 MOST_READ = 2_000_000  # rows read before the reader stops
+OLD_TEXT = "The file is not UTF-8; it was read as Windows text (cp1252)."
 _SNIFFED = 50  # lines from which the separator is found
 _MOST_RAGGED = 0.05  # share of lines of another width above which the file is refused
 _LEAST_NUMBERS = 0.95  # share of cells that are numbers in a column of numbers
@@ -33,12 +34,17 @@ _LEAST_NUMBERS = 0.95  # share of cells that are numbers in a column of numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """One column. `numbers` has NaN where a value is missing, and is None for a column of text."""
+    """One column. `numbers` has NaN where a value is missing, and is None for a column of text.
+
+    `strays`: cells of a column of numbers that are neither a number nor missing. `reading`: how a number is
+    read that is not written plainly, by an example.
+    """
 
     name: str
     texts: tuple[str, ...]
     numbers: Numbers | None = None
-    strays: int = 0  # cells of a column of numbers that are neither a number nor missing
+    strays: int = 0
+    reading: str = ""
 
     def __len__(self) -> int:
         return len(self.texts) if self.numbers is None else len(self.numbers)
@@ -72,13 +78,15 @@ def read_csv(path: Path, header: bool | None = None, seed: int = 0, *, whole: bo
 
     `whole`: every row is kept, to answer for each.
     """
-    encoding, notes = _encoding(path)
+    encoding = encoding_of(path)
+    notes = [OLD_TEXT] if encoding == "cp1252" else []
     try:
         separator = _separator(path, encoding)
         with path.open(encoding=encoding, newline="") as file:
             rows = (row for row in csv.reader(file, delimiter=separator) if any(cell.strip() for cell in row))
             seed_or_all = None if whole else seed
-            return _parsed(path, _collect(path, rows, header, seed_or_all), separator, notes)
+            found = _collect(path, rows, header, seed_or_all)
+            return _parsed(path, found, separator, notes, guessed=header is None)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(
             f"{path} cannot be read as a table: {error}.",
@@ -128,46 +136,26 @@ def most_rows(width: int) -> int:
     return max(1000, min(MOST_ROWS, MOST_CELLS // max(width, 1)))
 
 
-def is_missing(cell: str) -> bool:
-    return cell.strip().lower() in MISSING
-
-
 def parse_column(name: str, cells: Sequence[str], comma: bool) -> TableColumn:
     """A column of numbers if nearly all of its cells are numbers, else of text."""
     texts = tuple("" if is_missing(cell) else cell.strip() for cell in cells)
-    values = [_number(cell, comma) for cell in texts]
+    values = [read_number(cell, comma) for cell in texts]
     given = sum(cell != "" for cell in texts)
     found = sum(value is not None for value in values)
     if given and found < _LEAST_NUMBERS * given:
         return TableColumn(name=name, texts=texts)
     numbers = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-    return TableColumn(name=name, texts=texts, numbers=numbers, strays=given - found)
+    readings = (reading(cell, value) for cell, value in zip(texts, values, strict=True) if value is not None)
+    example = next(filter(None, readings), "")
+    return TableColumn(name=name, texts=texts, numbers=numbers, strays=given - found, reading=example)
 
 
 def as_numbers(column: TableColumn) -> Numbers:
     """The numbers of a column; words in it count as missing."""
     if column.numbers is not None:
         return column.numbers
-    values = [_number(text, False) for text in column.texts]
+    values = [read_number(text, False) for text in column.texts]
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _encoding(path: Path) -> tuple[str, list[str]]:
-    """UTF-8 with or without a byte-order mark, else Windows' Western European code, which reads any byte."""
-    with path.open("rb") as file:
-        start = file.read(65_536)
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16", []
-    if b"\0" in start:
-        raise BadInput(
-            f"{path} holds bytes that are not text.",
-            hint="A spreadsheet (.xlsx) must be saved as CSV first.",
-        )
-    try:
-        start[: max(1, len(start) - 4)].decode("utf-8")  # the cut may divide a character
-    except UnicodeDecodeError:
-        return "cp1252", ["The file is not UTF-8; it was read as Windows text (cp1252)."]
-    return "utf-8-sig", []
 
 
 def _separator(path: Path, encoding: str) -> str:
@@ -194,7 +182,7 @@ def _collect(
     first = next(rows, None)
     if first is None:
         raise BadInput(f"{path} is empty.", hint="Give a table with one example in each row.")
-    named = header if header is not None else not any(_number(cell, True) is not None for cell in first)
+    named = header if header is not None else not any(read_number(cell, True) is not None for cell in first)
     lines, draw = _Lines(), random.Random(seed)
     most = MOST_READ if seed is None else most_rows(len(first))
     seen = 0
@@ -221,7 +209,10 @@ def _collect(
     return lines, named
 
 
-def _parsed(path: Path, collected: tuple[_Lines, bool], separator: str, notes: list[str]) -> Table:
+def _parsed(
+    path: Path, collected: tuple[_Lines, bool], separator: str, notes: list[str], *, guessed: bool
+) -> Table:
+    """The table. `guessed`: nobody said whether the first line has names."""
     lines, named = collected
     width = len(lines.rows[0])
     kept = [i for i, row in enumerate(lines.rows) if len(row) == width]
@@ -241,6 +232,12 @@ def _parsed(path: Path, collected: tuple[_Lines, bool], separator: str, notes: l
     notes = [*notes, *lines.notes]
     if ragged:
         notes.append(f"{ragged:,} rows with another number of columns are left out.")
+    if named and guessed and _is_row(lines.rows[0], [lines.rows[i] for i in kept[1:]]):
+        named, lines.places[0] = False, 0
+        lines.places[1:] = [place + 1 for place in lines.places[1:]]
+        notes.append(
+            "The first line is taken as a row: all its words stand in later rows too (else: --header)."
+        )
     names = _unique_names(lines.rows[0]) if named else [f"column_{n}" for n in range(1, width + 1)]
     body = kept[1:] if named else kept
     comma = separator != ","
@@ -251,21 +248,17 @@ def _parsed(path: Path, collected: tuple[_Lines, bool], separator: str, notes: l
     return Table(columns=tuple(columns), places=places, named=named, notes=tuple(notes))
 
 
+def _is_row(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a first line without numbers is a row: each of its words stands in its column again."""
+    return all(any(row[number] == cell for row in rows) for number, cell in enumerate(first))
+
+
 def _unique_names(cells: Sequence[str]) -> list[str]:
     names: list[str] = []
     for number, cell in enumerate(cells, 1):
         name = cell.strip() or f"column_{number}"
         names.append(f"{name}_{number}" if name in names else name)
     return names
-
-
-def _number(cell: str, comma: bool) -> float | None:
-    """The number in a cell. Where commas do not separate columns, 3,5 is a number too."""
-    try:
-        value = float(cell.replace(",", ".", 1) if comma and "." not in cell else cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _chain(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:

@@ -140,10 +140,10 @@ class Family:
     later_sizes: tuple[int, ...] = ()
     # Each kind of work that `pieces` returns, with its feature names. It begins with the family's name.
     kinds: Mapping[str, tuple[str, ...]] = {}
-    # Cases that a probe samples, with their weights; `gpu_draws` on a GPU only, whose libraries have more
-    # kernels.
+    # What a probe draws, and how often: on any device, on GPUs only, and on CPUs only.
     draws: Mapping[str, int] = {}
     gpu_draws: Mapping[str, int] = {}
+    cpu_draws: Mapping[str, int] = {}
 
     # Behaviour. Its arithmetic runs at the rate of its number format; that of other families at the fp32
     # rate.
@@ -226,6 +226,5 @@ class Family:
         return contextlib.nullcontext()
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        """For each name in `draws` and `gpu_draws`, a function that samples a case, or returns None if it is
-        too large."""
+        """For each name that is drawn, a function that draws a case; None if it is too large."""
         return {}

@@ -198,6 +198,7 @@ class ConvolutionFamily(Family):
         "transposed": 6,
     }
     gpu_draws: Mapping[str, int] = {"volume": 8, "line": 4, "dilated": 3, "depthwise_layout": 4, "layout": 8}
+    cpu_draws: Mapping[str, int] = {"depthwise_layout": 3, "layout": 12}
     uses_tensor_cores = True
     is_cudnn_call = True
     repeats_workspaces = True

@@ -122,6 +122,7 @@ class NormalisationFamily(Family):
         "group_norm_sizes": 3,
         "applied": 4,
     }
+    cpu_draws: Mapping[str, int] = {"batch_norm_layout": 5}
     is_fusible = True
 
     def measure(self, call: OpCall) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from windtunnel.families.base import DescribedOp, Family, OpCall, Piece
+from windtunnel.families.base import DescribedOp, Family, OpCall, Piece, PlainOp
 from windtunnel.families.drawing import ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import both_directions, direction, element_bytes, log2
+from windtunnel.families.streaming import streaming_piece
 from windtunnel.families.tensors import has_channels_last, plane
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class PoolingFamily(Family):
     )
     draws: Mapping[str, int] = {"pooling": 6, "upsample": 2}
     gpu_draws: Mapping[str, int] = {"pooling_layout": 4, "resize": 5, "volume_pooling": 1}
+    cpu_draws: Mapping[str, int] = {"pooling_layout": 6, "resize": 3}
 
     def measure(self, call: OpCall) -> tuple[int, ...]:
         small, large = call.outputs[0], call.inputs[0]
@@ -90,8 +92,14 @@ class PoolingFamily(Family):
         return [Piece(f"pooling {sort}{method} {direction(op.name)}", features, op.flop, moved, dtype)]
 
     def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
-        """Any layout counts as contiguous, a volume as a map of all its planes."""
+        """A volume counts as a map of all its planes, channels-last as a stream of its bytes.
+
+        PyTorch's channels-last kernels for CPUs compute the channels of a position by vector instructions,
+        the contiguous ones element after element with a branch for each. GPU profiles have both.
+        """
         *_, method, turned = piece.kind.split()
+        if piece.kind.startswith(f"pooling {_CHANNELS_LAST}"):
+            return [_as_stream(op, piece.dtype)]
         return [piece._replace(kind=f"pooling {_STAND_INS.get(method, method)} {turned}")]
 
     def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
@@ -102,6 +110,16 @@ class PoolingFamily(Family):
             "resize": lambda: _draw_resizing(sizes),
             "volume_pooling": lambda: _draw_of_volumes(sizes),
         }
+
+
+def _as_stream(op: DescribedOp, dtype: str) -> Piece:
+    """The op as one that reads and writes the larger map, element by element."""
+    planes, height, width, *_ = op.shape
+    elements = planes * height * width
+    plain = PlainOp(
+        "aten.add", "streaming", dtype, (elements, 0, 1), op.flop, op.read_bytes, op.written_bytes
+    )
+    return streaming_piece("streaming", plain, dtype)
 
 
 def _draw(sizes: Sizes) -> ProbeCase | None:

@@ -62,7 +62,7 @@ def _text(path: Path) -> Dataset:
 def read_characters(path: Path, least: int = SHORTEST_TEXT, most: int = -1) -> str:
     """The text of a file, at most `most` characters of it; an error if there are too few to learn from."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with path.open(encoding=encoding_of(path)) as file:
             whole = file.read(most)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
@@ -74,6 +74,25 @@ def read_characters(path: Path, least: int = SHORTEST_TEXT, most: int = -1) -> s
             hint="Give a longer text.",
         )
     return whole
+
+
+def encoding_of(path: Path) -> str:
+    """UTF-8 with or without a byte-order mark, UTF-16 with one, else Windows' Western European code, which
+    reads nearly any byte."""
+    with path.open("rb") as file:
+        start = file.read(65_536)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    if b"\0" in start:
+        raise BadInput(
+            f"{path} holds bytes that are no text.",
+            hint="A spreadsheet (.xlsx) must be saved as CSV first, a document (.docx) as plain text.",
+        )
+    try:
+        start[: max(1, len(start) - 4)].decode("utf-8")  # the cut may divide a character
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
 
 
 def _folder(path: Path, size: int, channels: int | None) -> Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
 from windtunnel.advice.setups import StepChange
+from windtunnel.isolation.jobs import optimizer_of
 
 _WAIT = "windtunnel.wait"  # where the host reads a value of the device
 _SOURCE = (
@@ -31,11 +32,18 @@ def propose(situation: Situation) -> Answer:
             flag="--execution graph",
             code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()): step(batch)   # graph.replay()",
             reason=_reason(situation),
-            costs="shapes and addresses must not change, no value may be read in the step, and the batch is "
-            "copied into a fixed tensor; capturing takes a few steps",
+            costs="shapes and addresses must not change, and no value may be read in the step; the batch is "
+            f"copied into a fixed tensor; a few steps must run before the capture{_capturable(situation)}",
             source=_SOURCE,
         ),
     )
+
+
+def _capturable(situation: Situation) -> str:
+    """What an optimizer that counts its steps needs."""
+    name = situation.strategy.optimizer or optimizer_of(situation.workload)
+    needs = situation.trains and name.removeprefix("fused-") in ("adam", "adamw")
+    return "; Adam needs capturable=True" if needs else ""
 
 
 def _reason(situation: Situation) -> str:

@@ -26,11 +26,21 @@ def propose(situation: Situation) -> Answer:
             change=StepChange(strategy={"optimizer": f"fused-{name}"}),
             flag=f"--optimizer fused-{name}",
             code=f"optimizer = torch.optim.{form}(model.parameters(), lr=lr, fused=True)",
-            reason=f"{situation.spent('update')} for {situation.forecast.parameters:,} weights; the fused "
-            "form reads and writes each of them once",
+            reason=_reason(situation),
             costs="results differ in rounding only",
             source="PyTorch, torch.optim.AdamW(fused=True); forecasts of fused updates: docs/accuracy.md",
         ),
+    )
+
+
+def _reason(situation: Situation) -> str:
+    """What the update costs: its calls where these bound the step, else its passes over the weights."""
+    weights = f"{situation.forecast.parameters:,} weights"
+    if situation.forecast.bound_by != "launch":
+        return f"{situation.spent('update')} for {weights}; the fused form reads and writes each of them once"
+    calls = sum(op.phase == "update" for op in situation.trace.ops)
+    return (
+        f"{situation.spent('launch')}; the update of {weights} is {calls:,} calls, the fused form one or two"
     )
 
 
