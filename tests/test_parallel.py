@@ -130,6 +130,18 @@ def test_tensor_and_pipeline_workers_hold_a_part_of_the_weights() -> None:
     assert fly(pipeline_parallel=4, accumulate=8).memory.parts["weights"] < whole / 2
 
 
+def test_a_stage_keeps_all_its_gradients_and_gathered_weights_until_it_exchanges() -> None:
+    """Gradients of all micro-batches are added up before the one exchange, and divided weights are gathered
+    once: only the optimizer's state, and the worker's own share of the weights, are divided by 2."""
+    form = {"pipeline_parallel": 4, "accumulate": 8}
+    whole, divided = (fly(shard=shard, **form).memory.parts for shard in ("none", "weights"))
+    assert divided["gathered weights"] == pytest.approx(whole["weights"], rel=0.01)
+    assert divided["weights"] == pytest.approx(whole["weights"] / 2, rel=0.05)
+    assert divided["gradients"] == pytest.approx(whole["gradients"], rel=0.01)
+    assert divided["optimiser"] == pytest.approx(whole["optimiser"] / 2, rel=0.05)
+    assert fly(shard="gradients", **form).memory.parts == fly(shard="optimizer", **form).memory.parts
+
+
 def test_sequence_parallel_workers_keep_fewer_activations() -> None:
     with_sequence = fly(tensor_parallel=4, sequence_parallel=True).memory.parts["activations"]
     assert with_sequence < fly(tensor_parallel=4).memory.parts["activations"]
@@ -159,6 +171,19 @@ def test_the_exchange_overlaps_backward() -> None:
         for how in ("buckets", "after")
     )
     assert buckets.step_seconds < after.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "group"),
+    [
+        (8, 1, Group(8, 1)),  # the GPUs of a node
+        (2, 8, Group(1, 2)),  # one GPU of each of two nodes, as in a mesh of 2 x 8
+        (4, 4, Group(2, 2)),  # GPUs 0 and 4 of each node
+        (16, 1, Group(8, 2)),
+    ],
+)
+def test_a_group_of_the_users_own_code_lies_where_its_ranks_are(ranks, stride, group) -> None:
+    assert Workers(data=16, devices_per_node=8).group("world", ranks, stride) == group
 
 
 def test_gpipe_keeps_all_micro_batches_and_1f1b_only_as_many_as_stages() -> None:

@@ -70,6 +70,15 @@ def sharded() -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
+def sharded_in_groups() -> nn.Module:
+    """Weights divided among groups of four workers; the groups sum their gradients."""
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 4, 4), mesh_dim_names=("copies", "parts"))
+    return fully_shard(Net(), mesh=mesh)
+
+
 def divided() -> nn.Module:
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (
@@ -119,6 +128,12 @@ def test_a_kernel_waits_for_the_gather_whose_result_it_reads():
     gathers = {op.mark for op in own.ops if op.collective and op.collective.kind == "all_gather"}
     awaited = {mark for op in own.ops if op.collective is None for mark in op.waits}
     assert gathers <= awaited
+
+
+def test_groups_of_a_mesh_are_recorded_with_their_size_and_how_far_apart_their_ranks_are():
+    own = record(job(sharded_in_groups), Strategy(batch=4, data_parallel=WORKERS), "gpu")
+    found = {(op.collective.kind, op.collective.ranks, op.collective.stride) for op in own.ops if op.collective}
+    assert found == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
 
 
 def test_tensor_parallel_layers_exchange_what_parallelize_module_exchanges():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from windtunnel.accuracy import published
-from windtunnel.accuracy.runs import Limit, Row, Runs, RunsValidation
+from windtunnel.accuracy.runs import Limit, Row, Runs, RunsValidation, added_by_workers
 from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Exchange, Strategy
 
@@ -37,22 +37,22 @@ def validate(folder: Path) -> RunsValidation:
     for row in judged:
         job, settings = _JOBS[row["dnn"]]
         batch, devices = int(row["bs"]), int(row["gpus"])
-        one = runs.forecast(job, settings, Machine.named("rtx2080ti"), Strategy(batch=batch))
+        one = runs.step(job, settings, Machine.named("rtx2080ti"), Strategy(batch=batch))
         strategy = Strategy(batch=batch * devices, exchange=_METHODS[row["method"]])
         machine = Machine.named(f"{devices // 4}xrtx2080ti-node-10gbe")
-        many = runs.forecast(job, settings, machine, strategy)
+        many = runs.step(job, settings, machine, strategy)
         published_alone = batch / alone[row["dnn"]]
         # Only what workers add to the step of one is forecast; its own time is the published one.
-        added = many.step_seconds - one.step_seconds
+        added = added_by_workers(one, many)
         rows.append(
             Row(
                 series="time",
                 case=f"{row['dnn']} {row['method']} {devices} gpus",
                 measured=batch * devices / float(row["throughput"]),
-                predicted=published_alone + added,
+                predicted=published_alone + added.seconds,
                 baseline=published_alone,
-                low=published_alone + many.low_seconds - one.low_seconds,
-                high=published_alone + many.high_seconds - one.high_seconds,
+                low=published_alone + added.low,
+                high=published_alone + added.high,
             )
         )
     return RunsValidation(

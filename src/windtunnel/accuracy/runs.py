@@ -16,7 +16,7 @@ from windtunnel import records, units
 from windtunnel.agreement import error_of, quantile
 from windtunnel.displays import Displayed
 from windtunnel.errors import WindtunnelError
-from windtunnel.forecast.forecast import Forecast, forecast_step
+from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step
 from windtunnel.forecast.workers import spread_over
 from windtunnel.job.workload import Workload
 from windtunnel.kept_traces import KeptTraces
@@ -40,13 +40,45 @@ class Runs:
         self, job: str, settings: Mapping[str, object], machine: Machine, strategy: Strategy
     ) -> Forecast:
         """The forecast of a run, whether it fits or not."""
+        return self.step(job, settings, machine, strategy).forecast
+
+    def step(
+        self, job: str, settings: Mapping[str, object], machine: Machine, strategy: Strategy
+    ) -> ForecastStep:
+        """The forecast with the schedule behind it."""
         strategy = spread_over(strategy, machine)
         key = (job, tuple(sorted(settings.items())), machine.device.kind)
         if key not in self._traces:
             workload = Workload.named(job, **{name: str(value) for name, value in settings.items()})
             self._traces[key] = KeptTraces(workload, machine.device.kind)
         trace = self._traces[key].of(strategy)
-        return forecast_step(trace, machine, strategy, profile_for(machine)).forecast
+        return forecast_step(trace, machine, strategy, profile_for(machine))
+
+
+class Added(NamedTuple):
+    """What workers add to the step of one, in seconds, with an interval."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+def added_by_workers(one: ForecastStep, many: ForecastStep) -> Added:
+    """What the step of several workers takes longer than that of one, whose time is known.
+
+    Each lane's share of the difference is uncertain by the spread of that lane. Links hide work of other
+    lanes, so these shares may be negative: a faster device hides less. As in any step, the shifts add.
+    """
+    alone, together = one.timeline.critical_path(), many.timeline.critical_path()
+    spreads = {**one.timeline.spreads, **many.timeline.spreads}
+    lanes: dict[str, float] = {}
+    for path, sign in ((together, 1), (alone, -1)):
+        for (_, lane), seconds in path.items():
+            lanes[lane] = lanes.get(lane, 0.0) + sign * seconds
+    added = many.forecast.step_seconds - one.forecast.step_seconds
+    longer = sum(max(s * (spreads[lane] - 1), s * (1 / spreads[lane] - 1)) for lane, s in lanes.items())
+    shorter = sum(max(s * (1 - spreads[lane]), s * (1 - 1 / spreads[lane])) for lane, s in lanes.items())
+    return Added(added, added - shorter, added + longer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Links:
         return self._known[collective]
 
     def _price(self, collective: Collective) -> Carried:
-        group = self.workers.group(collective.axis, collective.ranks)
+        group = self.workers.group(collective.axis, collective.ranks, collective.stride)
         lane = PEER if group.nodes == 1 else NETWORK
         if collective.kind == "server":
             return Carried(lane, self._serve(collective.bytes, group))

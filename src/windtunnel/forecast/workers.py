@@ -39,9 +39,10 @@ class Workers:
             axis
         ]
 
-    def group(self, axis: Axis, ranks: int = 0) -> Group:
-        """How the ranks of one group lie on nodes. `ranks`: the size of a group of the user's own code."""
-        stride = {"tensor": 1, "world": 1, "data": self.tensor, "expert": self.tensor}.get(
+    def group(self, axis: Axis, ranks: int = 0, stride: int = 1) -> Group:
+        """How the ranks of one group lie on nodes. `ranks` and `stride`: the size of a group of the user's own
+        code, and how far apart its ranks are."""
+        stride = {"tensor": 1, "world": stride, "data": self.tensor, "expert": self.tensor}.get(
             axis, self.tensor * self.data
         )
         size = ranks or self.degree(axis)

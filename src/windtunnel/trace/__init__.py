@@ -25,9 +25,9 @@ BEFORE = -1  # the block number of ops before the first block
 class Collective(NamedTuple):
     """What workers of a group exchange. `bytes` are counted as nccl-tests does: the full tensor's.
 
-    `ranks` is the size of the group if the trace knows it. A collective that `follows` starts after the
-    kernels that were launched before it. One that does not runs in a stream of its own and waits only for its
-    `waits`.
+    `ranks` is the size of the group if the trace knows it, `stride` how far apart the numbers of its ranks
+    are: a group of the user's own code may have one rank on each node. A collective that `follows` starts
+    after the kernels that were launched before it; another one runs in a stream that waits for nothing else.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Collective(NamedTuple):
     axis: Axis
     ranks: int = 0
     follows: bool = True
+    stride: int = 1
 
 
 class Gradient(NamedTuple):

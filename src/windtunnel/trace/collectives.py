@@ -57,23 +57,29 @@ def collective_of(func: Any, args: Sequence[Any], inputs: Sequence[Tensor], outp
     else:
         size = sum(float(t.numel() * t.element_size()) for t in inputs) or sum(sizes)
         size = size / 2 if name.startswith("alltoall") else size
-    return Collective(kind, size, "world", _ranks(func, args))
+    members = _members(func, args)
+    return Collective(kind, size, "world", len(members), stride=_stride(members))
 
 
-def _ranks(func: Any, args: Sequence[Any]) -> int:
-    """The size of the group."""
+def _members(func: Any, args: Sequence[Any]) -> Sequence[int]:
+    """The ranks of the group."""
     import torch.distributed as dist
 
     resolve: Any = getattr(dist.distributed_c10d, "_resolve_process_group", None)
     for value in args:
         if isinstance(value, str) and func.namespace == "_c10d_functional":
             try:
-                return int(resolve(value).size())
+                return dist.get_process_group_ranks(resolve(value))
             except Exception:
                 continue
         if type(value).__name__ == "ScriptObject":
             try:
-                return int(dist.ProcessGroup.unbox(value).size())
+                return dist.get_process_group_ranks(dist.ProcessGroup.unbox(value))
             except Exception:
                 continue
-    return int(dist.get_world_size()) if dist.is_initialized() else 0
+    return range(dist.get_world_size()) if dist.is_initialized() else ()
+
+
+def _stride(ranks: Sequence[int]) -> int:
+    """How far apart the ranks of a group are, on average."""
+    return max(1, round((max(ranks) - min(ranks)) / (len(ranks) - 1))) if len(ranks) > 1 else 1

@@ -26,16 +26,21 @@ def applied(trace: Trace, strategy: Strategy) -> Trace:
 
 
 def divided(trace: Trace, strategy: Strategy) -> Trace:
-    """The memory of one worker's share, without exchanges: stages of a pipeline exchange after all have
-    ended."""
+    """What one worker of a pipeline keeps, without what it exchanges: stages exchange when all have ended.
+
+    Divided weights are gathered once and stay until the last backward, as in PyTorch's pipelines of
+    `fully_shard`: to gather them for each micro-batch would take longer than the micro-batch.
+    """
     workers = strategy.data_parallel or 1
     if workers == 1:
         return trace
-    allocations = memory.divided(trace, memory.DIVIDED[strategy.shard], 1 / workers)
-    whole = dataclasses.replace(trace, allocations=allocations)
+    allocations = memory.divided(trace, memory.DIVIDED_IN_STAGES[strategy.shard], 1 / workers)
+    kept = dataclasses.replace(trace, allocations=allocations)
+    if strategy.shard == "weights":
+        return memory.with_gathered(kept, 1 / workers)
     gradients = sum(gradient.bytes for gradient in trace.gradients)
     has_buckets = strategy.shard == "none" and not exchange.keeps_gradients(trace)
-    return memory.with_held(whole, gradients if has_buckets else 0.0, "buckets")
+    return memory.with_held(kept, gradients if has_buckets else 0.0, "buckets")
 
 
 def exchanges_itself(trace: Trace) -> bool:

@@ -14,6 +14,14 @@ DIVIDED: Mapping[str, frozenset[Part]] = {
     "gradients": frozenset({"optimiser", "gradients"}),
     "weights": frozenset({"optimiser", "gradients", "weights"}),
 }
+# The same in a pipeline. A stage adds up the gradients of all micro-batches before it exchanges them, so each
+# worker has all of them until then.
+DIVIDED_IN_STAGES: Mapping[str, frozenset[Part]] = {
+    "none": frozenset(),
+    "optimizer": frozenset({"optimiser"}),
+    "gradients": frozenset({"optimiser"}),
+    "weights": frozenset({"optimiser", "weights"}),
+}
 
 
 def divided(trace: Trace, parts: Collection[Part], share: float) -> dict[int, Allocation]:
@@ -32,3 +40,22 @@ def with_held(trace: Trace, size: float, part: Part) -> Trace:
     name = max(trace.allocations, default=-1) + 1
     allocations = {**trace.allocations, name: Allocation(bytes=size, part=part)}
     return dataclasses.replace(trace, allocations=allocations, held=(*trace.held, name))
+
+
+def with_gathered(trace: Trace, share: float) -> Trace:
+    """The trace with all of each weight beside the worker's share of it, in the same block."""
+    weights = [
+        name for name in trace.held if trace.allocations[name].part == "weights" and name in trace.owners
+    ]
+    first = max(trace.allocations, default=-1) + 1
+    copies = {first + number: name for number, name in enumerate(weights)}
+    whole = {
+        copy: Allocation(bytes=trace.allocations[name].bytes / share, part="gathered weights")
+        for copy, name in copies.items()
+    }
+    return dataclasses.replace(
+        trace,
+        allocations={**trace.allocations, **whole},
+        held=(*trace.held, *copies),
+        owners={**trace.owners, **{copy: trace.owners[name] for copy, name in copies.items()}},
+    )
