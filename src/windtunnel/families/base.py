@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -103,6 +104,8 @@ class Piece(NamedTuple):
     is_grouped        a convolution in groups of several channels
     before_hopper     how many times longer than its limits it takes on GPUs before Hopper
     tiles             of 64 x 64 in the result of a forward convolution without groups; 0 for all other work
+    most_blocks       the number of multiprocessors that it can use at most; infinite if it can use them all
+    tile_starts       what the beginnings and ends of its tiles add to its memory time, as a share of it
     """
 
     kind: str
@@ -120,6 +123,8 @@ class Piece(NamedTuple):
     is_grouped: bool = False
     before_hopper: float = 1.0
     tiles: float = 0.0
+    most_blocks: float = math.inf
+    tile_starts: float = 0.0
 
 
 class Family:

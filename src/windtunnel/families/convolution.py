@@ -33,9 +33,10 @@ _TRANSFORM_PASSES = 1 + 2 * (6 * 6) / (4 * 4)
 # multiprocessor: DeepBench's on V100, T4, GTX 1080 Ti, P100 and Titan X.
 _POINTWISE_LANE_USE = 1.18
 # Groups in channels-last with kernels of their own. The others are many times slower on Volta, Turing and
-# Ampere (pytorch issue 70954). On an RTX 3090, 32 groups of these widths are fast; the groups of 9 networks
-# with other numbers or widths are not.
-_FAST_GROUPS, _FAST_GROUP_WIDTHS = 32, {4.0, 8.0, 16.0, 32.0}
+# Ampere (pytorch issue 70954). On an RTX 3090, groups of these widths are fast if there are at least 32 and
+# they fill tiles of 64 channels (ResNeXt, and 3 networks with more groups); those of 12 networks with fewer
+# groups or other widths are not.
+_FEWEST_FAST_GROUPS, _FAST_GROUP_WIDTHS, _GROUPS_TILE = 32, {4.0, 8.0, 16.0, 32.0}, 64
 # Gradients of depthwise convolutions in channels-last: steps of an RTX 3090, a V100 and an A100.
 _DEPTHWISE_GRADIENTS = 1.5
 _NOT_PROBED_GROUPS = "grouped convolutions in channels-last were not probed; before Ada they are slow"
@@ -119,11 +120,12 @@ class ConvolutionSizes(NamedTuple):
 
     @property
     def slow_group_width(self) -> float:
-        """Channels in a group if groups are slow: in channels-last, other than ResNeXt's kind; else 0."""
+        """Channels in a group if groups are slow: in channels-last, other than many equal ones; else 0."""
         if not self.channels_last or self.groups == 1 or self.is_depthwise:
             return 0.0
         widths = {self.channels / self.groups, self.out_channels / self.groups}
-        is_fast = self.groups == _FAST_GROUPS and len(widths) == 1 and widths <= _FAST_GROUP_WIDTHS
+        is_even = len(widths) == 1 and widths <= _FAST_GROUP_WIDTHS and self.channels % _GROUPS_TILE == 0
+        is_fast = is_even and self.groups >= _FEWEST_FAST_GROUPS
         return 0.0 if is_fast else self.channels / self.groups
 
     def as_gradient_of(self) -> ConvolutionSizes:

@@ -203,7 +203,9 @@ def _whole_piece(op: DescribedOp, over: str, dtype: str) -> Piece:
     )
     kind = f"normalisation {over} {direction(op.name)}"
     extra = moved * _EXTRA_PASSES[over]["backward" in op.name]
-    return Piece(kind, features, op.flop, moved, dtype, extra_bytes=extra)
+    # One thread block sums up one channel.
+    blocks = float(max(channels, 1)) if over in ("batch", "unscaled") else math.inf
+    return Piece(kind, features, op.flop, moved, dtype, extra_bytes=extra, most_blocks=blocks)
 
 
 def _rows_piece(op: DescribedOp, dtype: str) -> Piece:

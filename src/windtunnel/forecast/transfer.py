@@ -8,7 +8,8 @@ and the longest of them decides:
 - arithmetic: its flop at the rate of the target's best kernels;
 - memory: the bytes that its kernels really move, at the rate that elementwise ops reach;
 - multiprocessors: the time on the probed GPU, scaled by number, width and clock of the multiprocessors. It
-  holds for kernels that mostly issue instructions or wait.
+  holds for kernels that mostly issue instructions or wait. Where a kernel has fewer thread blocks than there
+  are multiprocessors, only as many count.
 """
 
 from __future__ import annotations
@@ -268,7 +269,8 @@ class Transfer:
 
     def _memory_seconds(self, pieces: Sequence[Piece], roofline: Roofline) -> Numbers:
         moved = np.array([piece.bytes + piece.extra_bytes for piece in pieces])
-        seconds = moved / self._copy_share / roofline.memory_rate
+        starts = np.array([piece.tile_starts for piece in pieces])
+        seconds = moved * (1.0 + starts) / self._copy_share / roofline.memory_rate
         return np.asarray(seconds * self._cached_share(moved, roofline.cache_bytes))
 
     def _cached_share(self, moved: Numbers, cache_bytes: float) -> Numbers:
@@ -285,6 +287,7 @@ class Transfer:
         scale = np.array(
             [
                 self._scale
+                * self._busy_share(piece)
                 * self._clock_share(piece)
                 * piece.lane_use**self._lane_exponent
                 * self._double_slowdown(piece)
@@ -292,6 +295,14 @@ class Transfer:
             ]
         )
         return np.asarray(latency * self._clock_ratio + (probed - latency) * scale)
+
+    def _busy_share(self, piece: Piece) -> float:
+        """The share of the scale by number that is left where a kernel leaves multiprocessors idle.
+
+        A kernel of few thread blocks takes as long on a GPU with more multiprocessors.
+        """
+        there, here = self._source.cores or 1, self.target.cores or self._source.cores or 1
+        return min(1.0, piece.most_blocks / there) / min(1.0, piece.most_blocks / here)
 
     def _clock_share(self, piece: Piece) -> float:
         """The share of the probed GPU's stated clock on which the scale rests."""

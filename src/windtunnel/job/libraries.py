@@ -115,7 +115,8 @@ def _torchvision(name: str, settings: Mapping[str, object], where: str) -> Workl
 
 def _timm(name: str, settings: Mapping[str, object], where: str) -> Workload:
     timm = _load("timm")
-    _require_known(name, timm.list_models(), where)
+    name = _current_name(name, timm.models.get_deprecated_models())
+    _require_known(name, (*timm.list_models(), *timm.list_models(include_tags=True)), where)
     options = records.read(LibraryImageSettings, settings, where)
     default = int(timm.get_pretrained_cfg(name).input_size[-1])
     image = options.image or default
@@ -134,6 +135,11 @@ def _timm(name: str, settings: Mapping[str, object], where: str) -> Workload:
             return timm.create_model(name, **arguments)  # type: ignore[no-any-return]
 
     return _image_job(model, options, image)
+
+
+def _current_name(name: str, renamed: Mapping[str, str | None]) -> str:
+    """What a network of an older timm is called today; benchmarks and scripts still have the old name."""
+    return renamed.get(name) or name
 
 
 def _image_job(model: Callable[[], torch.nn.Module], settings: LibraryImageSettings, image: int) -> Workload:
