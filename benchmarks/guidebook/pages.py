@@ -43,6 +43,7 @@ def expressions() -> dict[str, Any]:
         "g": own,
         "t": tables.Tables(own, figures),
         **{name: getattr(values, name) for name in ("plain", "percent", "count", "duration", "sure")},
+        "fused": findings_text.fused_names()["g"],
         "link": lambda name: shared_link(name).rate,
         "contents": contents,
         "tally": tally,

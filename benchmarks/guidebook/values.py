@@ -27,6 +27,8 @@ class Values:
         self.exchanged: Mapping[str, Any] = data["exchange"]
         self.weights: Mapping[str, Any] = data["weights"]
         self.learned: Mapping[str, Any] = data["learned"]
+        self.flow: Mapping[str, float] = data["data flow"]
+        self.ladder: dict[str, Any] = data["ladder"]
 
     # One forecast
 
@@ -93,13 +95,13 @@ class Values:
 
     def reached(self, form: str) -> list[dict[str, Any]]:
         """The trainings of a form that reached the target."""
-        return [row for row in self._trainings(form) if row["reached"]]
+        return [row for row in self.trainings(form) if row["reached"]]
 
     def learning(self, form: str, field: str) -> float:
         """The median over the seeds."""
-        return float(statistics.median(float(row[field]) for row in self._trainings(form)))
+        return float(statistics.median(float(row[field]) for row in self.trainings(form)))
 
-    def _trainings(self, form: str) -> list[dict[str, Any]]:
+    def trainings(self, form: str) -> list[dict[str, Any]]:
         return [row for name, row in self.learned.items() if name.startswith(f"{form}.")]
 
     # Weights
@@ -108,9 +110,12 @@ class Values:
         """Of one picture that ResNet-50 is trained on: example_bytes, decode_seconds or examples."""
         return float(self.weights["resnet50"][field])
 
-    def needed_rate(self, name: str) -> str:
+    def read_rate(self, name: str) -> float:
         """Bytes a second that storage must deliver."""
-        return units.show(self.stored("example_bytes") / self.example_seconds(name), "B/s")
+        return self.stored("example_bytes") / self.example_seconds(name)
+
+    def needed_rate(self, name: str) -> str:
+        return units.show(self.read_rate(name), "B/s")
 
     def dense_share(self, network: str) -> float:
         kept = self.weights[network]

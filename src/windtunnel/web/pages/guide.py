@@ -106,7 +106,7 @@ def _inlined(tag: re.Match[str]) -> str:
     svg = path.read_text(encoding="utf-8")
     svg = _WHITE.sub("", svg[: svg.rindex("</svg>") + len("</svg>")], count=1)
     drawn = inline(svg, path.stem, entities.unescape(tag["words"]), "Its numbers are in this chapter.")
-    return f'<figure class="drawing" tabindex="0">{drawn}</figure>'
+    return f'<figure class="drawing">{drawn}</figure>'
 
 
 @functools.lru_cache(maxsize=64)
