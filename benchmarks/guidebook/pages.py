@@ -53,7 +53,7 @@ def expressions() -> dict[str, Any]:
 def _page(name: str, names: dict[str, Any]) -> str:
     template = (TEMPLATES / f"{name}.md").read_text(encoding="utf-8")
     body = findings_text.filled_with(template, names)
-    return f"{_NOTE}\n{body.rstrip()}\n\n{_onward(name)}\n"
+    return f"{_NOTE}\n{values.aligned(body).rstrip()}\n\n{_onward(name)}\n"
 
 
 def title(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -161,3 +162,27 @@ def sure(condition: bool) -> str:
 def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     rows = ["| " + " | ".join(map(str, row)) + " |" for row in (list(heads), *map(list, lines))]
     return "\n".join([rows[0], "|---" * len(list(rows[0].split(" | "))) + "|", *rows[1:]])
+
+
+_NUMERIC = re.compile(r"(?:under |below )?[-+]?[\d,.]+(?: (?:[%a-zA-Z/]+|of \d+))?")
+_RULE = re.compile(r"^\|(?:---\|)+$")
+
+
+def aligned(text: str) -> str:
+    """A page whose tables have their columns of numbers aligned at the right."""
+    lines = text.split("\n")
+    for place, line in enumerate(lines):
+        if _RULE.match(line):
+            rows = []
+            for row in lines[place + 1 :]:
+                if not row.startswith("|"):
+                    break
+                rows.append([cell.strip() for cell in row.strip("|").split("|")])
+            numeric = [_is_numeric([row[n] for row in rows if n < len(row)]) for n in range(line.count("---"))]
+            lines[place] = "|" + "".join("---:|" if each else "---|" for each in numeric)
+    return "\n".join(lines)
+
+
+def _is_numeric(cells: Iterable[str]) -> bool:
+    found = [cell for cell in cells if cell]
+    return bool(found) and all(_NUMERIC.fullmatch(cell) for cell in found)
