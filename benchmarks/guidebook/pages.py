@@ -105,13 +105,13 @@ def statements(names: dict[str, Any]) -> str:
             [
                 str(row["source"]),
                 str(row["says"]),
-                findings_text.inserted(str(row["found"]), names),
                 f"**{row['verdict']}**",
+                findings_text.inserted(str(row["found"]), names),
                 f"`{row['command']}`",
             ]
             for row in section["statement"]
         ]
-        heads = ("where", "what it says", "what this tool finds", "verdict", "command")
+        heads = ("where", "what it says", "verdict", "what this tool finds", "command")
         parts.append(f"## {section['title']}\n\n{values.table(heads, lines)}")
     return "\n\n".join(parts)
 
