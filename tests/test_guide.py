@@ -18,7 +18,7 @@ from windtunnel.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from guidebook import numbers, pages, pictures, values  # noqa: E402
+from guidebook import charts, numbers, pages, pictures, values  # noqa: E402
 from guidebook.cases import cases  # noqa: E402
 
 AGAIN = "Write it again: python benchmarks/guide.py"
@@ -40,6 +40,8 @@ FAST = (
     "windtunnel predict rnn n_rec=10 n_steps=20 --on macbook-2016",
     "windtunnel predict lstm --on gtx1080 --data streamed",
 )
+# Sections that list words, steps, chapters or commands.
+WITHOUT_FIGURE = {"Ten words", "In one minute", "Chapters", "Rules", "Try it"}
 # Forecast again from traces of small networks, and of one large one.
 SAMPLE = (
     *("net.ffn.cpu", "net.ffn.gpu", "gpu.ffn.streamed", "threads.ffn.16", "nodes.gpu.256", "layers.cpu.4"),
@@ -116,8 +118,26 @@ def test_links_and_pictures_of_a_page_exist(name: str) -> None:
     assert "{{" not in text and "\n\n\n" not in text
     for target in re.findall(r"\]\(([^)#]+)", text):
         assert (FOLDER / target).exists(), f"{name}: {target}"
-    if name != "statements":
-        assert text.count("](../pictures/guide-") == 1 and "## Try it" in text
+    assert name == "statements" or "## Try it" in text
+
+
+def test_every_section_that_explains_has_a_figure_and_every_figure_is_shown_once() -> None:
+    shown = list[str]()
+    for name in pages.NAMES[:-1]:
+        for section in TEXTS[name].split("\n## "):
+            title, _, body = section.partition("\n")
+            figures = re.findall(r"^!\[([^\]]+)\]\(\.\./pictures/guide-([\w-]+)\.svg\)$", body, flags=re.M)
+            shown += [figure for words, figure in figures if len(words) > 15]
+            is_opening = title.startswith(("#", "<!--"))
+            assert len(figures) <= 1, f"{name}, {title}: more than one figure"
+            assert is_opening or title in WITHOUT_FIGURE or figures, f"{name}, {title}: no figure"
+    assert sorted(shown) == sorted(pictures.ALL)
+
+
+def test_a_figure_is_as_wide_as_a_phone_and_its_words_are_inside() -> None:
+    for path in PICTURES.glob("guide-*.svg"):
+        width = float(re.search(r'width="([\d.]+)"', path.read_text(encoding="utf-8"))[1])  # type: ignore[index]
+        assert width <= charts.WIDTH + 1, f"{path.name}: {width} pixels wide"
 
 
 def test_the_guide_is_read_in_an_hour() -> None:

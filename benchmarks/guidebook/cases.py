@@ -18,7 +18,11 @@ OLD_FED = ("ffn", "lstm", "fcn5", "alexnet", "googlenet", "resnet50")
 WIDTHS = (16, 64, 256, 1024, 4096, 16384)
 UNITS = (10, 50, 100, 200, 500, 1000, 2000, 5000)
 BATCHES = (1, 4, 16, 64, 256)
+SEQUENCES = (1, 16, 256, 1024, 4096)  # in a batch of a recurrent network
+MODERN: Mapping[str, object] = {"precision": "bf16", "layout": "channels_last"}
+PACKED = 1000  # examples in one record file
 LLAMA: Mapping[str, object] = {"layers": 32, "width": 4096, "heads": 32, "inner": 11008}
+SMALL = ("raspberry-pi-5", "jetson-orin-nano", CPU, GPU)
 DRIVES = (
     *("hard-disk-seagate-barracuda-xt-2tb", "sata-ssd-samsung-860-evo", "samsung-960-pro"),
     *("5x-samsung-960-pro", "dgx-a100-nvme"),
@@ -27,13 +31,15 @@ DRIVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One forecast: a job with settings, a machine (with another drive, if named), a strategy."""
+    """One forecast: a job with settings, a machine (with another drive, if named), a strategy, and how many
+    examples lie in one file."""
 
     job: str
     machine: str
     settings: Mapping[str, object] = field(default_factory=dict)
     strategy: Strategy = field(default_factory=Strategy)
     storage: str = ""
+    packed: int = 1
 
 
 def cases() -> dict[str, Case]:
@@ -51,15 +57,14 @@ Cases = Iterator[tuple[str, Case]]
 
 def _one_job() -> Cases:
     """ResNet-50, the job that goes through the whole guide, from a CPU to 64 GPUs."""
-    modern = {"precision": "bf16", "layout": "channels_last"}
     rows: tuple[tuple[str, dict[str, object]], ...] = (
         (OLD_CPU, {"batch": 64}),
         (CPU, {"batch": 64}),
         (OLD_GPU, {"batch": 64}),
-        (GPU, {"batch": 128, **modern}),
-        ("h200", {"batch": 256, **modern}),
-        ("8xh200", {"batch": 2048, **modern}),
-        ("8x8xh200", {"batch": 16384, **modern}),
+        (GPU, {"batch": 128, **MODERN}),
+        ("h200", {"batch": 256, **MODERN}),
+        ("8xh200", {"batch": 2048, **MODERN}),
+        ("8x8xh200", {"batch": 16384, **MODERN}),
     )
     for machine, fields in rows:
         yield f"job.{machine}", Case(job="resnet50", machine=machine, strategy=Strategy(**fields))  # type: ignore[arg-type]
@@ -77,6 +82,7 @@ def _networks() -> Cases:
 
 
 def _cpu() -> Cases:
+    yield "init.ffn.guide", Case(job="ffn", machine=CPU, settings={"init": "guide"})
     for threads in (1, 2, 4):
         strategy = Strategy(threads=threads)
         yield f"threads.old.{threads}", Case(job="fcn5", machine=OLD_CPU, strategy=strategy)
@@ -84,6 +90,9 @@ def _cpu() -> Cases:
         for job in ("fcn5", "ffn", "resnet50", "rnn"):
             strategy = Strategy(threads=threads)
             yield f"threads.{job}.{threads}", Case(job=job, machine=CPU, strategy=strategy)
+    for job in ("ffn", "resnet18"):
+        for batch in BATCHES:
+            yield f"cpu-batch.{job}.{batch}", Case(job=job, machine=CPU, strategy=Strategy(batch=batch))
 
 
 def _gpu() -> Cases:
@@ -91,7 +100,11 @@ def _gpu() -> Cases:
         yield f"gpu.{name}.streamed", Case(job=name, machine=GPU, strategy=Strategy(data="streamed"))
         ahead = Strategy(data="streamed", prefetch=2)
         yield f"gpu.{name}.prefetched", Case(job=name, machine=GPU, strategy=ahead)
-    yield "gpu.ffn.graph", Case(job="ffn", machine=GPU, strategy=Strategy(execution="graph"))
+    for execution in ("graph", "compiled"):
+        strategy = Strategy(execution=execution)  # type: ignore[arg-type]
+        yield f"gpu.ffn.{execution}", Case(job="ffn", machine=GPU, strategy=strategy)
+    copied = Strategy(batch=256, precision="bf16", data="streamed")
+    yield "bound.copy", Case(job="alexnet", machine=GPU, strategy=copied)
     for name in OLD_FED:
         yield f"old.{name}.cpu", Case(job=name, machine=OLD_CPU)
         yield f"old.{name}.resident", Case(job=name, machine=OLD_GPU)
@@ -99,6 +112,8 @@ def _gpu() -> Cases:
     for batch in BATCHES:
         yield f"batch.resnet50.{batch}", Case(job="resnet50", machine=GPU, strategy=Strategy(batch=batch))
         yield f"batch.ffn.{batch}", Case(job="ffn", machine=GPU, strategy=Strategy(batch=batch))
+        modern = Strategy(batch=batch, **MODERN)  # type: ignore[arg-type]
+        yield f"modern.resnet50.{batch}", Case(job="resnet50", machine=GPU, strategy=modern)
     for precision in ("pytorch", "bf16"):
         for layout in ("contiguous", "channels_last"):
             strategy = Strategy(batch=64, precision=precision, layout=layout)  # type: ignore[arg-type]
@@ -138,6 +153,10 @@ def _ways() -> Cases:
     for name, fields in ways.items():
         strategy = Strategy(batch=8, precision="bf16", **fields)  # type: ignore[arg-type]
         yield f"ways.{name}", Case(job="llm:llama", machine="8xh100", settings=LLAMA, strategy=strategy)
+    for batch in (16, 32):  # the pipeline with more micro-batches
+        strategy = Strategy(batch=batch, precision="bf16", pipeline_parallel=8, accumulate=batch)
+        case = Case(job="llm:llama", machine="8xh100", settings=LLAMA, strategy=strategy)
+        yield f"micro-batches.{batch}", case
     for job in ("alexnet", "resnet50"):
         for name, fields in (("data", {}), ("parts", {"pipeline_parallel": 4, "accumulate": 4})):
             strategy = Strategy(batch=256 if job == "alexnet" else 64, **fields)
@@ -162,6 +181,8 @@ def _feeds() -> Cases:
         fed = {**base, "data": "storage", "loaders": 32, "prefetch": 2}
         strategy = Strategy(**fed)  # type: ignore[arg-type]
         yield f"drive.{drive}", Case(job="resnet50", machine="h200", strategy=strategy, storage=drive)
+        case = Case(job="resnet50", machine="h200", strategy=strategy, storage=drive, packed=PACKED)
+        yield f"packed.{drive}", case
     whole = {**base, "batch": 2048}
     yield "eight.resident", Case(job="resnet50", machine="8xh200", strategy=Strategy(**whole))  # type: ignore[arg-type]
     for place, drive in (("page-cache", ""), *((drive, drive) for drive in DRIVES)):
@@ -194,6 +215,11 @@ def _recurrent() -> Cases:
         for steps in (10, 20, 50, 100):
             settings = {"n_rec": 100, "n_steps": steps}
             yield f"steps.{machine}.{steps}", Case(job="rnn", machine=machine, settings=settings)
+    for machine in (CPU, GPU):
+        for batch in SEQUENCES:
+            settings, strategy = {"n_rec": 100, "n_steps": 20}, Strategy(batch=batch)
+            case = Case(job="rnn", machine=machine, settings=settings, strategy=strategy)
+            yield f"rnn-batch.{machine}.{batch}", case
 
 
 def _use() -> Cases:
@@ -201,5 +227,14 @@ def _use() -> Cases:
         for batch in (1, 8, 64):
             strategy = Strategy(batch=batch, inference=True)
             yield f"use.{machine}.{batch}", Case(job="resnet50", machine=machine, strategy=strategy)
-    for batch in (1, 64):
-        yield f"train.{CPU}.{batch}", Case(job="resnet50", machine=CPU, strategy=Strategy(batch=batch))
+    for machine in (CPU, GPU, "h200"):
+        case = Case(job="resnet50", machine=machine, strategy=Strategy(batch=64))
+        yield f"train.{machine}.64", case
+    for machine in SMALL:
+        for job in ("resnet18", "resnet50", "vit"):
+            strategy = Strategy(batch=1, inference=True)
+            yield f"small.{job}.{machine}", Case(job=job, machine=machine, strategy=strategy)
+    graph = Strategy(batch=1, inference=True, execution="graph")
+    yield "use.graph", Case(job="resnet50", machine=GPU, strategy=graph)
+    half = Strategy(batch=64, inference=True, **MODERN)  # type: ignore[arg-type]
+    yield "use.modern", Case(job="resnet50", machine="h200", strategy=half)

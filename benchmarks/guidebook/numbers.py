@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from guidebook.cases import OLD_GPU, Case, cases
+from guidebook.ladder import ladder
 from windtunnel import prediction, records
 from windtunnel.exchange.comparison import compare_forms
 from windtunnel.exchange.costs import WorkerForecasts
@@ -16,6 +17,7 @@ from windtunnel.exchange.run import ExchangeSettings
 from windtunnel.exchange.training import ClusterOptions, train_on_cluster
 from windtunnel.exchange.variation import Variation
 from windtunnel.forecast.workers import spread_over
+from windtunnel.feed import worked_example
 from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import Machine
@@ -45,18 +47,23 @@ def write(data: Data) -> None:
     records.write_whole(FILE, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
+NEW = "new"  # in place of a part: only the forecasts that are not kept yet
+
+
 def compute(say: Callable[[str], None], parts: tuple[str, ...] = ()) -> Data:
     """All numbers anew, or those of some parts; the others as they are kept."""
-    makers = {
-        "forecasts": forecasts,
+    kept = read() if FILE.exists() else {}
+    makers: Mapping[str, Callable[[Callable[[str], None]], Data]] = {
+        "forecasts": lambda say: forecasts(say, kept.get("forecasts", {}) if NEW in parts else {}),
         "largest": largest_batches,
         "exchange": exchanges,
         "weights": weights,
         "learned": learned,
+        "data flow": data_flow,
+        "ladder": ladder,
     }
-    kept = read() if FILE.exists() else {}
     for name, maker in makers.items():
-        if not parts or name in parts:
+        if not parts or name in parts or (NEW in parts and (name == "forecasts" or name not in kept)):
             kept[name] = maker(say)
             write({part: kept[part] for part in makers if part in kept})
     return kept
@@ -65,11 +72,14 @@ def compute(say: Callable[[str], None], parts: tuple[str, ...] = ()) -> Data:
 # Forecasts
 
 
-def forecasts(say: Callable[[str], None]) -> Data:
+def forecasts(say: Callable[[str], None], kept: Data) -> Data:
+    """Every case; those that are kept already as they are."""
     tracer, found = Tracer(), Data()
     for name, case in cases().items():
-        found[name] = forecast_of(case, tracer)
-        say(f"{name}: {found[name]['step_seconds']} s")
+        found[name] = kept.get(name)
+        if found[name] is None:
+            found[name] = forecast_of(case, tracer)
+            say(f"{name}: {found[name]['step_seconds']} s")
     return found
 
 
@@ -113,7 +123,11 @@ def forecast_of(case: Case, tracer: Tracer | None = None) -> Data:
 
 
 def job_of(case: Case) -> Workload:
-    return Workload.named(case.job, **case.settings)
+    workload = Workload.named(case.job, **case.settings)
+    if case.packed == 1 or workload.data is None:
+        return workload
+    packed = dataclasses.replace(workload.data, examples_per_file=case.packed)
+    return dataclasses.replace(workload, data=packed)
 
 
 def machine_of(case: Case) -> Machine:
@@ -140,6 +154,21 @@ def largest_batches(say: Callable[[str], None]) -> Data:
                 workload = Workload.named(job)
                 found[name] = prediction.largest_batch(workload, Machine.named(machine), strategy)
                 say(f"largest batch, {name}: {found[name]}")
+    return found
+
+
+def data_flow(say: Callable[[str], None]) -> Data:
+    """The worked example of 2018: the step over the number of GPUs on one bus; then what remedies buy."""
+    ahead, found = Strategy(data="streamed", prefetch=2), Data()
+    for bus, link in (("bus", worked_example.LINK), ("old bus", worked_example.REAL_LINK)):
+        for gpus in range(1, 9):
+            timeline = worked_example.schedule(worked_example.bus(gpus, link), ahead)
+            found[f"{bus}.{gpus}"] = short(timeline.step_seconds)
+    example = worked_example.worked_example()
+    for place, table in (("memory", example.from_memory), ("storage", example.from_storage)):
+        for step in table.steps:
+            found[f"{place}.{step.name}"] = short(step.step_seconds)
+    say(f"data flow: {found}")
     return found
 
 

@@ -43,6 +43,7 @@ def expressions() -> dict[str, Any]:
         "g": own,
         "t": tables.Tables(own, figures),
         **{name: getattr(values, name) for name in ("plain", "percent", "count", "duration", "sure")},
+        "fused": findings_text.fused_names()["g"],
         "link": lambda name: shared_link(name).rate,
         "contents": contents,
         "tally": tally,
@@ -52,7 +53,7 @@ def expressions() -> dict[str, Any]:
 def _page(name: str, names: dict[str, Any]) -> str:
     template = (TEMPLATES / f"{name}.md").read_text(encoding="utf-8")
     body = findings_text.filled_with(template, names)
-    return f"{_NOTE}\n{body.rstrip()}\n\n{_onward(name)}\n"
+    return f"{_NOTE}\n{values.aligned(body).rstrip()}\n\n{_onward(name)}\n"
 
 
 def title(name: str) -> str:
@@ -104,13 +105,13 @@ def statements(names: dict[str, Any]) -> str:
             [
                 str(row["source"]),
                 str(row["says"]),
-                findings_text.inserted(str(row["found"]), names),
                 f"**{row['verdict']}**",
+                findings_text.inserted(str(row["found"]), names),
                 f"`{row['command']}`",
             ]
             for row in section["statement"]
         ]
-        heads = ("where", "what it says", "what this tool finds", "verdict", "command")
+        heads = ("where", "what it says", "verdict", "what this tool finds", "command")
         parts.append(f"## {section['title']}\n\n{values.table(heads, lines)}")
     return "\n\n".join(parts)
 

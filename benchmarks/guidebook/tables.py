@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from findings_text import Figures
+from findings_text import GUIDE, NAMES, Figures
 
 from guidebook.cases import CPU, DRIVES, FED, GPU, NETWORKS, OLD_FED, OLD_GPU, UNITS
+from guidebook.ladder import LadderFigures
 from guidebook.values import Values, percent, plain, table
-from windtunnel import units
+from windtunnel import displays, units
+from windtunnel.machine.building import shared_link
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _FACTORS, _BOARDS = _DOCS / "results" / "factors-guide.json", _DOCS / "results" / "inference-boards.json"
@@ -56,6 +58,32 @@ USERS = {
     "h200": "H200",
 }
 
+PLACES = {
+    "copied ahead": "host memory, copied ahead",
+    "from five SSDs in RAID 0": "five SSDs",
+    "from one SSD": "one SSD",
+    "from a hard disk": "a hard disk",
+}
+REMEDIES = {
+    "memory.128": "batch 128, as it is",
+    "memory.fp16": "fp16 autocast",
+    "memory.recompute": "recompute blocks",
+    "memory.accumulate": "4 micro-batches of 32",
+}
+FINDINGS = {
+    "linear in timesteps": "time is linear in timesteps",
+    "cluster CPU beats GPU on small networks": "on small networks the cluster's CPU beats the GPU",
+    "input and output sizes do not matter": "sizes of input and output do not matter",
+    "sigmoid faster than relu": "sigmoid is slightly faster than relu",
+    "streamed data is faster": "sending data piece by piece is faster than keeping it on the GPU",
+    "Keras slower at few timesteps": "Keras is slower with few timesteps",
+    "Keras faster at many timesteps": "Keras is faster with many timesteps",
+    "first step is cold": "the first run is strangely slow",
+}
+_PICTURE_BYTES = 3 * 224 * 224  # of a picture as the network sees it, a byte for each colour
+# Small data sets as bytes: pictures to train on, times the bytes of one.
+_SMALL_DATA = {"MNIST": 60_000 * 28 * 28, "CIFAR-10": 50_000 * 3 * 32 * 32}
+
 
 @functools.cache
 def figures_of_studies() -> Figures:
@@ -68,6 +96,7 @@ class Tables:
 
     def __init__(self, values: Values, figures: Figures) -> None:
         self.g, self.f = values, figures
+        self.ladder = LadderFigures(values.ladder)
 
     def one_job(self) -> str:
         lines = [
@@ -147,11 +176,8 @@ class Tables:
 
     def drives(self) -> str:
         """One and eight H200, each against data that is on the GPU already."""
-        rows = [(f"drive.{drive}", f"eight.{drive}", words) for drive, words in DRIVE_NAMES.items()]
-        rows += [("loaders.32", "eight.page-cache", "host's memory (page cache)")]
-        rows += [("place.resident", "eight.resident", "memory of the GPU")]
         lines = []
-        for one, eight, words in rows:
+        for one, eight, words in self.drive_keys():
             shares = [
                 percent(self.g.seconds(best) / self.g.seconds(key))
                 for key, best in ((one, "place.resident"), (eight, "eight.resident"))
@@ -159,6 +185,33 @@ class Tables:
             lines.append([words, self.g.rate(one), shares[0], self.g.rate(eight), shares[1]])
         heads = ("the files are on", "one H200: pictures a second", "GPU works", "eight H200", "GPUs work")
         return table(heads, lines)
+
+    def drive_keys(self) -> list[tuple[str, str, str]]:
+        """Where the files are: the forecast of one H200, that of eight, and the place in words."""
+        rows = [(f"drive.{drive}", f"eight.{drive}", words) for drive, words in DRIVE_NAMES.items()]
+        rows += [("loaders.32", "eight.page-cache", "host's memory (page cache)")]
+        return [*rows, ("place.resident", "eight.resident", "memory of the GPU")]
+
+    def data_rates(self) -> dict[str, float]:
+        """Bytes a second that nodes read to train ResNet-50, and that networks carry."""
+        rate = self.g.read_rate
+        return {
+            "four GTX 1080 read": 4 * rate("job.gtx1080"),
+            "one RTX 4090 reads": rate("job.rtx4090"),
+            "eight H200 read": rate("job.8xh200"),
+            "10 Gbit/s Ethernet carries": shared_link("ethernet-10g").rate,
+            "one InfiniBand NDR card carries": shared_link("infiniband-ndr").rate,
+        }
+
+    def data_sizes(self) -> dict[str, float]:
+        """Bytes of data sets."""
+        examples = self.g.stored("examples")
+        return {
+            **_SMALL_DATA,
+            "ImageNet as JPEG files": examples * self.g.stored("example_bytes"),
+            "ImageNet, 224 x 224, as bytes": examples * _PICTURE_BYTES,
+            "ImageNet, 224 x 224, as 32-bit numbers": examples * 4 * _PICTURE_BYTES,
+        }
 
     def memory(self) -> str:
         names = {
@@ -253,6 +306,52 @@ class Tables:
             one = self.step_of("clusters", case, 4)
             lines.append([case, *(plain(one / self.step_of("clusters", case, n)) for n in counts)])
         return table(("speed over one cluster, by clusters", *(str(n // 4) for n in counts)), lines)
+
+    def part_rows(self, keys: dict[str, str]) -> list[dict[str, Any]]:
+        """The parts of steps in per cent, for a chart: a row for each part of each named forecast."""
+        used = {part for key in keys.values() for part in self.g.forecasts[key]["parts"]}
+        parts = [part for part in displays.PART_COLOURS if part in used]
+        return [
+            {"y": words, "x": 100 * self.g.part(key, part), "part": part}
+            for words, key in keys.items()
+            for part in parts
+        ]
+
+    def frameworks(self) -> dict[str, float]:
+        """Seconds of a step on one core (50 units, 20 timesteps), the fastest way first."""
+        found = {
+            name: self.f.seconds(label, "cpu", 50, 20)
+            for label, name in (
+                *((f"{key}:scan", NAMES[key]) for key in ("jax", "pytensor")),
+                *(("numpy:hand", NAMES["numpy"]), ("torch:compiled", "PyTorch compiled")),
+                *(("torch:loop", "PyTorch loop"), ("mxnet:loop", NAMES["mxnet"])),
+                ("keras-torch:fit", NAMES["keras-torch"]),
+            )
+        }
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def findings(self) -> str:
+        """What the report of 2017 found, and what holds today."""
+        lines = [[words, self.f.grade(claim), self.holding(claim)] for claim, words in FINDINGS.items()]
+        return table(("finding of 2017", "today", "holds in"), lines)
+
+    def holding(self, claim: str) -> str:
+        """In how many of its parts a claim holds: 14 of 19."""
+        parts = self.f.verdict(claim).parts
+        return f"{sum(part.ruling == 'holds' for part in parts)} of {len(parts)}"
+
+    def table_seconds(self, machine: str, label: str, threads: int) -> float:
+        """Measured seconds of a step of Table I."""
+        (found,) = [
+            row.step_seconds
+            for row in self.f.cells(GUIDE, machine)
+            if row.figure == "table-1" and row.label.startswith(f"{label}:") and row.threads == threads
+        ]
+        assert found is not None
+        return found
+
+    def saved_share(self, framework: str) -> float:
+        return 1 - self.step_of("multi-gpu", framework, 2) / self.step_of("multi-gpu", framework, 1)
 
     def saved(self, framework: str) -> str:
         """The share of the time that a second GPU saves, by forecast."""

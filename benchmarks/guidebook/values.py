@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,6 +28,8 @@ class Values:
         self.exchanged: Mapping[str, Any] = data["exchange"]
         self.weights: Mapping[str, Any] = data["weights"]
         self.learned: Mapping[str, Any] = data["learned"]
+        self.flow: Mapping[str, float] = data["data flow"]
+        self.ladder: dict[str, Any] = data["ladder"]
 
     # One forecast
 
@@ -93,13 +96,13 @@ class Values:
 
     def reached(self, form: str) -> list[dict[str, Any]]:
         """The trainings of a form that reached the target."""
-        return [row for row in self._trainings(form) if row["reached"]]
+        return [row for row in self.trainings(form) if row["reached"]]
 
     def learning(self, form: str, field: str) -> float:
         """The median over the seeds."""
-        return float(statistics.median(float(row[field]) for row in self._trainings(form)))
+        return float(statistics.median(float(row[field]) for row in self.trainings(form)))
 
-    def _trainings(self, form: str) -> list[dict[str, Any]]:
+    def trainings(self, form: str) -> list[dict[str, Any]]:
         return [row for name, row in self.learned.items() if name.startswith(f"{form}.")]
 
     # Weights
@@ -108,9 +111,12 @@ class Values:
         """Of one picture that ResNet-50 is trained on: example_bytes, decode_seconds or examples."""
         return float(self.weights["resnet50"][field])
 
-    def needed_rate(self, name: str) -> str:
+    def read_rate(self, name: str) -> float:
         """Bytes a second that storage must deliver."""
-        return units.show(self.stored("example_bytes") / self.example_seconds(name), "B/s")
+        return self.stored("example_bytes") / self.example_seconds(name)
+
+    def needed_rate(self, name: str) -> str:
+        return units.show(self.read_rate(name), "B/s")
 
     def dense_share(self, network: str) -> float:
         kept = self.weights[network]
@@ -156,3 +162,27 @@ def sure(condition: bool) -> str:
 def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     rows = ["| " + " | ".join(map(str, row)) + " |" for row in (list(heads), *map(list, lines))]
     return "\n".join([rows[0], "|---" * len(list(rows[0].split(" | "))) + "|", *rows[1:]])
+
+
+_NUMERIC = re.compile(r"(?:under |below )?[-+]?[\d,.]+(?: (?:[%a-zA-Z/]+|of \d+))?")
+_RULE = re.compile(r"^\|(?:---\|)+$")
+
+
+def aligned(text: str) -> str:
+    """A page whose tables have their columns of numbers aligned at the right."""
+    lines = text.split("\n")
+    for place, line in enumerate(lines):
+        if _RULE.match(line):
+            rows = []
+            for row in lines[place + 1 :]:
+                if not row.startswith("|"):
+                    break
+                rows.append([cell.strip() for cell in row.strip("|").split("|")])
+            numeric = [_is_numeric([row[n] for row in rows if n < len(row)]) for n in range(line.count("---"))]
+            lines[place] = "|" + "".join("---:|" if each else "---|" for each in numeric)
+    return "\n".join(lines)
+
+
+def _is_numeric(cells: Iterable[str]) -> bool:
+    found = [cell for cell in cells if cell]
+    return bool(found) and all(_NUMERIC.fullmatch(cell) for cell in found)

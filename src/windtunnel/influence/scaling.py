@@ -113,8 +113,8 @@ class _Search:
         self.forecaster, self.progress = forecaster, progress
 
     def step(self, count: int, batch: int, single: ScaledStep | None) -> ScaledStep | str:
-        """The forecast with this many devices, or why there is none."""
-        self.progress(f"forecasting {count} devices, batch {batch}")
+        """The forecast with so many devices, or why there is none."""
+        self.progress(f"forecasting {count} device{'s' if count > 1 else ''}, batch {batch}")
         machine = _with(self.machine, count)
         shard = "none" if count == 1 else self.strategy.shard
         strategy = replace(self.strategy, batch=batch, data_parallel=None, shard=shard)

@@ -23,6 +23,16 @@ _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)  # for those who write the chapters
 _PICTURE = re.compile(r'<p><img src="/guide/(?P<name>guide-[\w-]+\.svg)" alt="(?P<words>[^"]*)" ?/?></p>')
 _WHITE = re.compile(r'<rect width="\d+" height="\d+" fill="white"/>')  # behind a drawing that stands alone
+_VERDICT = re.compile(r"<td><strong>(holds|holds with a condition|does not hold|cannot be told)</strong></td>")
+_RULINGS = {
+    words: str(element("td", element("span", words, class_=f"ruling {kind}".strip()), class_="whole"))
+    for words, kind in {
+        "holds": "holds",
+        "holds with a condition": "open",
+        "does not hold": "does",
+        "cannot be told": "",
+    }.items()
+}
 _MOST_BYTES = 4 * 2**20
 
 
@@ -106,7 +116,7 @@ def _inlined(tag: re.Match[str]) -> str:
     svg = path.read_text(encoding="utf-8")
     svg = _WHITE.sub("", svg[: svg.rindex("</svg>") + len("</svg>")], count=1)
     drawn = inline(svg, path.stem, entities.unescape(tag["words"]), "Its numbers are in this chapter.")
-    return f'<figure class="drawing" tabindex="0">{drawn}</figure>'
+    return f'<figure class="drawing">{drawn}</figure>'
 
 
 @functools.lru_cache(maxsize=64)
@@ -122,6 +132,8 @@ def rendered(text: str) -> Markup:
     # Other documents are not served: their names stay as plain words.
     html = re.sub(r'<a href="\.\./[^"]*">(.*?)</a>', r"\1", html, flags=re.DOTALL)
     html = re.sub(r'(<a href=")(?:\./)?([\w-]+)\.md((?:#[^"]*)?")', r"\1/guide/\2\3", html)
+    html = html.replace(' style="text-align:right"', ' class="n"')  # the policy allows no style of an element
+    html = _VERDICT.sub(lambda found: _RULINGS[found[1]], html)
     html = html.replace("<table>", '<div class="box" tabindex="0"><table>').replace(
         "</table>", "</table></div>"
     )
