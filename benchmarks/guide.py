@@ -3,6 +3,7 @@
     python benchmarks/guide.py                      # pages and pictures from the kept numbers
     python benchmarks/guide.py --numbers            # computes docs/results/guide.json anew before
     python benchmarks/guide.py --numbers forecasts  # only these of its parts
+    python benchmarks/guide.py --numbers new        # only the forecasts and parts that are not kept yet
 
 The text is in benchmarks/guidebook/templates; {{ expression }} stands for a number. The numbers come from
 docs/results/guide.json and from the committed rows of the studies. A test holds the pages to both.

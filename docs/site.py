@@ -52,7 +52,7 @@ GROUPS = {
 
 
 def navigation(docs: Path) -> list[Any]:
-    """The parts with the pages that are there."""
+    """The parts with the pages that are there, each by its title."""
     placed: set[str] = {"index.md"}
     parts: list[Any] = [{"Start": "index.md"}]
     for title, places in PARTS.items():
@@ -63,19 +63,30 @@ def navigation(docs: Path) -> list[Any]:
                 name = path.relative_to(docs).as_posix()
                 if path.is_file() and name not in placed:
                     placed.add(name)
-                    pages.append(name)
+                    pages.append({_title(path): name})
         parts += [{title: pages}] if pages else []
     others = sorted(p.relative_to(docs).as_posix() for p in docs.rglob("*.md"))
-    more = [name for name in others if name not in placed and not name.startswith("pictures/")]
+    more = [
+        {_title(docs / name): name}
+        for name in others
+        if name not in placed and not name.startswith("pictures/")
+    ]
     return [*parts, *([{"More": more}] if more else []), {"Python": REFERENCE}]
 
 
+def _title(path: Path) -> str:
+    """The first heading; a comment may stand before it."""
+    found = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1].replace("`", "") if found else path.stem
+
+
 def _in_order(folder: Path) -> list[Path]:
-    """The pages of a folder as its index links them; others follow by name."""
+    """The pages of a folder as its index lists them, then as its text links them; others follow by name."""
     index = folder / "index.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else ""
-    linked = [folder / name for name in re.findall(r"\]\(([\w.-]+\.md)", text)]
-    return [*linked, *sorted(folder.glob("*.md"))]
+    listed = re.findall(r"^- \[[^\]]*\]\(([\w.-]+\.md)\)$", text, re.MULTILINE)
+    linked = re.findall(r"\]\(([\w.-]+\.md)", text)
+    return [*(folder / name for name in (*listed, *linked)), *sorted(folder.glob("*.md"))]
 
 
 def reference() -> str:

@@ -263,3 +263,11 @@ def contrast(one: str, other: str) -> float:
 def test_a_plan_in_a_notebook_has_a_table_of_devices_and_its_bend() -> None:
     reader = shown("PlanTable")
     assert "efficiency" in reader.text and "gains" in reader.text and "d x t x p" not in reader.text
+
+
+def test_columns_stay_apart_where_the_notebook_has_no_style_for_tables() -> None:
+    reader = Reader(
+        displays.table(("devices", "step"), [("8", "20 ms")]) + displays.facts([("step", "20 ms")])
+    )
+    cells = [style for style in reader.styles if "text-align" in style]
+    assert len(cells) == 6 and all("padding" in style for style in cells)

@@ -176,7 +176,7 @@ def test_the_order_of_the_site_has_every_page_once_and_takes_pages_that_come_lat
         for entry in entries:
             assert isinstance(entry, dict)
             for value in entry.values():
-                found += value if isinstance(value, list) else [value]
+                found += pages(value) if isinstance(value, list) else [value]
         return found
 
     placed = pages(SITE["navigation"](DOCS))
@@ -187,6 +187,14 @@ def test_the_order_of_the_site_has_every_page_once_and_takes_pages_that_come_lat
         (tmp_path / name).write_text("# Page\n")
     assert pages(SITE["navigation"](tmp_path))[:3] == ["index.md", "guide/index.md", "guide/data.md"]
     assert "strange.md" in pages(SITE["navigation"](tmp_path))
+
+
+def test_the_site_has_the_chapters_of_the_guide_in_their_order_by_their_titles() -> None:
+    (guide,) = [part["Guide"] for part in SITE["navigation"](DOCS) if "Guide" in part]
+    titles = [title for entry in guide for title in entry]
+    numbers = [int(title.split(".")[0]) for title in titles if title[0].isdigit()]
+    assert numbers == list(range(1, 16))
+    assert titles[0] == "A beginner's guide to training time" and titles[-1] == "The statements examined"
 
 
 def test_the_reference_has_every_public_name_and_each_says_what_it_is() -> None:
@@ -224,6 +232,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     fetched = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//")
     for page in site.rglob("*.html"):
         assert not fetched.search(page.read_text(encoding="utf-8")), page
+    assert (site / "search/search_index.js").exists(), "search needs a server"
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8"))
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from guidebook import charts, numbers, pages, pictures, values  # noqa: E402
 from guidebook.cases import cases  # noqa: E402
+from guidebook.ladder import LadderFigures  # noqa: E402
 
 AGAIN = "Write it again: python benchmarks/guide.py"
 FOLDER, PICTURES = ROOT / "docs/guide", ROOT / "docs/pictures"
@@ -188,3 +189,29 @@ def test_numbers_are_written_as_a_reader_expects() -> None:
     assert [values.duration(x) for x in (38.3e6, 86000, 390, 45)] == ["443 days", "24 h", "6.5 min", "45 s"]
     assert values.count(117_997_696) == "118 million" and values.count(9610) == "9,610"
     assert values.percent(0.656) == "66 %"
+
+
+def test_columns_of_numbers_are_aligned_at_the_right() -> None:
+    rows = (
+        "| a | b | c | d |",
+        "|---|---|---|---|",
+        "| x | 1.2 ms | 14 of 19 | yes |",
+        "| y | under 1 % |  | 3 |",
+    )
+    page = "\n".join((*rows, "", "text"))
+    assert values.aligned(page).splitlines()[1] == "|---|---:|---:|---|"
+    assert values.aligned(page).endswith("\n\ntext")
+
+
+def test_what_depth_adds_is_the_best_deeper_network_less_the_shallow_one() -> None:
+    """Two seeds: 0.8 to 0.9 and 0.7 to 0.7 are +0.1 and 0.0, so +0.05; the second seed climbed less far."""
+    kept = {"iris.0": {"scores": [0.8, 0.85, 0.9]}, "iris.1": {"scores": [0.7, 0.7]}}
+    figures = LadderFigures(kept)
+    assert figures.gain("iris") == pytest.approx(0.05)
+    assert figures.scores("iris") == pytest.approx([0.75, 0.775])
+
+
+def test_axes_have_few_and_exact_numbers() -> None:
+    assert charts._ticks(2.0, 40.0, True)["values"] == [2, 5, 10, 20]
+    assert charts._ticks(0.01, 2e5, True)["values"] == [0.01, 1, 100, 10_000]
+    assert charts._legend(["weights", "gradients", "optimizer", "activations", "other"])["columns"] == 3

@@ -299,6 +299,12 @@ def test_the_page_leads_with_plots_and_one_line_for_each_claim(whole: Path) -> N
     assert before_claims.count("<figure><svg") == 1 and "<table" not in before_claims
 
 
+def test_links_to_many_parts_and_the_note_of_a_study_are_folded() -> None:
+    few, many = ([(f"part {n}", "text") for n in range(count)] for count in (8, 9))
+    assert "<details>" not in page.document("title", "lead", few, "foot")
+    assert "<details><summary>The 9 parts of this report</summary><ul>" in page.document("t", "l", many, "f")
+
+
 def test_the_first_step_is_shown_beside_the_steady_ones(whole: Path) -> None:
     table = next(table for table in Reader(whole.read_text()).tables if table[0][0] == "Framework")
     assert [words[0] for words in table[1:]] == ["jax:scan", "torch:loop"]

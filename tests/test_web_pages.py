@@ -335,12 +335,29 @@ def test_the_store_is_only_read(tmp_path: Path) -> None:
 def test_the_guide_shows_its_pictures_and_links_only_to_what_is_served(client: TestClient) -> None:
     text = client.get("/guide/08-clusters").text
     assert "&lt;!--" not in text and 'href="../' not in text
-    [drawing] = re.findall(r"<figure[^>]*>(<svg.*?</svg>)\s*</figure>", text, re.DOTALL)
-    assert 'role="img"' in drawing and "currentColor" in drawing and 'fill="white"' not in drawing
+    drawings = re.findall(r"<figure[^>]*>(<svg.*?</svg>)\s*</figure>", text, re.DOTALL)
+    assert len(drawings) == 4
+    for drawing in drawings:
+        assert 'role="img"' in drawing and "currentColor" in drawing and 'fill="white"' not in drawing
+    marks = re.findall(r' id="([^"]+)"', text)
+    assert len(marks) == len(set(marks))
     picture = client.get("/guide/guide-clusters.svg")
     assert picture.headers["content-type"].startswith("image/svg+xml")
     for address in re.findall(r'href="(/guide/[^"#]+)', text):
         assert client.get(address).status_code == 200, address
+
+
+def test_tables_of_the_guide_align_numbers_and_label_verdicts_without_a_style_of_their_own(
+    client: TestClient,
+) -> None:
+    """The policy of the page forbids styles of single elements."""
+    text = client.get("/guide/13-recurrent").text
+    assert '<th class="n">K80</th>' in text and re.search(r'<td class="n">[\d.]+ ms</td>', text)
+    statements = client.get("/guide/statements").text
+    assert '<td class="whole"><span class="ruling holds">holds</span></td>' in statements
+    assert '<span class="ruling does">does not hold</span>' in statements
+    prose = re.findall(r'<article class="prose">.*</article>', text + statements, re.DOTALL)
+    assert prose and not re.search(r"<t[dh][^>]* style=", "".join(prose))
 
 
 def test_a_link_with_a_mistake_keeps_the_rest_of_the_form(client: TestClient) -> None:

@@ -22,12 +22,25 @@ _SHORT = 17  # letters of a name that stands beside its row
 _NUMBER = ",.9~g"
 # The parts of a step and the classes of memory have the same colours as in every report.
 PART_COLOURS = {
-    **{"compute": COLOURS[0], "computing": COLOURS[0], "launch": COLOURS[4], "feed": COLOURS[2]},
-    **{"copy": COLOURS[3], "communication": COLOURS[1], "update": COLOURS[5], "waiting": COLOURS[6]},
-    **{"weights": COLOURS[5], "gradients": COLOURS[1], "optimizer": COLOURS[3], "activations": COLOURS[0]},
-    **{"other": COLOURS[6], "waiting for data": COLOURS[3]},
-    **{"holds": COLOURS[0], "does not hold": COLOURS[1], "can't tell": COLOURS[6]},
-    **{"fully connected layers": COLOURS[1], "other layers": COLOURS[0]},
+    "compute": COLOURS[0],
+    "computing": COLOURS[0],
+    "launch": COLOURS[4],
+    "feed": COLOURS[2],
+    "copy": COLOURS[3],
+    "communication": COLOURS[1],
+    "update": COLOURS[5],
+    "waiting": COLOURS[6],
+    "weights": COLOURS[5],
+    "gradients": COLOURS[1],
+    "optimizer": COLOURS[3],
+    "activations": COLOURS[0],
+    "other": COLOURS[6],
+    "waiting for data": COLOURS[3],
+    "holds": COLOURS[0],
+    "does not hold": COLOURS[1],
+    "can't tell": COLOURS[6],
+    "fully connected layers": COLOURS[1],
+    "other layers": COLOURS[0],
 }
 
 
@@ -183,6 +196,10 @@ def _whole(layers: Sequence[Spec], rows: Rows, title: str, height: int | Spec) -
     config["title"] = {**config["title"], "limit": WIDTH}
     fitted = {"width": WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "padding": 4}
     return {
-        **{**spec, "config": config, "data": {"values": list(rows)}},
-        **{**fitted, "height": height, "background": "white"},
+        **spec,
+        "config": config,
+        "data": {"values": list(rows)},
+        **fitted,
+        "height": height,
+        "background": "white",
     }

@@ -22,7 +22,7 @@ _NO_LIMIT = 3600.0  # seconds: the time must not decide which networks are train
 
 
 def ladder(say: Callable[[str], None]) -> dict[str, Any]:
-    """For each data set and seed the score of every network, from no hidden layer on; and that of the exam."""
+    """For each data set and seed the score of every network, from no hidden layer on, and of the exam."""
     import torch
     from sklearn import datasets
 

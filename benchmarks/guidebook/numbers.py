@@ -16,8 +16,8 @@ from windtunnel.exchange.costs import WorkerForecasts
 from windtunnel.exchange.run import ExchangeSettings
 from windtunnel.exchange.training import ClusterOptions, train_on_cluster
 from windtunnel.exchange.variation import Variation
-from windtunnel.forecast.workers import spread_over
 from windtunnel.feed import worked_example
+from windtunnel.forecast.workers import spread_over
 from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
 from windtunnel.machine.machine import Machine

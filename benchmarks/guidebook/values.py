@@ -178,7 +178,9 @@ def aligned(text: str) -> str:
                 if not row.startswith("|"):
                     break
                 rows.append([cell.strip() for cell in row.strip("|").split("|")])
-            numeric = [_is_numeric([row[n] for row in rows if n < len(row)]) for n in range(line.count("---"))]
+            numeric = [
+                _is_numeric([row[n] for row in rows if n < len(row)]) for n in range(line.count("---"))
+            ]
             lines[place] = "|" + "".join("---:|" if each else "---|" for each in numeric)
     return "\n".join(lines)
 

@@ -157,7 +157,9 @@ def many_clusters(t: Tables) -> Spec:
         for form in ("async", "mixed", "local")
     ]
     title = "Pictures a second against synchronous exchange, simulated"
-    return charts.dots(rows, title, "times as many (left of the line: synchronous is faster)", list(runs), at=1.0)
+    return charts.dots(
+        rows, title, "times as many (left of the line: synchronous is faster)", list(runs), at=1.0
+    )
 
 
 drawings: Drawings = {

@@ -108,9 +108,7 @@ def factors(t: Tables) -> Spec:
 def epochs(t: Tables) -> Spec:
     seconds = {name: t.g.forecasts[f"net.{name}.gpu"]["epoch_seconds"] for name in NETWORKS}
     known = sorted((name for name in NETWORKS if seconds[name]), key=lambda name: seconds[name])
-    rows = [
-        {"y": name, "x": float(seconds[name]), "text": duration(float(seconds[name]))} for name in known
-    ]
+    rows = [{"y": name, "x": float(seconds[name]), "text": duration(float(seconds[name]))} for name in known]
     title = "One epoch of each network's own data on one RTX 4090, by forecast"
     return charts.bars(rows, title, "seconds", log=True)
 

@@ -113,13 +113,22 @@ def document(title: str, lead: Piece, sections: Sequence[tuple[str, Piece]], foo
         [
             element("a", "Skip to the results", class_="skip", href="#main"),
             element("header", element("h1", title), theme, lead),
-            element("nav", element("ul", links), aria_label="Parts of this report"),
+            element("nav", _folded(element("ul", links), len(marks)), aria_label="Parts of this report"),
             element("main", parts, id="main"),
             element("footer", foot),
         ],
         "\n",
     )
     return f"{_head(title)}\n<body>\n{body}\n<script>{design.script()}</script>\n</body></html>\n"
+
+
+_MOST_LINKS = 8  # more would push the first plots out of sight
+
+
+def _folded(links: Markup, count: int) -> Markup:
+    if count <= _MOST_LINKS:
+        return links
+    return element("details", element("summary", f"The {count} parts of this report"), links)
 
 
 def _head(title: str) -> str:

@@ -206,7 +206,8 @@ def _lead(study: Study, rows: Sequence[StudyRow]) -> page.Markup:
     parts = [element("p", f"{about} {text.counted(rows)}")]
     parts.append(element("p", f"The paper: {study.authors}, {study.year}. {study.source}", class_="soft"))
     if study.note:
-        parts.append(element("p", study.note.strip(), class_="soft"))
+        note = element("p", study.note.strip(), class_="soft")
+        parts.append(element("details", element("summary", "What was asked, and how"), note))
     return joined(parts)
 
 

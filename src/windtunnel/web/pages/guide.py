@@ -23,7 +23,9 @@ _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)  # for those who write the chapters
 _PICTURE = re.compile(r'<p><img src="/guide/(?P<name>guide-[\w-]+\.svg)" alt="(?P<words>[^"]*)" ?/?></p>')
 _WHITE = re.compile(r'<rect width="\d+" height="\d+" fill="white"/>')  # behind a drawing that stands alone
-_VERDICT = re.compile(r"<td><strong>(holds|holds with a condition|does not hold|cannot be told)</strong></td>")
+_VERDICT = re.compile(
+    r"<td><strong>(holds|holds with a condition|does not hold|cannot be told)</strong></td>"
+)
 _RULINGS = {
     words: str(element("td", element("span", words, class_=f"ruling {kind}".strip()), class_="whole"))
     for words, kind in {
