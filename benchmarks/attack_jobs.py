@@ -348,7 +348,9 @@ def main() -> None:
             tries[attack.name] = tries.get(attack.name, 0) + 1
             longest[attack.name] = max(seconds, longest.get(attack.name, 0.0))
             if fault:
-                failures.setdefault(attack.name, []).append(f"{command}, {attack.place}: {fault}")
+                line = f"{command}, {attack.place}: {fault}"
+                failures.setdefault(attack.name, []).append(line)
+                print(f"{attack.name}: {line}", file=sys.stderr, flush=True)
     print(f"{'attack':<26}{'tries':>6}{'failures':>10}{'longest s':>11}")
     for name, count in tries.items():
         print(f"{name:<26}{count:>6}{len(failures.get(name, [])):>10}{longest[name]:>11.1f}")
