@@ -72,7 +72,7 @@ def build(problem, task):
 """
 _STUDY = {
     "study.toml": 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n',
-    "figure-1.toml": 'title = "F"\nsource = "S"\njob = "ffn"\n[grid]\nwidth = [4]\n'
+    "figure-1.toml": 'title = "F"\nsource = "S"\njob = "rnn"\n[grid]\nn_rec = [4]\nn_steps = [2]\n'
     '[[case]]\nname = "cpu"\nlabels = ["FILE:hand"]\n',
 }
 _PLACES = ("top", "build", "init", "forward", "batch")

@@ -210,3 +210,15 @@ def test_this_machine_is_looked_at_once_for_a_framework_however_many_cells(
     facts = [here.facts(Task(framework="torch", variant="loop", job="rnn", batch=n)) for n in (1, 2, 3)]
     assert facts[0] == facts[1] == facts[2] and facts[0]["cpu"] == "a CPU"
     assert asked == ["cpu"]
+
+
+def test_a_framework_of_ones_own_that_changed_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "_versions_of", lambda name: {})
+    path, facts = tmp_path / "own.py", []
+    task = Task(framework=str(path), variant="hand", job="ffn")
+    for text in ("a = 1", "a = 1", "a = 2"):
+        path.write_text(text)
+        facts.append(surroundings.Here().facts(task))
+    assert facts[0] == facts[1] != facts[2]
