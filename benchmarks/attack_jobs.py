@@ -72,7 +72,7 @@ def build(problem, task):
 """
 _STUDY = {
     "study.toml": 'title = "T"\nauthors = "A"\nyear = 2020\nsource = "S"\n',
-    "figure-1.toml": 'title = "F"\nsource = "S"\njob = "ffn"\n[grid]\nwidth = [4]\n'
+    "figure-1.toml": 'title = "F"\nsource = "S"\njob = "rnn"\n[grid]\nn_rec = [4]\nn_steps = [2]\n'
     '[[case]]\nname = "cpu"\nlabels = ["FILE:hand"]\n',
 }
 _PLACES = ("top", "build", "init", "forward", "batch")
@@ -348,7 +348,9 @@ def main() -> None:
             tries[attack.name] = tries.get(attack.name, 0) + 1
             longest[attack.name] = max(seconds, longest.get(attack.name, 0.0))
             if fault:
-                failures.setdefault(attack.name, []).append(f"{command}, {attack.place}: {fault}")
+                line = f"{command}, {attack.place}: {fault}"
+                failures.setdefault(attack.name, []).append(line)
+                print(f"{attack.name}: {line}", file=sys.stderr, flush=True)
     print(f"{'attack':<26}{'tries':>6}{'failures':>10}{'longest s':>11}")
     for name, count in tries.items():
         print(f"{name:<26}{count:>6}{len(failures.get(name, [])):>10}{longest[name]:>11.1f}")

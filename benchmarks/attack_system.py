@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "WINDTUNNEL_ATTACK"  # is in the environment of all that a try starts
-SIZES = (0, 300, 5_000, 40_000)  # bytes to which a file may grow
+SIZES = "0,300,5000,40000"  # bytes to which a file may grow
 _LIMIT_SECONDS = 300.0
 _END_SECONDS = 15.0  # for what a killed command has started to end
 _OLD = b"what was there before\n"
@@ -282,6 +282,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="commands, with commas")
     parser.add_argument("--tries", type=int, default=2, help="kills of each command")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sizes", default=SIZES, help="most bytes of a file, with commas")
     options = parser.parse_args()
     rng, failed = random.Random(options.seed), 0
     print(f"{'command':<26}{'attack':<8}{'tries':>6}{'failures':>10}")
@@ -289,7 +290,9 @@ def main() -> None:
         if options.only and name not in options.only.split(","):
             continue
         for attack in options.attack.split(","):
-            strengths = SIZES if attack == "disk" else [rng.uniform(0.05, 1.0) for _ in range(options.tries)]
+            strengths = [rng.uniform(0.05, 1.0) for _ in range(options.tries)]
+            if attack == "disk":
+                strengths = list(map(float, options.sizes.split(",")))
             faults = []
             for strength in strengths:
                 with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:

@@ -168,7 +168,7 @@ def test_a_job_may_close_its_output_each_time_it_is_built(tmp_path: Path) -> Non
     ("column", "value", "reason"),
     [
         ("batch", "x", "ValueError"),
-        ("batch", "0", "Z"),
+        ("batch", "0", "batch must be a whole number from 1"),
         ("batch", "9" * 5000, "ValueError"),
         ("tflops_per_gpu", "0", "ZeroDivisionError"),
         (None, "", "there is no column"),
@@ -177,10 +177,11 @@ def test_a_job_may_close_its_output_each_time_it_is_built(tmp_path: Path) -> Non
 def test_a_published_file_with_a_wrong_value_is_named_with_its_row(
     column: str | None, value: str, reason: str, tmp_path: Path
 ) -> None:
-    heads = "batch,layers,hidden,gpus_A100_80GB,TP_remembered,PP_remembered,tflops_per_gpu".split(",")
-    cells = dict(zip(heads, ("64", "4", "512", "8", "1", "1", "140"), strict=True))
+    cells = {"model": "1.7B", "hidden": "512", "layers": "4", "heads": "8", "model_parallel_size": "1"}
+    cells |= {"gpus_A100_80GB": "32", "batch": "512", "tflops_per_gpu": "137"}
+    cells |= {"TP_remembered": "1", "PP_remembered": "1"}
     cells |= {column: value} if column else {}
-    kept = heads if column else heads[1:]
+    kept = list(cells) if column else list(cells)[1:]
     lines = ["# a source", ",".join(kept), ",".join(cells[head] for head in kept)]
     (tmp_path / "megatron_narayanan2021_a100.csv").write_text("\n".join(lines))
     with pytest.raises(BadRecord, match=r"megatron_narayanan2021_a100\.csv, row 1") as caught:
@@ -209,3 +210,15 @@ def test_this_machine_is_looked_at_once_for_a_framework_however_many_cells(
     facts = [here.facts(Task(framework="torch", variant="loop", job="rnn", batch=n)) for n in (1, 2, 3)]
     assert facts[0] == facts[1] == facts[2] and facts[0]["cpu"] == "a CPU"
     assert asked == ["cpu"]
+
+
+def test_a_framework_of_ones_own_that_changed_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "_versions_of", lambda name: {})
+    path, facts = tmp_path / "own.py", []
+    task = Task(framework=str(path), variant="hand", job="ffn")
+    for text in ("a = 1", "a = 1", "a = 2"):
+        path.write_text(text)
+        facts.append(surroundings.Here().facts(task))
+    assert facts[0] == facts[1] != facts[2]

@@ -161,7 +161,9 @@ def validate_published(table: str, folder: Path | None = None) -> Validated:
     module, place = importlib.import_module(f"windtunnel.accuracy.{TABLES[table]}"), find_folder(folder)
     try:
         validation: Validated = module.validate(place)
-    except _OF_WRONG_VALUES as error:
+    except (BadInput, *_OF_WRONG_VALUES) as error:
+        if str(place) in str(error):  # it names the file itself
+            raise
         raise _wrong_value(table, place, error) from error
     return validation
 
@@ -205,7 +207,8 @@ def _wrong_value(table: str, folder: Path, error: Exception) -> BadRecord:
         rows = [each for each in trace.tb_frame.f_locals.values() if isinstance(each, PublishedFileRow)]
         where = rows[-1].place if rows else where
         trace = trace.tb_next
-    reason = f"{type(error).__name__}: {text_of(error)[:200]}"
+    kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
+    reason = f"{kind}{text_of(error)[:200]}"
     return BadRecord(f"{where}: the table {table} cannot have this value ({reason}).", hint=_RESTORE)
 
 

@@ -42,14 +42,14 @@ class ReferenceLoop:
         if not isinstance(data, Mapping):
             return None
         readings, seconds = data.get("readings", ()), data.get("seconds")
-        if not isinstance(readings, Sequence) or not all(_is_reading(each) for each in readings):
+        if not isinstance(readings, Sequence) or not all(map(_is_reading, readings)):
             return None
         known = seconds if isinstance(seconds, float) and 0 < seconds < math.inf else None
         return cls(readings=tuple((after, took) for after, took in readings), seconds=known)
 
 
 def _is_reading(data: object) -> bool:
-    if not isinstance(data, Sequence) or len(data) != 2:
+    if not isinstance(data, (list, tuple)) or len(data) != 2:
         return False
     after, seconds = data
     return isinstance(after, int) and isinstance(seconds, float) and 0 < seconds < math.inf
@@ -204,6 +204,12 @@ class ProcessReport:
             ready=Ready.read(data.get("ready") or {}),
             reference_loop=ReferenceLoop.read(data.get("reference_loop")),
         )
+
+    @classmethod
+    def read_of_samples(cls, data: Plain, samples: Mapping[str, Samples]) -> ProcessReport:
+        """Only the number, the samples and the reference loop. A study has a hundred thousand processes."""
+        loop = ReferenceLoop.read(data.get("reference_loop"))
+        return cls(number=data["number"], samples=samples, reference_loop=loop)
 
 
 def _read_samples(data: object) -> dict[str, Samples]:

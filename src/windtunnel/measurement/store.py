@@ -7,7 +7,7 @@ import json
 import sqlite3
 from array import array
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -294,18 +294,22 @@ class Store(Database):
 
     def reports(self, cell: int) -> list[ProcessReport]:
         """The reports of a cell's processes that are done, samples included."""
-        return next(self.reports_of_all([cell]))
+        with self._clear_errors("read"):
+            return self._reports([cell], ProcessReport.read).get(cell, [])
 
-    def reports_of_all(self, cells: Sequence[int]) -> Iterator[list[ProcessReport]]:
-        """The same for each of many cells; so many at once are in memory."""
+    def samples_of_all(self, cells: Sequence[int]) -> Iterator[list[ProcessReport]]:
+        """The reports of each of many cells, with what belongs to their samples and nothing else. So many at
+        once are in memory."""
         for start in range(0, len(cells), _AT_ONCE):
             some = cells[start : start + _AT_ONCE]
             with self._clear_errors("read"):
-                known = self._reports(some)
+                known = self._reports(some, ProcessReport.read_of_samples)
             for cell in some:
                 yield known.get(cell, [])
 
-    def _reports(self, cells: Sequence[int]) -> dict[int, list[ProcessReport]]:
+    def _reports(
+        self, cells: Sequence[int], read: Callable[[Plain, Mapping[str, Samples]], ProcessReport]
+    ) -> dict[int, list[ProcessReport]]:
         which = f"FROM process WHERE cell IN ({', '.join('?' * len(cells))}) AND state = ?"
         samples = defaultdict[int, dict[str, Samples]](dict)
         query = f"SELECT process, phase, steps, seconds, {checksums.is_whole('sample')} FROM sample "
@@ -318,8 +322,9 @@ class Store(Database):
         query = f"SELECT cell, id, number, report, {checksums.is_whole('process')} {which} ORDER BY number"
         for cell, process, number, text, whole in self._db.execute(query, (*cells, DONE)):
             self._check(whole, "process", process)
-            data = {**json.loads(text), "number": number}
-            reports[cell].append(ProcessReport.read(data, samples.get(process, {})))
+            data = json.loads(text)
+            data["number"] = number
+            reports[cell].append(read(data, samples.get(process, {})))
         return reports
 
     def groups(self, cells: Iterable[int], most: int | None) -> dict[int, list[tuple[float, ...]]]:
