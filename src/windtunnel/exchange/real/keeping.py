@@ -110,7 +110,7 @@ class Keeper:
             self.own["buffers"].put(trees["buffers"])
             randomness.seed_all(spec.seed + spec.start)
         self.worker.log.go_on(note["seconds"])
-        if self.is_holder:
+        if self.is_holder or spec.shard:
             self._load_snapshots()
 
     def save(self, changes: int, *, at_end: bool = False) -> None:
@@ -162,7 +162,8 @@ class Keeper:
         self.snapshots = len(self.worker.snapshots)
 
     def _load_snapshots(self) -> None:
-        for path in checkpoints.snapshots_in(self.worker.folder, self.spec.start):
+        paths = checkpoints.snapshots_in(self.worker.folder, self.spec.start)
+        for path in paths if self.is_holder else paths[-1:]:
             trees, note = checkpoint.load(path)
             self.worker.snapshots.append((note["seconds"], note["changes"], trees["tensors"]))
         self.snapshots = len(self.worker.snapshots)
