@@ -82,15 +82,6 @@ def test_workers_share_cores_evenly_and_none_is_left_over(
     assert shares(cores, workers) == expected
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to cores here")
-def test_each_worker_gets_cores_of_its_own_and_the_server_all(tmp_path: Path) -> None:
-    seen: list[set[int]] = []
-    spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange="server", epochs=1)
-    engine = OnThisMachine(started=lambda found: seen.extend(os.sched_getaffinity(p.pid) for p in found))
-    run_workers(spec, tmp_path, engine)
-    assert seen == [*shares(here.processors_by_core(), 2), os.sched_getaffinity(0)]
-
-
 @pytest.mark.parametrize(
     ("exchange", "shard", "victim"),
     [("sync", False, 0), ("sync", True, 1), ("server", False, 1), ("diloco", False, 0)],
@@ -265,11 +256,16 @@ def test_a_job_of_slurm_runs_the_same_workers(tmp_path: Path, monkeypatch: pytes
     assert "--partition=gpu" in script and "--nodes=2" in script and "--ntasks-per-node=2" in script
 
 
-def test_a_server_has_the_buffers_that_only_workers_compute(tmp_path: Path) -> None:
-    """Normalisations are tested with running means, which the server itself never computes."""
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to cores here")
+def test_a_server_has_the_buffers_that_only_workers_compute_and_all_cores(tmp_path: Path) -> None:
+    """Normalisations are tested with running means, which the server itself never computes. Each worker has
+    cores of its own."""
+    seen: list[set[int]] = []
     spec = RealTraining(
         network="dcn", settings={"widths": [4, 8, 16]}, workers=2, exchange="server", epochs=2
     )
-    run_workers(spec, tmp_path)
+    engine = OnThisMachine(started=lambda found: seen.extend(os.sched_getaffinity(p.pid) for p in found))
+    run_workers(spec, tmp_path, engine)
+    assert seen == [*shares(here.processors_by_core(), 2), os.sched_getaffinity(0)]
     means = [values for name, values in weights_in(tmp_path).items() if name.endswith("running_mean")]
     assert means and all(values.abs().max() > 0 for values in means)
