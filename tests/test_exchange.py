@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from windtunnel.exchange.comparison import ExchangeTable, compare_forms, differe
 from windtunnel.exchange.costs import WorkerForecasts
 from windtunnel.exchange.host import WorkerStep, shared_host_costs
 from windtunnel.exchange.run import ExchangeCosts, ExchangeSettings
+from windtunnel.exchange.samples import read_samples
 from windtunnel.exchange.variation import Variation, compute_times
 from windtunnel.forecast import gloo
 
@@ -285,6 +287,22 @@ class TestVariation:
         assert failed.mean() == pytest.approx(1 - np.exp(-0.01), rel=0.1)
         assert np.all(times[failed] == 101.0)
 
+    def test_measured_times_are_read_from_numbers_or_from_the_log_of_a_worker(self, tmp_path: Path) -> None:
+        numbers, log = tmp_path / "steps.txt", tmp_path / "worker-0.jsonl"
+        numbers.write_text("0.01\n\n0.03\n")
+        assert read_samples(numbers) == (0.01, 0.03)
+        log.write_text('{"step": 0, "busy": 0.02, "seconds": 5.0}\n{"end": "done", "seconds": 6.0}\n')
+        assert read_samples(log) == (0.02,)
+
+    @pytest.mark.parametrize(
+        "text", ["", "0.1\nfast\n", "[1, 2]", "true", '{"busy": "x"}', '"busy"', "-1", "NaN"]
+    )
+    def test_samples_that_are_no_times_are_refused(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "steps.txt"
+        path.write_text(text)
+        with pytest.raises(BadInput, match="samples"):
+            Variation(samples=read_samples(path))
+
     def test_a_seed_gives_the_same_times(self) -> None:
         one, two = (Variation(jitter=0.2, pause_share=0.1, pause_factor=3.0).draw(1.0, 4, 9, 7) for _ in "ab")
         assert np.array_equal(one, two)
@@ -298,6 +316,19 @@ def table() -> ExchangeTable:
 
 
 class TestTable:
+    def test_it_knows_how_long_each_worker_waits_and_how_stale_each_change_is(self) -> None:
+        machine = wt.Machine.find("guide-figure-6")
+        forecasts = WorkerForecasts.of(wt.Workload.named("ffn"), machine)
+        slow = Variation(slow_workers=1, slow_factor=2.0)
+        found = compare_forms(forecasts, (4,), names=("sync", "async"), variation=slow)
+        waits = found.row("sync", 4).wait_shares
+        assert len(waits) == 4 and waits[0] < 0.1 and min(waits[1:]) > 0.4
+        counts = found.row("async", 4).staleness_counts
+        assert sum(counts) == 400
+        mean = sum(stale * count for stale, count in enumerate(counts)) / 400
+        assert mean == pytest.approx(found.row("async", 4).staleness)
+        assert f"-{round(100 * max(waits))}%)" in str(found)
+
     def test_a_synchronous_worker_alone_takes_its_forecast(self, table: ExchangeTable) -> None:
         machine = wt.Machine.find("gtx1080")
         alone = wt.predict(wt.Workload.named("ffn", inputs=256, hidden=512), machine)

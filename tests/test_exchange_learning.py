@@ -17,7 +17,7 @@ from windtunnel.exchange import forms
 from windtunnel.exchange.learners import ServedLearner
 from windtunnel.exchange.outcome import ClusterComparison, ClusterTraining
 from windtunnel.exchange.run import ExchangeCosts, ExchangeSettings
-from windtunnel.exchange.splitting import StepSplitter
+from windtunnel.exchange.splitting import StepSplitter, mean
 from windtunnel.exchange.stream import BatchStream
 from windtunnel.exchange.training import ClusterOptions, train_on_cluster
 from windtunnel.exchange.variation import Variation
@@ -176,3 +176,22 @@ def test_the_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     fly(epochs=1, folder=tmp_path)
     with pytest.raises(BadInput, match="another training"):
         fly("async", epochs=1, folder=tmp_path)
+
+
+def test_a_longer_training_goes_on_as_if_it_had_never_stopped_unless_its_workers_come_in_another_order(
+    tmp_path: Path,
+) -> None:
+    whole = fly(epochs=2)
+    fly(epochs=1, folder=tmp_path / "sync")
+    longer = fly(epochs=2, folder=tmp_path / "sync")
+    assert longer.resumed == 1 and longer.rows == whole.rows and "continued   after epoch 1" in str(longer)
+    fly("async", epochs=1, folder=tmp_path / "async")
+    with pytest.raises(BadInput, match="another length"):
+        fly("async", epochs=2, folder=tmp_path / "async")
+
+
+def test_a_parameter_that_only_some_mini_batches_use_counts_zeros_in_the_others() -> None:
+    one, two = [torch.ones(2), None], [None, None]
+    assert mean([one, two], [1, 3])[0].tolist() == [0.25, 0.25]  # type: ignore[union-attr]
+    assert mean([two, one], [1, 3])[0].tolist() == [0.75, 0.75]  # type: ignore[union-attr]
+    assert mean([one, two], [1, 3])[1] is None

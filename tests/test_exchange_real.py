@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import windtunnel as wt
-from windtunnel.errors import BadInput, MeasurementFailed, Unavailable
+from windtunnel.errors import BadInput, MeasurementFailed, Note, Unavailable
 from windtunnel.exchange.real.engines import OnRay, OnSlurm, engine_for
 from windtunnel.exchange.real.gathering import RealOutcome
 from windtunnel.exchange.real.launch import OnThisMachine, run_workers, shares
@@ -37,8 +38,8 @@ def run(folder: Path, exchange: str, **fields: object) -> RealOutcome:
     return run_workers(spec, folder)
 
 
-def simulated(exchange: str, **options: object) -> dict[str, torch.Tensor]:
-    chosen = ClusterOptions(exchange=exchange, workers=2, epochs=1, **options)  # type: ignore[arg-type]
+def simulated(exchange: str, epochs: int = 1, **options: object) -> dict[str, torch.Tensor]:
+    chosen = ClusterOptions(exchange=exchange, workers=2, epochs=epochs, **options)  # type: ignore[arg-type]
     found = train_on_cluster("ffn", wt.Machine.find("guide-figure-6"), chosen, settings=dict(SMALL))
     return dict(found.model.state_dict())
 
@@ -49,39 +50,18 @@ def assert_same_weights(folder: Path, expected: dict[str, torch.Tensor]) -> None
         torch.testing.assert_close(found[name], values, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("exchange", "shard"), [("sync", False), ("sync", True), ("server", False)])
-def test_synchronous_processes_learn_what_the_simulation_learns_and_wait_for_a_slow_one(
-    tmp_path: Path, exchange: str, shard: bool
-) -> None:
-    outcome = run(tmp_path, exchange, workers=2, epochs=1, shard=shard, slow_rank=0, slow_factor=3.0)
-    assert_same_weights(tmp_path, simulated(exchange))
-    assert outcome.steps == 46 and not outcome.lost and outcome.last is not None
-    # Nobody is ahead: the quick worker's steps last about as long as the slow one's, instead of a third.
-    slow, quick = (sum(outcome.samples[rank]) for rank in (0, 1))
-    assert quick > slow / 2
-
-
-def test_local_workers_learn_what_the_simulation_learns_whoever_is_slow(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "diloco", workers=2, every=4, epochs=1, slow_rank=1, slow_factor=3.0)
-    assert_same_weights(tmp_path, simulated("diloco", settings=ExchangeSettings(every=4)))
-    assert "exchange diloco" in str(outcome)
-    # Five whole periods of four steps after the first one, and no other.
-    assert len(outcome.samples[0]) == 5
-
-
 class Killer:
-    """Kills one worker when it has made some steps. Trainings are so long that it never comes too late."""
+    """Kills a process when it has made some steps. Trainings are so long that it never comes too late."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.folder, self.rank = folder, rank
+    def __init__(self, folder: Path, rank: int, steps: int = 10, log: str = "") -> None:
+        self.log, self.rank, self.steps = folder / (log or f"worker-{rank}.jsonl"), rank, steps
 
     def __call__(self, processes: list[subprocess.Popen[bytes]]) -> None:
         threading.Thread(target=self._wait, args=(processes[self.rank],), daemon=True).start()
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        log = self.folder / f"worker-{self.rank}.jsonl"
         while process.poll() is None:
-            if log.is_file() and log.read_text().count("\n") >= 10:
+            if self.log.is_file() and self.log.read_text().count("\n") >= self.steps:
                 os.kill(process.pid, signal.SIGKILL)
                 return
             time.sleep(0.01)
@@ -102,27 +82,48 @@ def test_workers_share_cores_evenly_and_none_is_left_over(
     assert shares(cores, workers) == expected
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to cores here")
-def test_each_worker_gets_cores_of_its_own_and_the_server_all(tmp_path: Path) -> None:
-    seen: list[set[int]] = []
-    spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange="server", epochs=1)
-    engine = OnThisMachine(started=lambda found: seen.extend(os.sched_getaffinity(p.pid) for p in found))
-    run_workers(spec, tmp_path, engine)
-    assert seen == [*shares(here.processors_by_core(), 2), os.sched_getaffinity(0)]
-
-
-@pytest.mark.parametrize(("exchange", "victim"), [("sync", 0), ("server", 1), ("local", 0)])
-def test_synchronous_forms_end_with_the_reason_and_the_weights_if_a_worker_is_killed(
-    tmp_path: Path, exchange: str, victim: int
+@pytest.mark.parametrize(
+    ("exchange", "shard", "victim"),
+    [("sync", False, 0), ("sync", True, 1), ("server", False, 1), ("diloco", False, 0)],
+)
+def test_a_synchronous_training_goes_on_after_a_killed_worker_to_what_the_simulation_learns(
+    tmp_path: Path, exchange: str, shard: bool, victim: int
 ) -> None:
-    """Also if the first worker is the one, which would have told the result."""
-    spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange=exchange, every=3, epochs=300)
-    said = rf"Worker {victim} of 2 was killed by signal 9 \(SIGKILL\)"
-    with pytest.raises(MeasurementFailed, match=said) as failed:
-        run_workers(spec, tmp_path, OnThisMachine(started=Killer(tmp_path, victim)))
-    assert "weights.safetensors" in str(failed.value) and "--exchange async" in str(failed.value)
-    kept, first = weights_in(tmp_path), simulated("sync")
-    assert all(torch.isfinite(kept[name]).all() and kept[name].shape == first[name].shape for name in first)
+    """Also if the first worker is the one, which would have told the result. Three passes are 69 steps of a
+    worker, and of diloco 72; the first checkpoint comes after 23 or 24."""
+    spec = RealTraining(
+        network="ffn", settings=SMALL, workers=2, exchange=exchange, shard=shard, every=4, epochs=3, keep=True
+    )
+    slowed = dataclasses.replace(spec, slow_rank=1 - victim, slow_factor=30.0)
+    with pytest.raises(MeasurementFailed, match=r"was killed by signal 9 \(SIGKILL\)") as failed:
+        run_workers(slowed, tmp_path, OnThisMachine(started=Killer(tmp_path, victim, steps=30)))
+    said, expected = str(failed.value), simulated(exchange, epochs=3, settings=ExchangeSettings(every=4))
+    assert f"Worker {victim} of 2" in said and "weights.safetensors" in said and "--exchange async" in said
+    kept = weights_in(tmp_path)
+    assert all(torch.isfinite(kept[name]).all() for name in expected)
+    with pytest.warns(Note, match="Continues after"):
+        outcome = run_workers(dataclasses.replace(spec, slow_rank=0, slow_factor=3.0), tmp_path)
+    assert f"continues after {outcome.spec.start} of" in said and outcome.spec.start > 0
+    assert_same_weights(tmp_path, expected)
+    assert outcome.steps == (144 if exchange == "diloco" else 138) and not outcome.lost
+    # The curve has its rows from before the loss: after the first change and after each pass.
+    assert len(outcome.rows) == 4 and "continued   after" in str(outcome)
+    # Nobody is ahead: the quick worker's steps last about as long as the slow one's, instead of a third.
+    slow, quick = (sum(outcome.samples[rank]) for rank in (0, 1))
+    assert quick > slow / 2
+
+
+def test_without_its_server_an_asynchronous_training_ends_and_goes_on_later(tmp_path: Path) -> None:
+    spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange="async", epochs=3, keep=True)
+    slowed = dataclasses.replace(spec, slow_rank=0, slow_factor=30.0)
+    killer = Killer(tmp_path, 2, steps=50, log="server.jsonl")
+    with pytest.raises(MeasurementFailed, match="The parameter server was killed") as failed:
+        run_workers(slowed, tmp_path, OnThisMachine(started=killer))
+    assert "continues after 46 of 138 changes" in str(failed.value)
+    with pytest.warns(Note, match="Continues after 46"):
+        outcome = run_workers(spec, tmp_path)
+    assert outcome.steps == 138 and len(outcome.rows) == 4
+    assert outcome.last is not None and outcome.last > outcome.rows[0]["figures"]["accuracy"]
 
 
 def test_mixed_training_goes_on_without_the_group_of_a_killed_worker(tmp_path: Path) -> None:
@@ -206,10 +207,14 @@ def test_a_ray_cluster_runs_the_same_workers(tmp_path: Path) -> None:
         _system_config={"memory_monitor_refresh_ms": 0},
     )
     try:
-        spec = RealTraining(network="ffn", settings=SMALL, workers=2, epochs=1)
+        spec = RealTraining(network="ffn", settings=SMALL, workers=2, epochs=1, keep=True)
         outcome = run_workers(spec, tmp_path, OnRay())
         assert outcome.steps == 46 and not outcome.lost
-        assert_same_weights(tmp_path, simulated("sync"))
+        # Checkpoints come back, and go out again to where the training goes on.
+        with pytest.warns(Note, match="Continues after 23 of 23"):
+            outcome = run_workers(dataclasses.replace(spec, epochs=2), tmp_path, OnRay())
+        assert outcome.spec.start == 23 and outcome.steps == 92
+        assert_same_weights(tmp_path, simulated("sync", epochs=2))
         crowded = RealTraining(network="ffn", workers=3)
         with pytest.raises(Unavailable, match="no room for 3 processes: 2 processors are free"):
             run_workers(crowded, tmp_path, OnRay(wait_seconds=2.0))
@@ -217,20 +222,50 @@ def test_a_ray_cluster_runs_the_same_workers(tmp_path: Path) -> None:
         ray.shutdown()
 
 
+SBATCH = """#!/bin/sh
+# Starts the script as Slurm would, with as many tasks as it asks for.
+nodes=$(sed -n 's/#SBATCH --nodes=//p' "$1"); tasks=$(sed -n 's/#SBATCH --ntasks-per-node=//p' "$1")
+export SLURM_JOB_ID=42 SLURM_JOB_NUM_NODES=$nodes SLURM_TASKS_PER_NODE=$tasks SLURM_NTASKS=$((nodes * tasks))
+bash "$1" > /dev/null 2>&1 &
+echo Submitted batch job 42
+"""
+SRUN = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do [ "$1" = --unbuffered ] || shift; shift; done
+for rank in $(seq 0 $((SLURM_NTASKS - 1))); do
+    export SLURM_PROCID=$rank SLURM_LOCALID=$((rank % SLURM_TASKS_PER_NODE)) SLURM_NODEID=0
+    "$@" &
+done
+wait
+"""
+
+
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
-def test_a_job_of_slurm_runs_the_same_workers(tmp_path: Path) -> None:
-    """By submitit's executor for one machine."""
+def test_a_job_of_slurm_runs_the_same_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an sbatch that starts the tasks of the job here: two nodes of two tasks for three processes."""
+    programs = {"sbatch": SBATCH, "srun": SRUN, "sacct": "#!/bin/sh\n", "scancel": "#!/bin/sh\n"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     spec = RealTraining(network="ffn", settings=SMALL, workers=2, exchange="server", epochs=1)
-    outcome = run_workers(spec, tmp_path, OnSlurm(cluster="local", poll_seconds=0.1))
+    engine = engine_for("slurm:nodes=2,partition=gpu,poll_seconds=0.1")
+    outcome = run_workers(spec, tmp_path / "run", engine)
     assert outcome.steps == 46 and not outcome.lost
-    assert_same_weights(tmp_path, simulated("server"))
+    assert_same_weights(tmp_path / "run", simulated("server"))
+    script = next((tmp_path / "run" / "slurm").glob("*submission.sh")).read_text()
+    assert "--partition=gpu" in script and "--nodes=2" in script and "--ntasks-per-node=2" in script
 
 
-def test_a_server_has_the_buffers_that_only_workers_compute(tmp_path: Path) -> None:
-    """Normalisations are tested with running means, which the server itself never computes."""
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes cannot be bound to cores here")
+def test_a_server_has_the_buffers_that_only_workers_compute_and_all_cores(tmp_path: Path) -> None:
+    """Normalisations are tested with running means, which the server itself never computes. Each worker has
+    cores of its own."""
+    seen: list[set[int]] = []
     spec = RealTraining(
         network="dcn", settings={"widths": [4, 8, 16]}, workers=2, exchange="server", epochs=2
     )
-    run_workers(spec, tmp_path)
+    engine = OnThisMachine(started=lambda found: seen.extend(os.sched_getaffinity(p.pid) for p in found))
+    run_workers(spec, tmp_path, engine)
+    assert seen == [*shares(here.processors_by_core(), 2), os.sched_getaffinity(0)]
     means = [values for name, values in weights_in(tmp_path).items() if name.endswith("running_mean")]
     assert means and all(values.abs().max() > 0 for values in means)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from windtunnel.errors import BadInput, BadJob, MeasurementFailed, Note, StoreError
 from windtunnel.exchange.real import checkpoints, endings, losses
+from windtunnel.exchange.real.log import WorkerLog
 from windtunnel.exchange.real.messages import flatten, kind_of, unflatten
 from windtunnel.exchange.real.spec import RealTraining
 from windtunnel.learning import checkpoint, randomness
@@ -153,3 +155,13 @@ def test_random_numbers_of_all_three_kinds_go_on_from_a_checkpoint(tmp_path: Pat
         expected = draw()
         randomness.load_state(checkpoint.load(path)[0]["random"])
         assert draw() == expected
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_log_on_a_full_disk_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "worker-0.jsonl").symlink_to("/dev/full")
+    log = WorkerLog(tmp_path, 0, is_server=False)
+    with pytest.raises(StoreError, match=r"worker-0\.jsonl cannot be written: No space left"):
+        log.step(0)
+    with contextlib.suppress(OSError):
+        log._file.close()

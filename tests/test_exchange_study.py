@@ -82,6 +82,20 @@ class TestStudy:
         with pytest.raises(BadRecord, match="jiter"):
             studies.find(str(tmp_path))
 
+    @pytest.mark.parametrize(
+        ("taken", "middle"), [((0.1, 0.3, 0.2), 0.2), ((0.1, -1, 0.2), 0.2), ((0.1, -1, -1), None)]
+    )
+    def test_a_seed_that_never_reached_the_target_counts_as_the_slowest(
+        self, taken: tuple[float, ...], middle: float | None
+    ) -> None:
+        from windtunnel.study import export
+
+        root = Path(__file__).resolve().parents[1]
+        row = next(iter(export.read(root / "docs/results/exchange-2026-simulated.json")))
+        assert row.training is not None
+        changed = dataclasses.replace(row.training, target_seconds=taken)
+        assert clusters.seconds_of(dataclasses.replace(row, training=changed)) == middle
+
     def test_a_figure_prints_the_time_of_each_form(self) -> None:
         from windtunnel.study import export
 
@@ -116,6 +130,8 @@ class TestStudy:
         (("ffn", "--exchange", "asinc"), "asinc"),
         (("ffn", "--compare", ""), "No form of exchange is called ''"),
         (("ffn", "--jitter", "0.1"), "real workers differ by themselves"),
+        (("ffn", "--failures", "3"), "real workers differ by themselves"),
+        (("ffn", "--on", "guide-figure-6", "--samples", "none.txt"), "none.txt cannot be read"),
         (("ffn", "--on", "h100", "--clock", "real"), "real workers run on this machine or on a cluster"),
         (("ffn", "--on", "h100", "--engine", "ray"), "--engine is for real workers"),
         (("ffn", "--engine", "slurm"), "needs --folder"),

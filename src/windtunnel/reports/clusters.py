@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -69,10 +70,11 @@ def cases_of(rows: Iterable[StudyRow]) -> dict[str, _By]:
 
 
 def seconds_of(row: StudyRow) -> float | None:
-    """The median time to the target; None unless most seeds reached it."""
+    """The median time to the target; None unless most seeds reached it. One that did not is the slowest."""
     assert row.training is not None
-    reached = [seconds for seconds in row.training.target_seconds if seconds >= 0]
-    return statistics.median(reached) if 2 * len(reached) > len(row.training.seeds) else None
+    taken = [seconds if seconds >= 0 else math.inf for seconds in row.training.target_seconds]
+    middle = statistics.median(taken)
+    return middle if math.isfinite(middle) else None
 
 
 def time_words(row: StudyRow | None) -> str:

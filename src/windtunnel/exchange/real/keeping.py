@@ -21,14 +21,14 @@ _ROUND_STEPS = 100  # the most steps of a worker between two checkpoints: a choi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class KeptState:
     """Something that a process must know again: how it is read and how it is set."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
 
 
-Parts = Mapping[str, Part]
+Parts = Mapping[str, KeptState]
 
 
 def setter(tensors: list[Tensor]) -> Callable[[list[Tensor]], None]:
@@ -42,16 +42,18 @@ def setter(tensors: list[Tensor]) -> Callable[[list[Tensor]], None]:
     return put
 
 
-def weights_and_optimizer(worker: Worker, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Part]:
+def weights_and_optimizer(
+    worker: Worker, optimizer: torch.optim.Optimizer | None = None
+) -> dict[str, KeptState]:
     """The weights of the network, and what its optimizer remembers."""
     chosen = optimizer or worker.splitter.optimizer
     return {
-        "weights": Part(get=worker.splitter.weights, put=worker.splitter.load),
-        "optimizer": Part(get=chosen.state_dict, put=chosen.load_state_dict),
+        "weights": KeptState(get=worker.splitter.weights, put=worker.splitter.load),
+        "optimizer": KeptState(get=chosen.state_dict, put=chosen.load_state_dict),
     }
 
 
-def divided_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Part]:
+def divided_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, KeptState]:
     """The same of divided weights: all workers gather them together, and each takes its share again."""
     from torch.distributed.checkpoint import state_dict as states
 
@@ -64,8 +66,8 @@ def divided_parts(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
         states.set_optimizer_state_dict(model, optimizer, found, options=whole)
 
     return {
-        "weights": Part(get=lambda: states.get_model_state_dict(model, options=whole), put=put_weights),
-        "optimizer": Part(
+        "weights": KeptState(get=lambda: states.get_model_state_dict(model, options=whole), put=put_weights),
+        "optimizer": KeptState(
             get=lambda: states.get_optimizer_state_dict(model, optimizer, options=whole), put=put_optimizer
         ),
     }
@@ -82,15 +84,15 @@ class Keeper:
         self.worker, self.spec, self.shared = worker, worker.spec, shared
         stream = worker.stream
         self.own = {
-            "random": Part(get=randomness.state, put=randomness.load_state),
-            "buffers": Part(
+            "random": KeptState(get=randomness.state, put=randomness.load_state),
+            "buffers": KeptState(
                 get=lambda: [buffer.clone() for buffer in worker.buffers()], put=setter(worker.buffers())
             ),
-            "stream": Part(get=stream.state, put=stream.load_state),
+            "stream": KeptState(get=stream.state, put=stream.load_state),
             **(own or {}),
         }
         if worker.device:
-            self.own["device"] = Part(get=torch.cuda.get_rng_state, put=torch.cuda.set_rng_state)
+            self.own["device"] = KeptState(get=torch.cuda.get_rng_state, put=torch.cuda.set_rng_state)
         self.last = self.spec.start
         self.is_holder = worker.rank == self.spec.holder
         self.snapshots = 0  # of the learning curve that are kept
@@ -110,7 +112,7 @@ class Keeper:
             self.own["buffers"].put(trees["buffers"])
             randomness.seed_all(spec.seed + spec.start)
         self.worker.log.go_on(note["seconds"])
-        if self.is_holder:
+        if self.is_holder or spec.shard:
             self._load_snapshots()
 
     def save(self, changes: int, *, at_end: bool = False) -> None:
@@ -162,7 +164,8 @@ class Keeper:
         self.snapshots = len(self.worker.snapshots)
 
     def _load_snapshots(self) -> None:
-        for path in checkpoints.snapshots_in(self.worker.folder, self.spec.start):
+        paths = checkpoints.snapshots_in(self.worker.folder, self.spec.start)
+        for path in paths if self.is_holder else paths[-1:]:
             trees, note = checkpoint.load(path)
             self.worker.snapshots.append((note["seconds"], note["changes"], trees["tensors"]))
         self.snapshots = len(self.worker.snapshots)

@@ -147,9 +147,7 @@ def open_store(host: str) -> tuple[TCPStore, int]:
     # Workers of other machines come by any of its networks.
     listener = socket.create_server((host if host == _LOOPBACK else "", 0))
     port = int(listener.getsockname()[1])
-    store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return store, port
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from windtunnel.exchange.learners import outer_step
 from windtunnel.exchange.real.keeping import (
     Keeper,
-    Part,
+    KeptState,
     divided_parts,
     setter,
     weights_and_optimizer,
@@ -71,7 +71,7 @@ def _divide(model: torch.nn.Module) -> None:
 def _train_locally(worker: Worker, outer: bool) -> None:
     splitter, spec = worker.splitter, worker.spec
     momentum = [torch.zeros_like(p) for p in splitter.parameters]
-    own = {**weights_and_optimizer(worker), "momentum": Part(get=lambda: momentum, put=setter(momentum))}
+    own = {**weights_and_optimizer(worker), "momentum": KeptState(get=lambda: momentum, put=setter(momentum))}
     keeper = Keeper(worker, {}, own)
     keeper.resume()
     shared = worker.shared = splitter.weights()

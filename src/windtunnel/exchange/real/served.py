@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from windtunnel.exchange.real import endings
-from windtunnel.exchange.real.keeping import Keeper, Part, weights_and_optimizer
+from windtunnel.exchange.real.keeping import Keeper, KeptState, weights_and_optimizer
 from windtunnel.exchange.real.messages import flatten, whole
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _begun(worker: Worker, leader: int) -> tuple[Keeper, int]:
     spec, made = worker.spec, dict[str, int]()
     parts = {"weights": weights_and_optimizer(worker)["weights"]}
     if spec.exchange != "server":
-        parts["made"] = Part(get=lambda: made, put=made.update)
+        parts["made"] = KeptState(get=lambda: made, put=made.update)
     keeper = Keeper(worker, parts)
     keeper.resume()
     return keeper, made.get(str(leader), spec.start if spec.exchange == "server" else 0)
@@ -115,7 +115,7 @@ class _Server:
         self.worker, self.pairs, self.splitter = worker, pairs, worker.splitter
         self.most = worker.changes
         self.made = dict.fromkeys(map(str, pairs), 0)  # changes by each one
-        made = Part(get=lambda: dict(self.made), put=self.made.update)
+        made = KeptState(get=lambda: dict(self.made), put=self.made.update)
         self.keeper = Keeper(worker, {**weights_and_optimizer(worker), "made": made})
         self.keeper.resume()
         self.changes = worker.spec.start

@@ -73,6 +73,7 @@ class Worker:
         self.log = WorkerLog(folder, rank, is_server=self.is_server)
         self.shared: list[Tensor] | None = None  # weights after the last average; None: the model's
         self.snapshots: list[tuple[float, int, list[Tensor]]] = []  # seconds, changes, weights and buffers
+        self.kept_at = spec.start or None  # the change after which the last of them was due
 
     @property
     def holds_weights(self) -> bool:
@@ -146,6 +147,7 @@ class Worker:
         that the clock of the training does not count it."""
         if not self._is_due(changes):
             return
+        self.kept_at = changes
         if self.spec.shard:
             self._gather(changes)
         elif self.holds_weights:
@@ -155,8 +157,8 @@ class Worker:
         return [*weights, *(buffer.clone() for buffer in self.buffers())]
 
     def _is_due(self, changes: int) -> bool:
-        group, steps = self.spec.per_change, self.stage.steps
-        return not self.snapshots or changes * group // steps > self.snapshots[-1][1] * group // steps
+        group, steps, before = self.spec.per_change, self.stage.steps, self.kept_at
+        return before is None or changes * group // steps > before * group // steps
 
     def _gather(self, changes: int) -> None:
         """Divided weights are gathered from all workers. Each keeps the last ones: any worker may be lost."""
