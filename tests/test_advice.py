@@ -225,6 +225,16 @@ def test_a_gain_by_fewer_calls_has_an_interval_though_calls_bound_both_steps() -
     assert found.high / found.gain == pytest.approx(1.3 ** (0.1 / 1.1))
 
 
+def test_a_host_that_hides_behind_the_device_counts_where_the_device_gets_faster() -> None:
+    host = LaneTime(seconds=0.9, spread=1.5)
+    slow, fast = tried_with({"device": (4.0, 1.1)}), tried_with({"device": (1.0, 1.1)})
+    alone = gain_of(slow, fast)
+    found = gain_of(dataclasses.replace(slow, host=host), dataclasses.replace(fast, host=host))
+    # By hand: on a host half as slow again the fast step waits 1.35 s for launches, the slow one for nothing.
+    assert alone.low > found.low == pytest.approx(4.0 / 1.35)
+    assert (found.gain, found.high) == (alone.gain, alone.high)
+
+
 def test_errors_of_other_number_formats_hardly_cancel_and_those_of_another_device_not_at_all() -> None:
     base = setup_of("small on a GPU")
     a = tried_with({"device": (1.0, 1.3)}, base)
