@@ -1,8 +1,8 @@
 """Do the verdicts of the study `choice-2026` depend on the learning rate?
 
-Each of its networks keeps its own rate at every width and depth. Here the cells that decide some claims are
-trained again with a third of that rate and with three times as much, from the study's first three seeds. Only
-skill is compared: nothing is timed.
+Each of its networks keeps its own rate at every width and depth. Here the cells that decide whether too many
+nodes do harm are trained again with a third of that rate and with three times as much, from the first three
+seeds of the study. Only skill is compared: nothing is timed.
 
     python benchmarks/choice_rates.py --results docs/results/choice-rates.json    (a cell that is in it stays)
 """
@@ -28,8 +28,6 @@ FACTORS = (1 / 3, 1.0, 3.0)
 COMPARED = (
     ("width", "deep ffn on digits", "width", (128, 512)),
     ("width", "rbm on digits", "width", (128, 1024)),
-    ("depth", "lstm on text", "depth", (1, 6)),
-    ("depth", "recursive on trees", "depth", (1, 6)),
 )
 
 
