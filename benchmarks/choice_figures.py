@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from windtunnel import units
 from windtunnel.reports.learned import target_words
 from windtunnel.study.rows import ClaimVerdict, StudyRow, TrainedSeeds
 from windtunnel.study.selection import fits
 
+RATES = Path(__file__).resolve().parents[1] / "docs/results/choice-rates.json"
+_DEPTHS = range(1, 7)
 _AXES = {
     "width": "width",
     "depth": "depth",
@@ -51,6 +55,19 @@ class ChoiceFigures:
 
     def diverged(self) -> int:
         return sum(sum(self._training(row).diverged) for row in self.rows)
+
+    # With other learning rates
+
+    def rates(self) -> str:
+        """Mean skill with the network's own learning rate, a third of it and three times as much."""
+        rows = json.loads(RATES.read_text())
+        factors = sorted({row["factor"] for row in rows})
+        found = {(row["case"], row["value"], row["factor"]): statistics.mean(row["skills"]) for row in rows}
+        lines = []
+        for case, value in dict.fromkeys((row["case"], row["value"]) for row in rows):
+            name = f"{case}, {value:,} {'layers' if value in _DEPTHS else 'nodes'}"
+            lines.append([name, *(_plain(found[case, value, factor]) for factor in factors)])
+        return _grid(["cell", *(f"rate x {factor:.2g}" for factor in factors)], lines)
 
     # Single numbers
 

@@ -16,13 +16,17 @@ from windtunnel import prediction
 from windtunnel.advice import engine
 from windtunnel.advice.contract import AdviceRule, Proposal, Situation
 from windtunnel.advice.gain import GainInterval, correlation, gain_of
+from windtunnel.advice.machines import code_to
 from windtunnel.advice.ratios import study_ratios
 from windtunnel.advice.result import Advice
 from windtunnel.advice.rules import RULES, optimizer
 from windtunnel.advice.setups import Setup, StepChange
 from windtunnel.advice.sizes import batch_that_fits
 from windtunnel.advice.trials import Forecaster, LaneTime, TriedSetup
+from windtunnel.calibration.drawer import all_weights
 from windtunnel.errors import BadInput, UnknownName, WindtunnelError
+from windtunnel.families import registry
+from windtunnel.families.base import PlainOp
 from windtunnel.feed.remedies import compare_remedies
 from windtunnel.forecast.workers import spread_over
 from windtunnel.isolation.jobs import Containment
@@ -223,6 +227,16 @@ def test_a_gain_by_fewer_calls_has_an_interval_though_calls_bound_both_steps() -
     found = gain_of(more, fewer)
     # By hand: 0.1 of 1.1 seconds are in one step only, with the error of a call.
     assert found.high / found.gain == pytest.approx(1.3 ** (0.1 / 1.1))
+
+
+def test_a_host_that_hides_behind_the_device_counts_where_the_device_gets_faster() -> None:
+    host = LaneTime(seconds=0.9, spread=1.5)
+    slow, fast = tried_with({"device": (4.0, 1.1)}), tried_with({"device": (1.0, 1.1)})
+    alone = gain_of(slow, fast)
+    found = gain_of(dataclasses.replace(slow, host=host), dataclasses.replace(fast, host=host))
+    # By hand: on a host half as slow again the fast step waits 1.35 s for launches, the slow one for nothing.
+    assert alone.low > found.low == pytest.approx(4.0 / 1.35)
+    assert (found.gain, found.high) == (alone.gain, alone.high)
 
 
 def test_errors_of_other_number_formats_hardly_cancel_and_those_of_another_device_not_at_all() -> None:
@@ -454,3 +468,26 @@ def test_quoted_ratios_are_those_of_the_measured_rows() -> None:
     pairs = [cell for cell in seconds["cpu"] if {"torch:loop", "torch:compiled"} <= set(cell)]
     gains = [cell["torch:loop"] / cell["torch:compiled"] for cell in pairs]
     assert len(gains) == on_cpu.cells and statistics.median(gains) == pytest.approx(on_cpu.gain, rel=0.01)
+
+
+def test_a_gpu_of_apple_gets_the_line_that_moves_a_network_to_it() -> None:
+    assert '"mps"' in code_to(wt.Machine.named("apple-m2-max"))
+    assert all('"cuda"' in code_to(wt.Machine.named(name)) for name in ("h200", "mi300x"))
+
+
+def test_channels_last_pooling_without_a_probe_of_it_moves_its_bytes() -> None:
+    """By the profile of a CPU that was probed in one layout: not as contiguous pooling."""
+    sizes = (64, 32, 32, 16, 16, 2, 2, 1)
+    op = PlainOp("aten.max_pool2d_with_indices", "pooling", "fp32", sizes, 65536.0, 262144.0, 196608.0)
+    family = registry.get("pooling")
+    assert family is not None
+    (piece,) = family.pieces(op, "fp32", 2)
+    (stream,) = family.substitutes(op, piece)
+    assert stream.kind == "streaming" and stream.bytes == op.read_bytes + op.written_bytes
+    plain = op._replace(shape=(*sizes[:-1], 0))
+    (contiguous,) = family.pieces(plain, "fp32", 2)
+    assert contiguous.kind == "pooling max forward"
+
+
+def test_a_cpu_is_probed_in_both_layouts() -> None:
+    assert {"layout", "batch_norm_layout", "pooling_layout"} <= set(all_weights("cpu"))

@@ -174,7 +174,7 @@ def test_every_line_of_pytorch_runs(group: None) -> None:
                 continue
             tree = ast.parse(code)
             if not any(word in code for word in NOT_HERE):
-                here = code.replace('"cuda"', '"cpu"').replace("'cuda'", "'cpu'")
+                here = re.sub("[\"'](cuda|mps)[\"']", "'cpu'", code)
                 try:
                     exec(compile(here, name, "exec"), names())
                 except Exception as error:

@@ -19,6 +19,7 @@ import torch
 from windtunnel import networks
 from windtunnel.choosing import columns, ladder, own_data, rules, saved, tables
 from windtunnel.choosing.answers import answers_of
+from windtunnel.choosing.cells import read_number
 from windtunnel.choosing.climbed import Climbed, RungResult, plot
 from windtunnel.choosing.commands import command_lines
 from windtunnel.choosing.recommendation import recommend
@@ -218,6 +219,59 @@ def test_tabs_and_windows_text_are_read_and_said(tmp_path):
     assert table.names == ("größe", "ort") and "cp1252" in table.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("cell", "comma", "number"),
+    [
+        ("3,5", True, 3.5),
+        ("1.234,50 €", True, 1234.5),
+        ("1.234.567", True, 1234567),
+        ("1,234,567", True, 1234567),
+        ("12 345,6", True, 12345.6),
+        ("$1,200", False, 1200),
+        ("12.5%", False, 12.5),
+        ("-1,234.5", False, -1234.5),
+        ("3,5", False, None),  # a decimal comma, or the thousands of a part of a number: nobody knows
+        ("1e3", False, 1000),
+        ("12:30", False, None),
+        ("inf", False, None),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(cell, comma, number):
+    assert read_number(cell, comma) == number
+
+
+def test_a_number_that_is_not_written_plainly_is_said(tmp_path):
+    rows = [["pay", "kind"], *([f"${n},500", "a" if n % 2 else "b"] for n in range(100, 140))]
+    data = own_data.read_own(write(tmp_path / "pay.csv", rows))
+    assert "Column 'pay': $100,500 is read as 100500." in data.notes
+
+
+def test_a_first_line_of_words_that_stand_in_later_rows_is_a_row(tmp_path):
+    rows = [["red", "yes"], ["blue", "no"], *([["red", "yes"], ["blue", "no"]] * 3)]
+    table = tables.read_csv(write(tmp_path / "bare.csv", rows))
+    assert not table.named and len(table.places) == 8 and table.places == tuple(range(8))
+    assert any("--header" in note for note in table.notes)
+    assert tables.read_csv(tmp_path / "bare.csv", header=True).named
+
+
+def test_a_separator_at_the_end_of_each_line_makes_no_column(tmp_path):
+    path = tmp_path / "trail.csv"
+    path.write_text("a, b,\n" + '1, "x, y",\n' * 3)
+    table = tables.read_csv(path)
+    assert table.names == ("a", "b") and table.columns[1].texts == ("x, y",) * 3
+
+
+def test_dates_are_left_out_with_what_to_do_and_a_column_that_tells_all_is_said(tmp_path):
+    draw = random.Random(0)
+    rows = [["day", "cost", "copy", "kind"]]
+    for n in range(60):
+        kind = draw.choice("xy")
+        rows.append([f"2024-{1 + n // 28:02}-{1 + n % 28:02}", draw.random(), kind.upper(), kind])
+    notes = " ".join(own_data.read_own(write(tmp_path / "days.csv", rows)).notes)
+    assert "'day' is left out: it holds dates" in notes and "the month" in notes
+    assert "'copy' alone tells 'kind'" in notes and "'cost' alone" not in notes
+
+
 def test_of_a_huge_file_a_random_sample_is_kept_and_said(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "most_rows", lambda width: 50)
     path = write(tmp_path / "a.csv", [["n", "m"], *([i, i % 3] for i in range(1000))])
@@ -304,8 +358,8 @@ def test_few_whole_numbers_or_words_are_classes_and_other_numbers_a_number(value
     [
         (["yes"] * 40, "one class only"),
         ([f"w{i}" for i in range(40)], "40 values in 40 rows"),
-        ([1, 0] * 10, "20 usable rows"),
-        (["", *["NA"] * 20, *[1, 0] * 10], "20 usable rows"),
+        ([1, 0] * 10, "20 rows with a value"),
+        (["", *["NA"] * 20, *[1, 0] * 10], "20 rows with a value"),
     ],
 )
 def test_a_target_that_cannot_be_learned_is_refused(values, said):
@@ -489,6 +543,67 @@ def test_a_saved_network_answers_as_the_chosen_one_did(tmp_path):
     right = sum(found.answers[i].predicted == labels[i] for i in exam) / len(exam)
     assert right == pytest.approx(result.exam.score) and len(exam) == parts.examples[2]
     assert "learned from most of these" in str(found), "its accuracy on what it learned from is no exam"
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [(("1.0", "2.0"), ("1", "2")), (("1000001", "2000002"), ("1000001", "2000002"))],
+    ids=["decimals", "codes"],
+)
+def test_classes_that_are_numbers_are_judged_by_their_value(tmp_path, values, shown):
+    rows = [["a", "kind"], *([n % 2 + n / 1000, values[n % 2]] for n in range(40))]
+    path = write(tmp_path / "codes.csv", rows)
+    result = climb(path, tmp_path / "run", seconds=0.01)
+    found = answers_of(saved.load(result.folder), path)
+    assert {one.wanted for one in found.answers} == set(shown) >= {one.predicted for one in found.answers}
+
+
+def test_a_number_with_a_decimal_comma_is_judged_in_new_rows(tmp_path):
+    rows = [["a", "price"], *([f"{n * n},5", f"{2 * n},25"] for n in range(40))]
+    path = write(tmp_path / "euro.csv", rows, ";")
+    result = climb(path, tmp_path / "run", seconds=0.01)
+    found = answers_of(saved.load(result.folder), path)
+    assert found.answers[1].wanted == "2.25" and found.score is not None
+
+
+def test_a_class_that_is_seldom_found_is_named_though_the_accuracy_is_high(tmp_path):
+    draw = random.Random(2)
+    rows = [["a", "fraud"], *([draw.random(), "yes" if n % 8 == 0 else "no"] for n in range(200))]
+    result = climb(write(tmp_path / "fraud.csv", rows), tmp_path / "run", seconds=0.5)
+    weak = next(one for one in result.exam.classes if one.name == "yes")
+    assert weak.examples == 5 and weak.is_weak
+    assert f"it found {weak.found} of 5 of 'yes'" in " ".join(" ".join(result.lines()).split())
+
+
+def test_pictures_that_cannot_be_read_are_left_out_if_they_are_few(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for n in range(20):
+            image.new("RGB", (4, 4), (n, 0, 0)).save(tmp_path / "pets" / name / f"{n}.png")
+    (tmp_path / "pets" / "cat" / "3.png").write_bytes(b"broken")
+    data = own_data.read_own(tmp_path / "pets")
+    assert sum(data.examples) == 39 and "1 pictures cannot be read" in data.notes[0]
+    for n in range(4):
+        (tmp_path / "pets" / "dog" / f"{n}.png").write_bytes(b"broken")
+    with pytest.raises(BadInput, match="cannot be read as a picture"):
+        own_data.read_own(tmp_path / "pets")
+
+
+def test_pictures_with_their_channels_last_are_read(tmp_path):
+    images = np.zeros((40, 8, 8, 3))
+    images[..., 1] = 1.0
+    np.savez(tmp_path / "last.npz", images=images, labels=np.arange(40) % 2)
+    data = own_data.read_own(tmp_path / "last.npz")
+    assert data.learn["images"].shape[1:] == (3, 8, 8) and bool((data.learn["images"][:, 1] == 1).all())
+
+
+def test_a_text_that_is_not_utf_8_is_read_and_said(tmp_path):
+    (tmp_path / "old.txt").write_bytes("Der Käse läuft über die Straße. ".encode("cp1252") * 200)
+    data = own_data.read_own(tmp_path / "old.txt")
+    assert "ä" in data.facts["alphabet"] and "cp1252" in data.notes[0]
+    (tmp_path / "wide.txt").write_text("Käse und Brot. " * 400, encoding="utf-16")
+    assert "ä" in own_data.read_own(tmp_path / "wide.txt").facts["alphabet"]
 
 
 def test_new_rows_without_a_column_that_is_needed_are_refused(tmp_path):

@@ -15,8 +15,11 @@ too slow in both, so most of its error cancels in the ratio. How much depends on
 With the shares a and b of a lane in the two critical paths, its spread s and the correlation r, the variance
 of the logarithm of the gain is the sum over lanes of s^2 (a^2 + b^2 - 2 r a b). It is at least the sum of
 (s d)^2, where d is what only one of the two paths has on the lane, as a share of the longer step. So a gain
-by fewer calls is not taken as exact where calls bound both steps. The interval holds four of five true gains,
-as the interval of a step does.
+by fewer calls is not taken as exact where calls bound both steps.
+
+A path does not show a host that is nearly as slow as the device. A faster device makes it the bound: so the
+interval also holds the gain on a host that is slower by its spread. The interval holds four of five true
+gains, as the interval of a step does.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from windtunnel.advice.trials import LaneTime, TriedSetup
+from windtunnel.advice.trials import NO_TIME, TriedSetup
 
 _SAME_OPS, _OTHER_CALLS, _OTHER_OPS, _OTHER_DEVICE = 1.0, 0.7, 0.2, 0.0
 _NORMAL_OF_80 = 1.2816
@@ -32,7 +35,6 @@ _NORMAL_OF_80 = 1.2816
 # off by 0.43 (root mean square), so four of five are within a factor of 1.7. On a GPU those of three tuning
 # networks were off by 0.21: a factor of 1.3.
 _GUESSED_SPREAD = {"cpu": 1.7, "gpu": 1.3}
-_NO_TIME = LaneTime(seconds=0.0, spread=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,17 @@ def gain_of(base: TriedSetup, changed: TriedSetup) -> GainInterval:
     variance = max(variance, sum(_own_variance(base, changed, lane) for lane in lanes))
     variance += _guess_variance(base, changed)
     reach = math.exp(_NORMAL_OF_80 * math.sqrt(max(0.0, variance)))
-    return GainInterval(gain=gain, low=gain / reach, high=gain * reach)
+    slow = _on_slower_host(base, changed)
+    return GainInterval(gain=gain, low=min(gain / reach, slow), high=max(gain * reach, slow))
+
+
+def _on_slower_host(base: TriedSetup, changed: TriedSetup) -> float:
+    """The gain if the host is slower by its spread and nothing else is."""
+    before, after = (
+        max(tried.forecast.step_seconds, tried.host.seconds * tried.host.spread) / tried.forecast.batch
+        for tried in (base, changed)
+    )
+    return before / after
 
 
 def correlation(base: TriedSetup, changed: TriedSetup) -> float:
@@ -78,7 +90,7 @@ def _number_format(tried: TriedSetup) -> str:
 
 
 def _variance(base: TriedSetup, changed: TriedSetup, lane: str, shared: float) -> float:
-    old, new = base.lanes.get(lane, _NO_TIME), changed.lanes.get(lane, _NO_TIME)
+    old, new = base.lanes.get(lane, NO_TIME), changed.lanes.get(lane, NO_TIME)
     a = old.seconds / base.forecast.step_seconds
     b = new.seconds / changed.forecast.step_seconds
     s, t = (math.log(each.spread) / _NORMAL_OF_80 for each in (old, new))
@@ -87,7 +99,7 @@ def _variance(base: TriedSetup, changed: TriedSetup, lane: str, shared: float) -
 
 def _own_variance(base: TriedSetup, changed: TriedSetup, lane: str) -> float:
     """Of the seconds on a lane that only one of the two steps has."""
-    old, new = base.lanes.get(lane, _NO_TIME), changed.lanes.get(lane, _NO_TIME)
+    old, new = base.lanes.get(lane, NO_TIME), changed.lanes.get(lane, NO_TIME)
     ratio = changed.forecast.batch / base.forecast.batch  # steps of different batches: by the same examples
     less = abs(old.seconds * ratio - new.seconds)
     whole = max(base.forecast.step_seconds * ratio, changed.forecast.step_seconds)

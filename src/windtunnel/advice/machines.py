@@ -28,6 +28,12 @@ def spaced(some: list[Machine], count: int) -> list[Machine]:
     return [some[round((len(some) - 1) * (i + 1) / count)] for i in range(count)]
 
 
+def code_to(machine: Machine) -> str:
+    """The line of PyTorch that moves a network to this GPU; AMD's count as CUDA devices there."""
+    place = "mps" if machine.device.model.startswith("Apple") else "cuda"
+    return f'model = model.to("{place}")   # no other change'
+
+
 def rate_of(machine: Machine) -> float:
     """The highest rate of arithmetic in any number format up to 32 bits."""
     rates = machine.device.flop_rates

@@ -294,8 +294,8 @@ class Advice(Printed):
         part = forecast.bound_by
         seconds = forecast.parts[part]
         return (
-            f"no change that was tried makes this step faster by 3 % (or surely by 1 %). It is bound by {part} "
-            f"({BOUNDS[part]}): {units.show(seconds, 's')} of {units.show(forecast.step_seconds, 's')}"
+            "no change that was tried makes this step faster by 3 %, or surely by 1 %. It is bound by "
+            f"{part} ({BOUNDS[part]}): {units.show(seconds, 's')} of {units.show(forecast.step_seconds, 's')}"
         )
 
 

@@ -27,11 +27,15 @@ class LaneTime:
     spread: float
 
 
+NO_TIME = LaneTime(seconds=0.0, spread=1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedSetup:
     """A setup with its forecast.
 
     lanes    what its critical path consists of, by kind of lane
+    host     all seconds of the host, which may be hidden behind the device
     trace    the ops that were priced; two setups with the same one share their errors
     guessed  whether torch.compile's kernels are those of a simple rule, not of PyTorch's compiler
     """
@@ -40,6 +44,7 @@ class TriedSetup:
     forecast: Forecast
     lanes: Mapping[str, LaneTime]
     trace: Trace
+    host: LaneTime = NO_TIME
     guessed: bool = False
 
     @property
@@ -76,6 +81,9 @@ class Forecaster:
                 for lane, s in lanes.items()
             },
             trace=recorded,
+            host=LaneTime(
+                seconds=step.timeline.busy_seconds("host"), spread=step.timeline.spreads.get("host", 1.0)
+            ),
             guessed=guessed,
         )
 

@@ -96,8 +96,9 @@ def read_target(table: Table, name: str | None, where: str) -> TargetRows:
         notes.append(f"{len(column) - len(rows):,} rows without a value of the target are left out.")
     if len(rows) < LEAST_ROWS:
         raise BadInput(
-            f"{where} has {len(rows)} usable rows; at least {LEAST_ROWS} are needed to learn and to test.",
-            hint="Collect more examples, one in each row.",
+            f"{where} has {len(rows)} rows with a value of the target {column.name!r}; at least "
+            f"{LEAST_ROWS} are needed to learn and to test.",
+            hint="Collect more examples, one in each row, or name another column with --target.",
         )
     distinct = _distinct(column, rows)
     if len(distinct) == 1:

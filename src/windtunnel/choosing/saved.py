@@ -265,7 +265,7 @@ def _go_on(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list
     """The text that the network writes after the end of the file, drawn from its guesses."""
     alphabet = str(network.description.facts["alphabet"])
     try:
-        start = path.read_text(encoding="utf-8-sig")[-_CONTEXT:]
+        start = path.read_text(encoding=files.encoding_of(path))[-_CONTEXT:]
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read as text: {error}.", hint="Give a text file.") from error
     if not start:

@@ -83,7 +83,8 @@ def read_csv(path: Path, header: bool | None = None, seed: int = 0, *, whole: bo
     try:
         separator = _separator(path, encoding)
         with path.open(encoding=encoding, newline="") as file:
-            rows = (row for row in csv.reader(file, delimiter=separator) if any(cell.strip() for cell in row))
+            lines = csv.reader(file, delimiter=separator, skipinitialspace=True)
+            rows = (row for row in lines if any(cell.strip() for cell in row))
             seed_or_all = None if whole else seed
             found = _collect(path, rows, header, seed_or_all)
             return _parsed(path, found, separator, notes, guessed=header is None)
@@ -166,7 +167,7 @@ def _separator(path: Path, encoding: str) -> str:
         raise BadInput(f"{path} is empty.", hint="Give a table with one example in each row.")
     widths: dict[str, tuple[float, int]] = {}
     for separator in SEPARATORS:
-        counts = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
+        counts = [len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True) if row]
         usual = max(set(counts), key=counts.count)
         widths[separator] = (counts.count(usual) / len(counts) if usual > 1 else 0.0, usual)
     return max(SEPARATORS, key=lambda separator: widths[separator])
@@ -222,7 +223,7 @@ def _parsed(
         raise BadInput(
             f"{path}: the first line has {width} columns, row {lines.places[other] + 1} has "
             f"{len(lines.rows[other])}; {ragged:,} of {len(lines.rows):,} rows differ.",
-            hint="Give every row the same number of columns.",
+            hint="Give every row the same number of columns. Put texts that hold the separator in quotes.",
         )
     if width < 2:
         raise BadInput(
@@ -244,6 +245,8 @@ def _parsed(
     columns = [
         parse_column(name, [lines.rows[i][number] for i in body], comma) for number, name in enumerate(names)
     ]
+    while len(columns) > 2 and not any(columns[-1].texts) and columns[-1].name == f"column_{len(columns)}":
+        columns.pop()  # what a separator at the end of each line makes
     places = tuple(lines.places[i] for i in body)
     return Table(columns=tuple(columns), places=places, named=named, notes=tuple(notes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windtunnel import units
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.machines import gpus_of_the_catalogue, is_faster, spaced
+from windtunnel.advice.machines import code_to, gpus_of_the_catalogue, is_faster, spaced
 from windtunnel.advice.setups import StepChange
 from windtunnel.machine.machine import Machine
 
@@ -36,7 +36,7 @@ def _on(situation: Situation, gpu: Machine) -> Proposal:
         name=f"machine {gpu.name}",
         change=StepChange(strategy=changes, machine=lambda before: gpu, on=gpu.name),
         flag=f"--on {gpu.name}",
-        code='model = model.to("cuda")   # no other change',
+        code=code_to(gpu),
         reason=f"{situation.bottleneck()}; {gpu.device.model} reads memory at "
         f"{units.show(then or 0.0, 'B/s')}{times}",
         costs="its price; it is forecast on the reference host",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.machines import gpus_of_the_catalogue, is_faster, is_one_gpu, spaced
+from windtunnel.advice.machines import code_to, gpus_of_the_catalogue, is_faster, is_one_gpu, spaced
 from windtunnel.advice.setups import StepChange
 from windtunnel.machine.machine import Machine
 
@@ -36,7 +36,7 @@ def _on(situation: Situation, gpu: Machine) -> Proposal:
         name=f"smaller {gpu.name}",
         change=StepChange(machine=lambda before: gpu, on=gpu.name),
         flag=f"--on {gpu.name}",
-        code='model = model.to("cuda")   # no other change',
+        code=code_to(gpu),
         reason=f"{situation.bottleneck()}, and the device works {situation.forecast.utilisation:.0%} of it",
         costs="slower for larger jobs; it is forecast on the reference host",
         source="study brandfonbrener-2017: while a step is many tiny launches, its time is the same on any "
