@@ -95,10 +95,11 @@ def _refuse_impossible(strategy: Strategy) -> None:
             f"expert_parallel={strategy.expert_parallel} must divide the {data} data-parallel workers.",
             hint="Experts are divided among workers that compute different examples.",
         )
-    if strategy.is_parallel and strategy.compiles and strategy.model_parallel > 1:
+    if strategy.is_parallel and strategy.compiles:
         raise BadInput(
-            f"execution={strategy.execution} is not forecast together with tensor or pipeline parallelism.",
-            hint="Use --execution eager, or data parallelism only.",
+            f"execution={strategy.execution} is forecast for one device only: which kernels the compiled step "
+            "of several workers has is not known.",
+            hint="Use --execution eager. The gain of compiling shows on one device, as in --on h100.",
         )
     if strategy.pipeline_parallel > 1 and strategy.execution == "graph":
         raise BadInput(
