@@ -147,7 +147,9 @@ def test_a_kernel_waits_for_the_gather_whose_result_it_reads():
 
 def test_groups_of_a_mesh_are_recorded_with_their_size_and_how_far_apart_their_ranks_are():
     own = record(job(sharded_in_groups), Strategy(batch=4, data_parallel=WORKERS), "gpu")
-    found = {(op.collective.kind, op.collective.ranks, op.collective.stride) for op in own.ops if op.collective}
+    found = {
+        (op.collective.kind, op.collective.ranks, op.collective.stride) for op in own.ops if op.collective
+    }
     assert found == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
 
 

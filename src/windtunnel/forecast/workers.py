@@ -40,8 +40,10 @@ class Workers:
         ]
 
     def group(self, axis: Axis, ranks: int = 0, stride: int = 1) -> Group:
-        """How the ranks of one group lie on nodes. `ranks` and `stride`: the size of a group of the user's own
-        code, and how far apart its ranks are."""
+        """How the ranks of one group lie on nodes.
+
+        `ranks` and `stride`: the size of a group of the user's own code, and how far apart its ranks are.
+        """
         stride = {"tensor": 1, "world": stride, "data": self.tensor, "expert": self.tensor}.get(
             axis, self.tensor * self.data
         )
@@ -97,8 +99,8 @@ def _refuse_impossible(strategy: Strategy) -> None:
         )
     if strategy.is_parallel and strategy.compiles:
         raise BadInput(
-            f"execution={strategy.execution} is forecast for one device only: which kernels the compiled step "
-            "of several workers has is not known.",
+            f"execution={strategy.execution} is forecast for one device only: the kernels of a compiled step "
+            "of several workers are not known.",
             hint="Use --execution eager. The gain of compiling shows on one device, as in --on h100.",
         )
     if strategy.pipeline_parallel > 1 and strategy.execution == "graph":
