@@ -311,6 +311,7 @@ def test_equal_blocks_that_are_folded_give_the_trace_of_all(form) -> None:
         ),
         ("8xh100", {"tensor_parallel": 8, "shard": "weights"}, "only one"),
         ("8xh100", {"tensor_parallel": 2, "execution": "compiled"}, "compiled"),
+        ("8xh100", {"execution": "compiled"}, "one device only"),
     ],
 )
 def test_degrees_that_are_not_possible_are_named(on, options, words) -> None:

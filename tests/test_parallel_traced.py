@@ -123,6 +123,21 @@ def test_the_users_own_collectives_are_not_added_twice():
     assert forms.applied(own, strategy) is own
 
 
+def test_of_divided_tensors_only_the_part_of_one_worker_counts():
+    """Weights and Adam's state by `fully_shard`, and the products of layers by `parallelize_module`."""
+    strategy = Strategy(batch=4, data_parallel=WORKERS)
+    plain, own = record(job(), strategy, "gpu"), record(job(sharded), strategy, "gpu")
+    for part in ("weights", "optimiser"):
+        whole, share = (
+            sum(t.allocations[name].bytes for name in t.held if t.allocations[name].part == part)
+            for t in (plain, own)
+        )
+        assert share == pytest.approx(whole / WORKERS, rel=0.01)
+    ways = record(job(divided), strategy, "gpu"), record(job(), Strategy(batch=4, tensor_parallel=8), "gpu")
+    by_torch, here = (sum(op.flop for op in t.ops if op.family == "matmul") for t in ways)
+    assert by_torch == pytest.approx(here)
+
+
 def test_a_kernel_waits_for_the_gather_whose_result_it_reads():
     own = record(job(sharded), Strategy(batch=4, data_parallel=WORKERS), "gpu")
     gathers = {op.mark for op in own.ops if op.collective and op.collective.kind == "all_gather"}
@@ -132,7 +147,9 @@ def test_a_kernel_waits_for_the_gather_whose_result_it_reads():
 
 def test_groups_of_a_mesh_are_recorded_with_their_size_and_how_far_apart_their_ranks_are():
     own = record(job(sharded_in_groups), Strategy(batch=4, data_parallel=WORKERS), "gpu")
-    found = {(op.collective.kind, op.collective.ranks, op.collective.stride) for op in own.ops if op.collective}
+    found = {
+        (op.collective.kind, op.collective.ranks, op.collective.stride) for op in own.ops if op.collective
+    }
     assert found == {("all_gather", 4, 1), ("reduce_scatter", 4, 1), ("all_reduce", 2, 4)}
 
 

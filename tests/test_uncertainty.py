@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from conftest import fly
 
 import windtunnel as wt
+from windtunnel.accuracy.runs import added_by_workers
 from windtunnel.families import Piece
 from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.links import PEER
@@ -150,3 +152,17 @@ def test_a_probed_cpu_is_known_better_for_many_different_ops_than_for_one(record
     assert profile.device_spread < spreads["device"] < spreads["host"]
     assert forecast.step_seconds * spreads["device"] < forecast.high_seconds
     assert forecast.high_seconds < forecast.step_seconds * spreads["host"]
+
+
+def test_what_workers_add_to_a_known_step_by_hand() -> None:
+    """They add 4 s of the network and hide 2 s of the device. Slow: the network takes 4 x 2 = 8 s, and a
+    device that is faster by 1.25 hides 2 / 1.25 = 1.6 s. Fast: 2 s, and a slower device hides 2.5 s."""
+
+    def step(seconds: float, path: dict[tuple[str, str], float]) -> SimpleNamespace:
+        timeline = SimpleNamespace(critical_path=lambda: path, spreads={"device": 1.25, "network": 2.0})
+        return SimpleNamespace(forecast=SimpleNamespace(step_seconds=seconds), timeline=timeline)
+
+    one = step(10.0, {("compute", "device"): 10.0})
+    many = step(12.0, {("compute", "device"): 8.0, ("communication", "network"): 4.0})
+    added = added_by_workers(one, many)
+    assert added == pytest.approx((2.0, 2.0 - 2.5, 8.0 - 1.6))

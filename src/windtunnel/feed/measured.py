@@ -63,10 +63,10 @@ class FeedBeside(Displayed):
             f"  {measured.data}",
             *self._probe_lines(),
             "",
-            f"  {'':38}{'measured':>10}  {'interval':24}{'forecast':>10}",
+            f"  {'':35}{'measured':>8}  {'interval':24}{'forecast':>8}",
             *(self._pass_line(number) for number in range(len(measured.passes))),
             "",
-            f"  {'the step from storage is':38}{'measured':>10}  {'':24}{'forecast':>10}",
+            f"  {'the step from storage is':35}{'measured':>8}  {'':24}{'forecast':>8}",
             *self._part_lines(),
             *(f"  caution  {caution}" for caution in measured.cautions),
             *([f"  no forecast: {self.reason}"] if self.reason else []),
@@ -86,7 +86,7 @@ class FeedBeside(Displayed):
         interval = f"({units.show(done.low_seconds, 's')} to {units.show(done.high_seconds, 's')})"
         forecast = self.forecasts.get(done.name)
         step = units.show(forecast.step_seconds, "s") if forecast else "none"
-        return f"  {_PLACES[done.name]:38}{units.show(done.step_seconds, 's'):>10}  {interval:24}{step:>10}"
+        return f"  {_PLACES[done.name]:35}{units.show(done.step_seconds, 's'):>8}  {interval:24}{step:>8}"
 
     def _part_lines(self) -> list[str]:
         whole = self.measured.step_seconds
@@ -96,7 +96,7 @@ class FeedBeside(Displayed):
             doubt = ", can't tell from 0" if name in self.measured.unclear else ""
             share = f"({seconds / whole:.0%}{doubt})"
             other = units.show(predicted[name], "s") if name in predicted else "none"
-            lines.append(f"  {name:38}{units.show(seconds, 's'):>10}  {share:24}{other:>10}")
+            lines.append(f"  {name:35}{units.show(seconds, 's'):>8}  {share:24}{other:>8}")
         return lines
 
     def __str__(self) -> str:

@@ -40,8 +40,10 @@ class Workers:
         ]
 
     def group(self, axis: Axis, ranks: int = 0, stride: int = 1) -> Group:
-        """How the ranks of one group lie on nodes. `ranks` and `stride`: the size of a group of the user's own
-        code, and how far apart its ranks are."""
+        """How the ranks of one group lie on nodes.
+
+        `ranks` and `stride`: the size of a group of the user's own code, and how far apart its ranks are.
+        """
         stride = {"tensor": 1, "world": stride, "data": self.tensor, "expert": self.tensor}.get(
             axis, self.tensor * self.data
         )
@@ -95,10 +97,11 @@ def _refuse_impossible(strategy: Strategy) -> None:
             f"expert_parallel={strategy.expert_parallel} must divide the {data} data-parallel workers.",
             hint="Experts are divided among workers that compute different examples.",
         )
-    if strategy.is_parallel and strategy.compiles and strategy.model_parallel > 1:
+    if strategy.is_parallel and strategy.compiles:
         raise BadInput(
-            f"execution={strategy.execution} is not forecast together with tensor or pipeline parallelism.",
-            hint="Use --execution eager, or data parallelism only.",
+            f"execution={strategy.execution} is forecast for one device only: the kernels of a compiled step "
+            "of several workers are not known.",
+            hint="Use --execution eager. The gain of compiling shows on one device, as in --on h100.",
         )
     if strategy.pipeline_parallel > 1 and strategy.execution == "graph":
         raise BadInput(

@@ -27,6 +27,7 @@ from windtunnel.job import kernels
 from windtunnel.trace import WAIT, Allocation, Op, Part, Phase, exchanges, sparse
 from windtunnel.trace.collectives import collective_of
 from windtunnel.trace.onednn import with_workspace
+from windtunnel.trace.parts_of_workers import has_divided, own_part, planned_by
 
 _DEVICE = torch.ops.prim.device.default
 _NUMBER_BYTES = 16
@@ -84,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def name_of(self, tensor: Tensor) -> int | None:
         """The number of a tensor's memory, if it is known."""
-        return self._names.get(tensor.untyped_storage())
+        return self._names.get(own_part(tensor).untyped_storage())
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -148,6 +149,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with (
                 mock.patch.multiple(autograd, backward=backward, grad=grad),
                 mock.patch.object(torch.cuda, "synchronize", lambda *_, **__: self._wait()),
+                planned_by(self.paused),
             ):
                 yield
         finally:
@@ -159,6 +161,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             # Asked several times for each op; dispatching it would cost as much as an op.
             return args[0].fake_device
+        if has_divided(types):
+            return NotImplemented
         kwargs = kwargs or {}
         result = with_workspace(func, args, func(*args, **kwargs))
         if not self._paused and func.namespace not in ("prim", "profiler"):

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from windtunnel.trace.parts_of_workers import own_part
+
 _aten = torch.ops.aten
 
 
@@ -43,7 +45,8 @@ def dense(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def storages(tensor: Tensor) -> list[Any]:
-    """The storages of a tensor; a sparse one has two."""
+    """The storages of a tensor; a sparse one has two. Of a DTensor, this worker's part counts."""
+    tensor = own_part(tensor)
     parts = parts_of(tensor)
     if parts is not None:
         return [parts.indices.untyped_storage(), parts.values.untyped_storage()]
