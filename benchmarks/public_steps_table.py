@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import squad
 from published_tables import PublishedStep, place_of
 
 import windtunnel as wt
-from windtunnel.job import imports
-from windtunnel.job.language import LanguageSettings, MixedAdamW
 from windtunnel.machine.machine import Device
 
 TABLE = Path(__file__).parent / "public_steps.toml"
@@ -30,8 +29,6 @@ _PRO6000 = Device(
     power=300.0,
     flop_rates={"fp64": 1.72e12, "fp32": 110.1e12, "tf32": 220e12, "fp16": 440.5e12, "bf16": 440.5e12},
 )
-_BERT = {"bert-base": (12, 768, 12), "bert-large": (24, 1024, 16)}
-_TOKENS = 384
 _TIMM = ("efficientnet", "resnext101_32x4d", "seresnext101_32x4d")
 
 
@@ -54,7 +51,7 @@ def steps() -> Iterator[PublicStep]:
 def _step(split: Any, group: Any, row: tuple[str, str, str, int], figure: float) -> PublicStep:
     network, machine, precision, batch = row
     inference = group.get("inference", False)
-    is_plain, is_bert = group.get("job") == "plain", network in _BERT
+    is_plain, is_bert = group.get("job") == "plain", network in squad.BERT
     layout: Any = group.get("fp16_layout", "contiguous") if precision == "fp16" else "contiguous"
     name, _, image = network.partition(":")
     own_format = precision == "fp16" and (is_plain or is_bert)  # weights in fp16, no autocast
@@ -67,7 +64,7 @@ def _step(split: Any, group: Any, row: tuple[str, str, str, int], figure: float)
         data="resident",
     )
     images = {"half": own_format, "plain": is_plain}
-    job = _squad(name, half=own_format) if is_bert else _images(name, image, **images)
+    job = squad.job(name, half=own_format) if is_bert else _images(name, image, **images)
     return PublicStep(
         source=group["name"],
         kind=_kind(name, split, bool(image)),
@@ -78,8 +75,14 @@ def _step(split: Any, group: Any, row: tuple[str, str, str, int], figure: float)
         fused_attention=group.get("fused_attention", False),
         job=job,
         strategy=strategy,
-        seconds=figure / 1e3 if group["unit"] == "ms" else batch / figure,
+        seconds=figure / 1e3 if group["unit"] == "ms" else batch / figure * _counted(group, is_bert),
     )
+
+
+def _counted(group: Any, is_bert: bool) -> float:
+    """The share of the steps in a run that its figure counts."""
+    steps = group.get("bert_steps") if is_bert else None
+    return steps / (steps + 1) if steps else 1.0
 
 
 def _kind(name: str, split: Any, is_hashed: bool) -> str:
@@ -121,62 +124,6 @@ def _images(name: str, image: str, *, half: bool, plain: bool) -> Callable[[], w
         )
 
     return build
-
-
-def _squad(name: str, *, half: bool) -> Callable[[], wt.Workload]:
-    """Fine-tuning of BERT on questions and answers, as NVIDIA's example does."""
-    layers, width, heads = _BERT[name]
-
-    def build() -> wt.Workload:
-        imports.install()  # transformers imports torchvision
-        import torch
-        import transformers
-
-        config = transformers.BertConfig(
-            num_hidden_layers=layers,
-            hidden_size=width,
-            num_attention_heads=heads,
-            intermediate_size=4 * width,
-        )
-        config._attn_implementation = "eager"
-
-        def model() -> torch.nn.Module:
-            network: torch.nn.Module = transformers.BertForQuestionAnswering(config)  # type: ignore[no-untyped-call]
-            network.train()
-            return network.half() if half else network
-
-        def batch(n: int) -> Any:
-            tokens = torch.randint(0, config.vocab_size, (n, _TOKENS))
-            mask = torch.ones(n, _TOKENS, dtype=torch.long)
-            kinds = torch.zeros(n, _TOKENS, dtype=torch.long)
-            return tokens, kinds, mask, torch.randint(0, _TOKENS, (n,)), torch.randint(0, _TOKENS, (n,))
-
-        def loss(network: Any, examples: Any) -> torch.Tensor:
-            tokens, kinds, mask, starts, ends = examples
-            found = network(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
-            entropy = torch.nn.functional.cross_entropy
-            first, last = entropy(found.start_logits.float(), starts), entropy(found.end_logits.float(), ends)
-            return (first + last) / 2
-
-        return wt.Workload(
-            name=name,
-            model=model,
-            batch=batch,
-            loss=loss,
-            optimizer=_optimizer(half),
-            clip_norm=None if half else 1.0,  # MixedAdamW clips by itself
-        )
-
-    return build
-
-
-def _optimizer(half: bool) -> Callable[[Any], Any]:
-    import torch
-
-    if half:
-        settings = LanguageSettings(weights="fp16", gradients="fp16")
-        return lambda params: MixedAdamW(params, settings)
-    return lambda params: torch.optim.AdamW(params, lr=3e-5, foreach=False)
 
 
 def machine_of(name: str) -> wt.Machine:

@@ -68,6 +68,19 @@ def test_default_sizes_are_those_of_the_library() -> None:
     assert recorded.batch_bytes == pytest.approx(3 * 224 * 224 * 4 + 8)
 
 
+def test_networks_of_an_older_timm_keep_their_names() -> None:
+    old, new = job("timm:tf_efficientnet_b1_ap"), job("timm:tf_efficientnet_b1.ap_in1k")
+    assert old.name == "timm:tf_efficientnet_b1_ap"
+    assert old.batch(1)[0].shape == new.batch(1)[0].shape == (1, 3, 240, 240)
+    assert job("timm:deit3_small_patch16_384_in21ft1k").batch(1)[0].shape[-1] == 384
+
+
+def test_a_name_that_no_timm_had_is_refused() -> None:
+    for name in ("timm:resnet10q", "timm:resnet10t.no_such_weights"):
+        with pytest.raises(UnknownName, match="no network"):
+            job(name)
+
+
 def test_auxiliary_classifiers_are_part_of_the_loss() -> None:
     workload = job("torchvision:inception_v3", classes=5)
     images, labels = torch.zeros(2, 3, 4, 4), torch.tensor([0, 1])

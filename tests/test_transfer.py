@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from windtunnel.errors import BadRecord
@@ -12,7 +13,7 @@ from windtunnel.families.base import PlainOp, Winograd
 from windtunnel.families.matmul import Product
 from windtunnel.forecast.price import Pricer, product_format, roofline_of
 from windtunnel.forecast.transfer import RULES, Transfer, power_share, sustained_share
-from windtunnel.machine.machine import Machine, names
+from windtunnel.machine.machine import Device, Machine, names
 from windtunnel.machine.profiles import load
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
@@ -64,7 +65,7 @@ def addition(elements: int) -> PlainOp:
 
 def batch_norm(channels: int) -> PlainOp:
     elements = 64 * channels * 56 * 56
-    shape = (64, channels, 56 * 56, 1)
+    shape = (64, channels, 56 * 56, 1, 0)
     return PlainOp(
         "aten.native_batch_norm", "normalisation", "fp32", shape, elements, 4.0 * elements, 4.0 * elements
     )
@@ -243,7 +244,7 @@ def test_tensor_core_convolutions_transpose_images_that_are_not_channels_last() 
         for last in (0, 1)
     }
     assert by_layout[1].extra_bytes == 0
-    assert by_layout[0].extra_bytes == 2 * by_layout[0].bytes
+    assert by_layout[0].extra_bytes == pytest.approx(2 / 0.8 * by_layout[0].bytes)
     fp32 = pieces_of(
         PlainOp("aten.convolution", "convolution", "fp32", (*shape, 0, 0, 0, 0), flop, 1.0, 1.0), 132
     )[0]
@@ -532,3 +533,60 @@ def test_slow_groups_in_channels_last_have_a_caution() -> None:
     family = registry.get("convolution")
     assert family is not None and "grouped" in family.assumption(op)
     assert not family.assumption(op._replace(shape=(*shape, 0, 0, 0, 0)))
+
+
+def test_a_kernel_of_few_thread_blocks_gains_nothing_from_more_multiprocessors() -> None:
+    few, many = (pieces_of(batch_norm(channels), 132)[0] for channels in (16, 1024))
+    device = Machine.named("rtx3090").device
+    half = dataclasses.replace(device, cores=41, flop_rates={k: r / 2 for k, r in device.flop_rates.items()})
+    slow = [
+        seconds_of_multiprocessors(half, piece) / seconds_of_multiprocessors(device, piece)
+        for piece in (few, many)
+    ]
+    assert slow == pytest.approx([1.0, 2.0], rel=0.01)
+
+
+def seconds_of_multiprocessors(device: Device, piece: Piece) -> float:
+    """The limit of the multiprocessors alone, of a piece that took the H200 a second."""
+    transfer = Transfer(H200.device, device, roofline_of(H200, PROFILE))
+    return float(transfer._multiprocessor_seconds([piece], np.ones(1))[0])
+
+
+def test_few_channels_keep_as_many_multiprocessors_busy_as_on_the_probed_gpu() -> None:
+    """16 channels: only clocks differ, 1.98 GHz there and 1.695 GHz here. 82 channels fill an RTX 3090."""
+    device, probed = Machine.named("rtx3090").device, H200.device
+    clocks = (probed.clock_rate or 0) / (device.clock_rate or 1)
+    throttle = power_share(device) ** 0.5
+    found = [seconds_of_multiprocessors(device, pieces_of(batch_norm(c), 132)[0]) for c in (16, 82, 132)]
+    assert found == pytest.approx(
+        [clocks / throttle, clocks / throttle, clocks / throttle * 132 / 82], rel=1e-3
+    )
+
+
+def scores(count: int, length: int, depth: int, dtype: str) -> Piece:
+    """A batch of products of attention's queries and keys."""
+    size = 4.0 if dtype == "fp32" else 2.0
+    read, written = size * count * 2 * length * depth, size * count * length**2
+    flop = 2.0 * count * length**2 * depth
+    op = PlainOp("aten.bmm", "matmul", dtype, (count, length, length, depth, 0, 1), flop, read, written)
+    return pieces_of(op, 132, dtype)[0]
+
+
+def test_a_batch_of_short_products_does_not_reach_the_memory_rate() -> None:
+    """Depth 64: a tile begins and ends as if it were 20 longer, 84 / 64 of the time; one product has none."""
+    assert scores(512, 384, 64, "fp16").tile_starts == pytest.approx(20 / 64)
+    assert scores(512, 384, 1024, "fp16").tile_starts == pytest.approx(20 / 1024)
+    assert scores(1, 384, 64, "fp16").tile_starts == 0 == scores(512, 384, 64, "fp32").tile_starts
+    short = scores(512, 384, 64, "fp16")
+    plain = short._replace(tile_starts=0.0)
+    assert seconds_on(Machine.named("v100-16gb"), [short]) > seconds_on(Machine.named("v100-16gb"), [plain])
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "is_slow"),
+    [(128, 32, False), (512, 64, False), (256, 16, True), (288, 36, True), (64, 32, True), (4096, 64, True)],
+)
+def test_many_groups_that_fill_tiles_have_fast_kernels(channels: int, groups: int, is_slow: bool) -> None:
+    """Widths 4, 8, 16, 8, 2 and 64: fast from 32 groups of 4 to 32 channels, in whole tiles of 64."""
+    piece = convolved(channels, 3, dtype="fp16", groups=groups, last=1)[0]
+    assert (piece.slow_group_width > 0) == is_slow

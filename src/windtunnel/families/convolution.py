@@ -33,15 +33,15 @@ _TRANSFORM_PASSES = 1 + 2 * (6 * 6) / (4 * 4)
 # multiprocessor: DeepBench's on V100, T4, GTX 1080 Ti, P100 and Titan X.
 _POINTWISE_LANE_USE = 1.18
 # Groups in channels-last with kernels of their own. The others are many times slower on Volta, Turing and
-# Ampere (pytorch issue 70954). On an RTX 3090, groups of these widths are fast if there are at least 32 and
-# they fill tiles of 64 channels (ResNeXt, and 3 networks with more groups); those of 12 networks with fewer
-# groups or other widths are not.
+# Ampere (pytorch issue 70954). On an RTX 3090, 32 and more groups of these widths are fast if they fill tiles
+# of 64 channels (ResNeXt and three other networks); fewer groups and other widths are not (RegNet, NFNet).
 _FEWEST_FAST_GROUPS, _FAST_GROUP_WIDTHS, _GROUPS_TILE = 32, {4.0, 8.0, 16.0, 32.0}, 64
 # Gradients of depthwise convolutions in channels-last: steps of an RTX 3090, a V100 and an A100.
 _DEPTHWISE_GRADIENTS = 1.5
 _NOT_PROBED_GROUPS = "grouped convolutions in channels-last were not probed; before Ada they are slow"
 _FEW_CHANNELS = 8  # tensor cores multiply 8 numbers of fp16 at once
 _GRADIENTS = ("to_input", "to_weight", "to_bias")
+_TRANSPOSITION = 2 / 0.8  # a read and a write, at 0.8 of the rate of a copy: steps of an RTX 3090
 _TRANSPOSED_FORMATS = ("tf32", "bf16", "fp16")
 _AS_GRADIENT = {"forward": "data", "data": "forward", "weight": "weight"}  # of a transposed convolution
 
@@ -380,10 +380,9 @@ def _padded_to(sizes: ConvolutionSizes, tile: int) -> int:
 
 
 def _transposed_bytes(sizes: ConvolutionSizes, dtype: str, moved: float) -> float:
-    """Bytes that cuDNN reads and writes to transpose tensors: its tensor-core kernels need channels-last."""
-    return (
-        0.0 if sizes.channels_last or sizes.is_depthwise or dtype not in _TRANSPOSED_FORMATS else 2.0 * moved
-    )
+    """What cuDNN moves to transpose tensors: its tensor cores' kernels need channels last."""
+    is_as_needed = sizes.channels_last or sizes.is_depthwise or dtype not in _TRANSPOSED_FORMATS
+    return 0.0 if is_as_needed else _TRANSPOSITION * moved
 
 
 def _bias_piece(sizes: ConvolutionSizes, dtype: str) -> Piece:

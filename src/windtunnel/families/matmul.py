@@ -132,9 +132,7 @@ class MatmulFamily(Family):
         moved = op.read_bytes + op.written_bytes
         is_short = batch > 1 and dtype in _TENSOR_FORMATS
         starts = _TENSOR_TILE_START / max(depth, 1) if is_short else 0.0
-        return [
-            Piece("matmul", features, op.flop, moved, dtype, padded_flop=padded, tile_starts=starts)
-        ]
+        return [Piece("matmul", features, op.flop, moved, dtype, padded_flop=padded, tile_starts=starts)]
 
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         return _BIASED_WORKSPACE if op.name == "aten.addmm" else 0.0
