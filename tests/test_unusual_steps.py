@@ -79,6 +79,42 @@ def test_truths_about_the_same_floats_agree() -> None:
     assert recorded(job(loss=loss), "cpu").ops
 
 
+@pytest.mark.parametrize("remembers", ["attribute", "buffer", "observer", "table"])
+def test_work_of_the_first_step_only_is_not_in_a_steady_one(remembers: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.is_set, self.table = nn.Linear(16, 16), False, None
+            self.register_buffer("count", torch.tensor(0, dtype=torch.uint8))
+            self.register_buffer("least", torch.tensor(float("inf")))
+
+        def begins(self, x: torch.Tensor) -> bool:
+            if remembers == "attribute":
+                first, self.is_set = not self.is_set, True
+            elif remembers == "buffer":
+                first = bool(self.count == 0)
+                self.count.fill_(1)
+            elif remembers == "observer":
+                first = bool(self.least == float("inf"))
+                self.least.copy_(x.detach().min())
+            else:
+                first = self.table is None
+                self.table = torch.zeros(4)
+            return first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.begins(x):
+                with torch.no_grad():
+                    self.linear.weight.copy_(torch.linalg.pinv(x.T @ x))
+            return self.linear(x)
+
+    loss = lambda m, b: m(b[0] * 2).sum()
+    for inference in (False, True):
+        steps = recorded(job(loss=loss, model=Net), "cpu", inference=inference)
+        assert products(steps) == 2 * 8 * 16 * 16
+        assert not any("svd" in op.name for op in steps.ops)
+
+
 # Derivatives of derivatives
 
 

@@ -28,6 +28,7 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
 from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.expert_parallel import divide_experts
+from windtunnel.trace.first_steps import has_learned, memory_of
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
     DYNAMIC,
@@ -155,7 +156,7 @@ def _record_once(
             examples = arrange(fake_batch(workload, fake, batch), strategy)
             trainer = Trainer(workload, model, strategy, "cpu")
             make = functools.partial(Recorder, target, fake.is_waiting)
-            recorder, marks = _steady_step(trainer, examples, target, notes, make)
+            recorder, marks = _steady_step(trainer, examples, target, notes, make, fake.known)
     if fake.elsewhere:
         raise BadJob(
             f"{workload.name} runs parts of its step on another thread ({fake.elsewhere}), which a forecast "
@@ -172,14 +173,23 @@ def _record_once(
 
 
 def _steady_step(
-    trainer: Trainer, examples: Any, target: str, notes: Notes, make: Callable[[], Recorder]
+    trainer: Trainer,
+    examples: Any,
+    target: str,
+    notes: Notes,
+    make: Callable[[], Recorder],
+    known: Callable[[Tensor], Any],
 ) -> tuple[Recorder, Marks | None]:
     """Record a step after the first one. Of a job that updates weights in some steps only, one that does."""
     updates = Updates(target, trainer.all_optimizers())
     with updates.watch():
         _prime(trainer, examples)
-    idle, recorder = updates.idle, make()
+    idle, recorder, before = updates.idle, make(), memory_of(trainer.model, known)
     with updates.watch():
+        marks = _record_step(trainer, examples, updates, notes, recorder)
+    if trainer.workload.step is None and has_learned(before, memory_of(trainer.model, known)):
+        trainer.model.zero_grad(set_to_none=True)
+        recorder = make()
         marks = _record_step(trainer, examples, updates, notes, recorder)
     is_steady = not idle and not updates.idle
     if is_steady or trainer.workload.step is None or trainer.strategy.inference:
