@@ -115,6 +115,23 @@ def test_work_of_the_first_step_only_is_not_in_a_steady_one(remembers: str) -> N
         assert not any("svd" in op.name for op in steps.ops)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_real_step_has_more_examples_where_two_are_too_few(fails: bool) -> None:
+    # A quarter of two examples is none: their mean is no number, which would end the loop at once.
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        part = b[0][: len(b[0]) // 4]
+        if fails:
+            part[0].sum()
+        scores = m(part).abs().mean()
+        while scores < 1e9:
+            scores = scores * 1e5 + m(part).abs().mean()
+        return scores
+
+    steps = recorded(job(loss=loss, default_batch=64), "cpu")
+    assert "batch 16 was run here" in " | ".join(steps.cautions)
+    assert products(steps) == 3 * 2 * (64 // 4) * 16 * 4
+
+
 # Derivatives of derivatives
 
 

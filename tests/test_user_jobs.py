@@ -373,6 +373,14 @@ def test_a_value_that_cannot_be_learned_is_refused_with_its_line(monkeypatch: py
         trace(my_job(step), wt.Strategy(), "gpu")
 
 
+def test_a_checkpoint_is_not_written_and_not_counted(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = (JOBS / "steps.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "torch.save" in text)
+    assert f"save a checkpoint (steps.py line {line}) is not counted" in said(recorded("steps", "saves"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_predicting_changes_nothing_outside() -> None:
     import torch.amp
 

@@ -337,6 +337,19 @@ def swa():
     return job("swa", step, model=model, optimizers=optimizers)
 
 
+def saves():
+    """A checkpoint, and a copy of the best weights so far."""
+    best = {}
+
+    def step(model, batch, optimizer):
+        loss = _plain(model, batch, optimizer)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+        best.update(copy.deepcopy(model.state_dict()))
+        return loss
+
+    return job("saves", step)
+
+
 def clipped_by_value():
     def step(model, batch, optimizer):
         loss = F.cross_entropy(model(batch[0]), batch[1])

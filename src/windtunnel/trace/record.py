@@ -50,6 +50,7 @@ from windtunnel.trace.tensor_parallel import divide
 from windtunnel.trace.updates import Updates
 
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
+_MORE_EXAMPLES = 16  # of a real step, if REHEARSED_BATCH examples are too few
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -87,10 +88,9 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         return _record(workload, strategy, target, Notes())
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
-    small = _small(strategy, batch)
     try:
-        lessons = _rehearse(workload, small, target)
-        return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
+        lessons, small = _learn(workload, strategy, target, batch)
+        return _record(workload, strategy, target, Notes(rehearsed_batch=small), lessons)
     except NeedsRehearsal as asked:
         raise undecided(workload, asked.line or line, "a real step did not show it") from None
     except TooLong as error:
@@ -98,14 +98,32 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except WindtunnelError:
         raise
     except Exception as error:
-        reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {first_line(error)}"
+        small = _smallest(strategy, batch, _MORE_EXAMPLES)
+        reason = f"a real step of batch {small} raised {type(error).__name__}: {first_line(error)}"
         raise undecided(workload, line, reason) from error
+
+
+def _learn(workload: Workload, strategy: Strategy, target: str, batch: int) -> tuple[Lessons, int]:
+    """What a real step of a few examples shows, and of how many. A part of two examples may be empty, so that
+    the step fails or finds no number: then a step of more examples is run."""
+    few, more = (_smallest(strategy, batch, count) for count in (REHEARSED_BATCH, _MORE_EXAMPLES))
+    try:
+        lessons = _rehearse(workload, _small(strategy, few), target)
+        if few == more or not lessons.has_undefined:
+            return lessons, few
+    except Exception:
+        if few == more:
+            raise
+    return _rehearse(workload, _small(strategy, more), target), more
+
+
+def _smallest(strategy: Strategy, batch: int, examples: int) -> int:
+    return min(batch, examples * strategy.accumulate)
 
 
 def _small(strategy: Strategy, batch: int) -> Strategy:
     """The strategy of a step that is run for real."""
-    fewest = min(batch, REHEARSED_BATCH * strategy.accumulate)
-    return dataclasses.replace(strategy, batch=fewest, precision="fp32", execution="eager")
+    return dataclasses.replace(strategy, batch=batch, precision="fp32", execution="eager")
 
 
 @contextlib.contextmanager
@@ -299,8 +317,8 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     try:
         return _record_compiled_once(workload, strategy, target, batch, Notes())
     except DataDependentOutputException:
-        small = _small(strategy, batch)
-        notes, lessons = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
+        lessons, small = _learn(workload, strategy, target, batch)
+        notes = Notes(rehearsed_batch=small)
         compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
         eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
         if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):
