@@ -1,7 +1,7 @@
-"""Networks that do some work in their first step only: they set scales from the first data, or build tables.
+"""Networks that do some work in their first step only: they set scales from first data, or build tables.
 
-Such a network remembers it: in a truth or an empty attribute of a module, or in a buffer of one number. If one
-of these changes while a step is recorded, the step after it may do other work.
+Such a network remembers it: in a truth or an empty attribute of a module, or in a buffer of one number. If
+one of these changes while a step is recorded, the step after it may do other work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Memory = dict[tuple[str, str], Any]
 
 
 def memory_of(model: torch.nn.Module, known: Callable[[Tensor], Any]) -> Memory:
-    """What a network's modules may remember of earlier steps. `known` gives the value of a tensor, or None."""
+    """What a network's modules may remember of earlier steps. `known`: the value of a tensor, or None."""
     found: Memory = {}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
