@@ -79,6 +79,59 @@ def test_truths_about_the_same_floats_agree() -> None:
     assert recorded(job(loss=loss), "cpu").ops
 
 
+@pytest.mark.parametrize("remembers", ["attribute", "buffer", "observer", "table"])
+def test_work_of_the_first_step_only_is_not_in_a_steady_one(remembers: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.is_set, self.table = nn.Linear(16, 16), False, None
+            self.register_buffer("count", torch.tensor(0, dtype=torch.uint8))
+            self.register_buffer("least", torch.tensor(float("inf")))
+
+        def begins(self, x: torch.Tensor) -> bool:
+            if remembers == "attribute":
+                first, self.is_set = not self.is_set, True
+            elif remembers == "buffer":
+                first = bool(self.count == 0)
+                self.count.fill_(1)
+            elif remembers == "observer":
+                first = bool(self.least == float("inf"))
+                self.least.copy_(x.detach().min())
+            else:
+                first = self.table is None
+                self.table = torch.zeros(4)
+            return first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.begins(x):
+                with torch.no_grad():
+                    self.linear.weight.copy_(torch.linalg.pinv(x.T @ x))
+            return self.linear(x)
+
+    loss = lambda m, b: m(b[0] * 2).sum()
+    for inference in (False, True):
+        steps = recorded(job(loss=loss, model=Net), "cpu", inference=inference)
+        assert products(steps) == 2 * 8 * 16 * 16
+        assert not any("svd" in op.name for op in steps.ops)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_real_step_has_more_examples_where_two_are_too_few(fails: bool) -> None:
+    # A quarter of two examples is none: their mean is no number, which would end the loop at once.
+    def loss(m: Any, b: Any) -> torch.Tensor:
+        part = b[0][: len(b[0]) // 4]
+        if fails:
+            part[0].sum()
+        scores = m(part).abs().mean()
+        while scores < 1e9:
+            scores = scores * 1e5 + m(part).abs().mean()
+        return scores
+
+    steps = recorded(job(loss=loss, default_batch=64), "cpu")
+    assert "batch 16 was run here" in " | ".join(steps.cautions)
+    assert products(steps) == 3 * 2 * (64 // 4) * 16 * 4
+
+
 # Derivatives of derivatives
 
 

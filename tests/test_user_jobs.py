@@ -4,6 +4,8 @@ refused with the line."""
 from __future__ import annotations
 
 import ast
+import collections
+import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -16,10 +18,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import windtunnel as wt
 from windtunnel.errors import BadJob
 from windtunnel.forecast.forecast import Forecast, forecast_step
+from windtunnel.job.trainer import Trainer
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import WAIT, Trace
@@ -95,6 +99,18 @@ def test_a_users_job_is_forecast_or_refused_with_its_line(file: str, name: str, 
     assert result.memory.total_bytes > 0
     assert any(op.phase == "backward" for op in steps.ops) or name == "per_example_gradients"
     assert {op.phase for op in steps.ops} >= {"forward", "update"}
+
+
+class Names(TorchDispatchMode):
+    """Counts the ops of a real step by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
 
 
 # Values: exact where they are cheap
@@ -214,9 +230,24 @@ def test_a_packed_layer_is_one_call_on_a_gpu_and_each_timestep_on_a_cpu() -> Non
     gpu, cpu = recorded("layers", "packed_lstm"), recorded("layers", "packed_lstm", "cpu")
     calls = [op.name for op in gpu.ops if op.family == "recurrent"]
     assert calls == ["windtunnel.recurrent", "windtunnel.recurrent_backward"]
-    # Two layers in two directions of at most 11 timesteps, with a product of the input and one of the state.
+    # Two layers in two directions of at most 11 timesteps: one product for the inputs of all timesteps, one
+    # for the state in each; and one after them.
     products = sum(op.family == "matmul" and op.phase == "forward" for op in cpu.ops)
-    assert 2 * 2 * 2 * 3 < products <= 2 * 2 * 2 * 11 + 1
+    assert 2 * 2 * (1 + 3) < products <= 2 * 2 * (1 + 11) + 1
+
+
+@pytest.mark.parametrize("name", ["packed_lstm", "packed_gru", "packed_rnn"])
+def test_a_packed_layer_on_a_cpu_has_the_ops_of_a_real_one(name: str) -> None:
+    workload = load("layers", name)
+    torch.manual_seed(0)
+    trainer = Trainer(workload, workload.model(), wt.Strategy(), "cpu")
+    examples = workload.batch(8)
+    with Names() as real:
+        trainer.step(examples)
+    steps = trace(dataclasses.replace(workload, batch=lambda n: examples), wt.Strategy(), "cpu")
+    told = collections.Counter(op.name.removeprefix("aten.") for op in steps.ops)
+    for each in ("addmm", "mm", "slice_backward", "mul", "tanh", "sigmoid_", "tanh_"):
+        assert told[each] == real.counts[each], each
 
 
 def test_a_share_that_floats_decide_is_that_of_a_real_step() -> None:
@@ -340,6 +371,14 @@ def test_a_value_that_cannot_be_learned_is_refused_with_its_line(monkeypatch: py
     monkeypatch.setattr("windtunnel.trace.record._REHEARSAL_COPIES", 1e15)
     with pytest.raises(BadJob, match=f"test_user_jobs.py line {step.__code__.co_firstlineno + 2}"):
         trace(my_job(step), wt.Strategy(), "gpu")
+
+
+def test_a_checkpoint_is_not_written_and_not_counted(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = (JOBS / "steps.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "torch.save" in text)
+    assert f"save a checkpoint (steps.py line {line}) is not counted" in said(recorded("steps", "saves"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_predicting_changes_nothing_outside() -> None:

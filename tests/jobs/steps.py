@@ -227,7 +227,10 @@ def gradient_penalty():
         made = model.maker(torch.randn(n, 16)).detach()
         share = torch.rand(n, 1)
         between = (share * real + (1 - share) * made).requires_grad_()
-        (slope,) = torch.autograd.grad(model.judge(between).sum(), between, create_graph=True)
+        judged = model.judge(between)
+        (slope,) = torch.autograd.grad(
+            outputs=judged, inputs=between, grad_outputs=torch.ones_like(judged), create_graph=True
+        )
         penalty = ((slope.norm(2, dim=1) - 1) ** 2).mean()
         loss = model.judge(made).mean() - model.judge(real).mean() + 10 * penalty
         optimizers["judge"].zero_grad()
@@ -332,6 +335,19 @@ def swa():
         return loss
 
     return job("swa", step, model=model, optimizers=optimizers)
+
+
+def saves():
+    """A checkpoint, and a copy of the best weights so far."""
+    best = {}
+
+    def step(model, batch, optimizer):
+        loss = _plain(model, batch, optimizer)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+        best.update(copy.deepcopy(model.state_dict()))
+        return loss
+
+    return job("saves", step)
 
 
 def clipped_by_value():

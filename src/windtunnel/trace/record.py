@@ -28,6 +28,7 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
 from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.expert_parallel import divide_experts
+from windtunnel.trace.first_steps import has_learned, memory_of
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
     DYNAMIC,
@@ -49,6 +50,7 @@ from windtunnel.trace.tensor_parallel import divide
 from windtunnel.trace.updates import Updates
 
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
+_MORE_EXAMPLES = 16  # of a real step, if REHEARSED_BATCH examples are too few
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
 
 
@@ -86,10 +88,9 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         return _record(workload, strategy, target, Notes())
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
-    small = _small(strategy, batch)
     try:
-        lessons = _rehearse(workload, small, target)
-        return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
+        lessons, small = _learn(workload, strategy, target, batch)
+        return _record(workload, strategy, target, Notes(rehearsed_batch=small), lessons)
     except NeedsRehearsal as asked:
         raise undecided(workload, asked.line or line, "a real step did not show it") from None
     except TooLong as error:
@@ -97,14 +98,32 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except WindtunnelError:
         raise
     except Exception as error:
-        reason = f"a real step of batch {small.batch} raised {type(error).__name__}: {first_line(error)}"
+        small = _smallest(strategy, batch, _MORE_EXAMPLES)
+        reason = f"a real step of batch {small} raised {type(error).__name__}: {first_line(error)}"
         raise undecided(workload, line, reason) from error
+
+
+def _learn(workload: Workload, strategy: Strategy, target: str, batch: int) -> tuple[Lessons, int]:
+    """What a real step of a few examples shows, and of how many. A part of two examples may be empty, so that
+    the step fails or finds no number: then a step of more examples is run."""
+    few, more = (_smallest(strategy, batch, count) for count in (REHEARSED_BATCH, _MORE_EXAMPLES))
+    try:
+        lessons = _rehearse(workload, _small(strategy, few), target)
+        if few == more or not lessons.has_undefined:
+            return lessons, few
+    except Exception:
+        if few == more:
+            raise
+    return _rehearse(workload, _small(strategy, more), target), more
+
+
+def _smallest(strategy: Strategy, batch: int, examples: int) -> int:
+    return min(batch, examples * strategy.accumulate)
 
 
 def _small(strategy: Strategy, batch: int) -> Strategy:
     """The strategy of a step that is run for real."""
-    fewest = min(batch, REHEARSED_BATCH * strategy.accumulate)
-    return dataclasses.replace(strategy, batch=fewest, precision="fp32", execution="eager")
+    return dataclasses.replace(strategy, batch=batch, precision="fp32", execution="eager")
 
 
 @contextlib.contextmanager
@@ -155,7 +174,7 @@ def _record_once(
             examples = arrange(fake_batch(workload, fake, batch), strategy)
             trainer = Trainer(workload, model, strategy, "cpu")
             make = functools.partial(Recorder, target, fake.is_waiting)
-            recorder, marks = _steady_step(trainer, examples, target, notes, make)
+            recorder, marks = _steady_step(trainer, examples, target, notes, make, fake.known)
     if fake.elsewhere:
         raise BadJob(
             f"{workload.name} runs parts of its step on another thread ({fake.elsewhere}), which a forecast "
@@ -172,14 +191,23 @@ def _record_once(
 
 
 def _steady_step(
-    trainer: Trainer, examples: Any, target: str, notes: Notes, make: Callable[[], Recorder]
+    trainer: Trainer,
+    examples: Any,
+    target: str,
+    notes: Notes,
+    make: Callable[[], Recorder],
+    known: Callable[[Tensor], Any],
 ) -> tuple[Recorder, Marks | None]:
     """Record a step after the first one. Of a job that updates weights in some steps only, one that does."""
     updates = Updates(target, trainer.all_optimizers())
     with updates.watch():
         _prime(trainer, examples)
-    idle, recorder = updates.idle, make()
+    idle, recorder, before = updates.idle, make(), memory_of(trainer.model, known)
     with updates.watch():
+        marks = _record_step(trainer, examples, updates, notes, recorder)
+    if trainer.workload.step is None and has_learned(before, memory_of(trainer.model, known)):
+        trainer.model.zero_grad(set_to_none=True)
+        recorder = make()
         marks = _record_step(trainer, examples, updates, notes, recorder)
     is_steady = not idle and not updates.idle
     if is_steady or trainer.workload.step is None or trainer.strategy.inference:
@@ -289,8 +317,8 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     try:
         return _record_compiled_once(workload, strategy, target, batch, Notes())
     except DataDependentOutputException:
-        small = _small(strategy, batch)
-        notes, lessons = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
+        lessons, small = _learn(workload, strategy, target, batch)
+        notes = Notes(rehearsed_batch=small)
         compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
         eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
         if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):

@@ -361,10 +361,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._entries[-1].freed.append(name)
 
     def _counting(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            roots = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
             self.backward_calls += 1
-            self.nodes += _count_nodes([t.grad_fn for t in tensors_of(tensors) if t.grad_fn is not None])
-            return backward(tensors, *args, **kwargs)
+            self.nodes += _count_nodes([t.grad_fn for t in tensors_of(roots) if t.grad_fn is not None])
+            return backward(*args, **kwargs)
 
         return counted
 

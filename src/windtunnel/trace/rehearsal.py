@@ -40,8 +40,10 @@ class Lessons:
         self._numbers: dict[Place, list[Any]] = defaultdict(list)
         self._values: dict[tuple[str, Place], list[Tensor]] = defaultdict(list)
         self._next: dict[Any, int] = defaultdict(int)
+        self.has_undefined = False  # a number that decided is none, such as the mean of nothing
 
     def add_number(self, place: Place, number: Any) -> None:
+        self.has_undefined |= number != number
         self._numbers[place].append(number)
 
     def add_values(self, func: Any, place: Place, values: Tensor) -> None:
@@ -96,8 +98,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             self.lessons.add_number(caller(), result)
         elif not func._schema.is_mutable:
-            results = _tensors((result,))
-            if results and is_judgement(_tensors((*args, *(kwargs or {}).values())), results):
+            results, inputs = _tensors((result,)), _tensors((*args, *(kwargs or {}).values()))
+            if results and is_judgement(inputs, results):
+                self.lessons.has_undefined |= any(bool(torch.isnan(each).any()) for each in inputs)
                 for tensor in results:
                     self.lessons.add_values(func, caller(), tensor)
         return result

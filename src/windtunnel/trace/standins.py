@@ -27,6 +27,7 @@ def replaced(target: str, notes: Notes, world: int = 1) -> Iterator[None]:
         stack.enter_context(_without_compiler(notes))
         stack.enter_context(_one_worker(notes, world))
         stack.enter_context(_without_fast_path(notes))
+        stack.enter_context(_without_checkpoints(notes))
         if target == "gpu":
             stack.enter_context(_cuda_autocast())
             stack.enter_context(_cuda_tensors())
@@ -64,6 +65,17 @@ def _without_fast_path(notes: Notes) -> Iterator[None]:
         return False
 
     with mock.patch.object(torch.backends.mha, "get_fastpath_enabled", is_enabled):
+        yield
+
+
+@contextlib.contextmanager
+def _without_checkpoints(notes: Notes) -> Iterator[None]:
+    """torch.save writes nothing: fake tensors have no bytes, and a forecast leaves no files behind."""
+
+    def save(*_: Any, **__: Any) -> None:
+        notes.say(f"the time to save a checkpoint ({users_line() or 'in a library'}) is not counted")
+
+    with mock.patch.object(torch, "save", save):
         yield
 
 
