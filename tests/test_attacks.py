@@ -19,7 +19,7 @@ from windtunnel.exchange.variation import Variation
 from windtunnel.measurement import repair
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
-from windtunnel.study.run.runner import Tally
+from windtunnel.study.run.runner import CellCounts
 
 
 def test_of_a_store_that_lost_its_end_what_is_whole_is_kept(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_what_to_do_about_a_damaged_store_names_that_store(
 
 def test_the_end_of_a_run_names_the_study_and_the_store_as_a_command_needs_them(tmp_path: Path) -> None:
     study, path = measured(tmp_path / "a folder")
-    text = study_text.ending(study, Tally(states={"done": 2}), path)
+    text = study_text.ending(study, CellCounts(states={"done": 2}), path)
     assert f"windtunnel study report '{study.folder}' --store '{path}' shows them" in text
     ours = studies.find("wuensche-2018")
     assert "windtunnel study report wuensche-2018 shows them" in study_text.ending(
-        ours, Tally(states={"done": 2}), folders.store_file()
+        ours, CellCounts(states={"done": 2}), folders.store_file()
     )
 
 

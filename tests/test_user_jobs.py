@@ -23,7 +23,7 @@ from windtunnel.forecast.forecast import Forecast, forecast_step
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import WAIT, Trace
-from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.reads import ReadFloat, answered
 from windtunnel.trace.rehearsal import NeedsRehearsal
@@ -100,8 +100,8 @@ def test_a_users_job_is_forecast_or_refused_with_its_line(file: str, name: str, 
 # Values: exact where they are cheap
 
 
-def exact(target: str = "cpu") -> KnownTensorMode:
-    return KnownTensorMode(target, Notes())
+def exact(target: str = "cpu") -> ValueTrackingMode:
+    return ValueTrackingMode(target, Notes())
 
 
 def test_integers_keep_their_values_through_views_and_writes() -> None:

@@ -20,7 +20,7 @@ from windtunnel.trace import Trace
 Scope = Literal["step", "batch", "machine", "code"]
 # faster: it shall save time. smaller: it shall need less hardware and be about as fast.
 Goal = Literal["faster", "smaller"]
-ROOMY = 0.5  # of the device's memory: a step that needs less has no shortage
+ENOUGH_MEMORY_SHARE = 0.5  # of the device's memory: a step that needs less has no shortage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Situation:
     def lacks_memory(self) -> bool:
         """Whether memory limits the job: the step does not fit, or needs more than half of the device's."""
         capacity = self.forecast.memory.capacity_bytes
-        return capacity is not None and self.forecast.memory.total_bytes > ROOMY * capacity
+        return capacity is not None and self.forecast.memory.total_bytes > ENOUGH_MEMORY_SHARE * capacity
 
     def share(self, *parts: str) -> float:
         """The share of the step that these parts take."""

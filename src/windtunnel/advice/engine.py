@@ -215,8 +215,10 @@ class _Search:
             found = self._best_added(own, current)
             if found is not None:
                 candidate, current = found
-                touched = candidate.proposal.change.touched
-                parts = [p for p in parts if not p.proposal.change.touched <= touched] + [candidate]
+                changed_names = candidate.proposal.change.changed_names
+                parts = [p for p in parts if not p.proposal.change.changed_names <= changed_names] + [
+                    candidate
+                ]
         return self._combination(current, parts) if parts else None
 
     def _best_added(

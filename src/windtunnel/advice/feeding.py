@@ -17,7 +17,7 @@ from windtunnel.strategy import Strategy
 
 def remedy_of(situation: Situation, name: str) -> Remedy | str:
     """The remedy of this name, or why there is none."""
-    for remedy in remedies(situation.machine, situation.strategy, room_of(situation)):
+    for remedy in remedies(situation.machine, situation.strategy, resident_memory_of(situation)):
         if remedy.name == name:
             return remedy.reason or remedy
     return ""
@@ -63,7 +63,7 @@ def flag_of(situation: Situation, change: StepChange) -> str:
     return " ".join([*words, f"(without {' '.join(without)})"] if without else words)
 
 
-def starved(situation: Situation) -> str:
+def feed_in_words(situation: Situation) -> str:
     """How badly the device is fed, in words with numbers."""
     forecast = situation.forecast
     waits = [part for part in ("feed", "copy") if forecast.parts.get(part)]
@@ -74,7 +74,7 @@ def starved(situation: Situation) -> str:
     )
 
 
-def room_of(situation: Situation) -> Room:
+def resident_memory_of(situation: Situation) -> Room:
     """The memory that the whole data set would need as tensors, and that of a step."""
     workload, trace = situation.workload, situation.trace
     examples = workload.data.examples if workload.data is not None else workload.examples

@@ -54,10 +54,10 @@ class Proof:
         if self.difference == "can't tell":
             return "can't tell"
         if self.difference == "same":
-            return "as forecast: no difference" if _meet(self.forecast, self.measured) else "no gain"
+            return "as forecast: no difference" if _overlap(self.forecast, self.measured) else "no gain"
         if (self.measured.gain > 1) != (self.forecast.gain > 1):
             return "the wrong way"
-        if _meet(self.forecast, self.measured):
+        if _overlap(self.forecast, self.measured):
             return "as forecast"
         return "more than forecast" if self.measured.gain > self.forecast.gain else "less than forecast"
 
@@ -176,7 +176,7 @@ def proof_of(name: str, gain: GainInterval, answer: PairedComparison) -> Proof:
     )
 
 
-def _meet(forecast: GainInterval, measured: MeasuredGain) -> bool:
+def _overlap(forecast: GainInterval, measured: MeasuredGain) -> bool:
     low, high = measured.low or measured.gain, measured.high or measured.gain
     return forecast.low <= high and low <= forecast.high
 

@@ -59,7 +59,7 @@ class Suggestion(Printed):
         if self.tried is not None:
             return self.tried.setup
         change = self.proposal.change
-        return change.applied_to(self.base.setup) if change.touched else None
+        return change.applied_to(self.base.setup) if change.changed_names else None
 
     @property
     def basis(self) -> str:

@@ -65,7 +65,7 @@ class StepChange:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def touched(self) -> frozenset[str]:
+    def changed_names(self) -> frozenset[str]:
         """What is changed, by name. A later change of the same replaces this one."""
         machine = {"storage"} if self.storage else {"machine"} if self.machine else set()
         return frozenset({*self.strategy, *machine, *(f"setting {name}" for name in self.settings)})

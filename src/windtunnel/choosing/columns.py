@@ -282,9 +282,9 @@ def _note_on(column: TableColumn, made: InputColumn) -> str:
     missing = int(np.isnan(column.numbers).sum())
     if not missing:
         return ""
-    strays = f", {column.strays:,} of them words" if column.strays else ""
+    invalid_cells = f", {column.invalid_cells:,} of them words" if column.invalid_cells else ""
     filled = f"filled with the median, {made.fill:g}"
-    return f"Column {column.name!r}: {missing:,} missing values{strays} are {filled}."
+    return f"Column {column.name!r}: {missing:,} missing values{invalid_cells} are {filled}."
 
 
 def _as_text(value: float) -> str:

@@ -17,7 +17,14 @@ from torch import nn
 
 from windtunnel import records
 from windtunnel.choosing import saved
-from windtunnel.choosing.climbed import ROUNDING, Climbed, Exam, RungResult, interval_of_share, reaches
+from windtunnel.choosing.ladder_result import (
+    ROUNDING,
+    Exam,
+    LadderResult,
+    RungResult,
+    interval_of_share,
+    reaches,
+)
 from windtunnel.choosing.own_data import OwnData
 from windtunnel.choosing.rungs import Rung, lesson_for, rungs_for
 from windtunnel.errors import BadInput, StoreError
@@ -63,7 +70,7 @@ def default_folder(data: OwnData, seed: int) -> Path:
     return Path("windtunnel-runs") / f"{stem}-{mark}"
 
 
-def climb(data: OwnData, options: LadderOptions, progress: Progress | None = None) -> Climbed:
+def run_ladder(data: OwnData, options: LadderOptions, progress: Progress | None = None) -> LadderResult:
     """Trains rung after rung and saves the one that is chosen. A complete rung is never trained again."""
     checkpoint.require()
     try:
@@ -76,7 +83,7 @@ def climb(data: OwnData, options: LadderOptions, progress: Progress | None = Non
     # PyTorch imports its compiler when the first optimizer is made. These seconds are no training.
     torch.optim.Adam([nn.Parameter(torch.zeros(1))])
     run = _Run(data, options, progress or (lambda rung, round_, score, seconds: None))
-    return run.climb()
+    return run.run_ladder()
 
 
 def _identity(data: OwnData, seed: int) -> Plain:
@@ -97,7 +104,7 @@ class _Run:
         self.done: list[RungResult] = []
         self.chosen: RungResult | None = None
 
-    def climb(self) -> Climbed:
+    def run_ladder(self) -> LadderResult:
         idle = 0
         for rung in self.rungs:
             result = self._train(rung)
@@ -136,7 +143,7 @@ class _Run:
         lesson, folder = lesson_for(rung, self.data, self.data.choose), self._folder(rung)
         if self.options.fresh:
             (folder / _BEST).unlink(missing_ok=True)
-        keeper = _BestKeeper(folder / _BEST, lesson, resumes=self._resumes(folder))
+        keeper = _BestWeights(folder / _BEST, lesson, resumes=self._resumes(folder))
         target = self.options.target
         goal = None if target is None else f"{lesson.metric}>={target - ROUNDING}"
         result = training.train_lesson(
@@ -173,7 +180,7 @@ class _Run:
         trained = sum(result.seconds for result in self.done)
         return max(trained, time.perf_counter() - self.started)
 
-    def _finish(self, ended: str) -> Climbed:
+    def _finish(self, ended: str) -> LadderResult:
         assert self.chosen is not None
         rung = self.rungs[self.chosen.number - 1]
         model = self._model_of(rung)
@@ -183,7 +190,7 @@ class _Run:
         low, high = (None, None) if self.data.is_number else interval_of_share(score, count)
         exam = Exam(score=score, examples=count, low=low, high=high, baseline=self.data.baseline)
         self._save_chosen(rung, self.chosen, exam)
-        return Climbed(
+        return LadderResult(
             data=self.data.name,
             form=self.data.form,
             metric=lesson.metric,
@@ -245,7 +252,7 @@ class _Run:
             ) from error
 
 
-class _BestKeeper:
+class _BestWeights:
     """Keeps the weights of the best round on disk: a network often gets worse when it trains too long."""
 
     def __init__(self, path: Path, lesson: Lesson, resumes: bool) -> None:
@@ -258,7 +265,7 @@ class _BestKeeper:
 
     def _examine(self, model: nn.Module) -> dict[str, float]:
         figures = self.inner.examine(model)
-        reached = _merit(self.inner, figures)
+        reached = _round_rank(self.inner, figures)
         if self.trained and (self.best is None or reached > self.best):
             self.best = reached
             checkpoint.save(self.path, {"model": dict(model.state_dict())}, {"best": list(reached)})
@@ -282,14 +289,14 @@ def _result_of(rung: Rung, lesson: Lesson, rows: Sequence[EpochRow], parameters:
     )
 
 
-def _merit(lesson: Lesson, figures: Mapping[str, float]) -> tuple[float, ...]:
+def _round_rank(lesson: Lesson, figures: Mapping[str, float]) -> tuple[float, ...]:
     """What makes a round better than another: its score, and at equal scores a lower loss."""
     return figures[lesson.metric], -figures["loss"]
 
 
 def _best_round(lesson: Lesson, rows: Sequence[EpochRow]) -> tuple[float, int]:
     """The best score of a trained network, and the round whose weights are kept."""
-    merits = [_merit(lesson, row.figures) for row in rows[1:]]
+    merits = [_round_rank(lesson, row.figures) for row in rows[1:]]
     best = max(merits)
     return best[0], merits.index(best) + 1
 

@@ -38,7 +38,7 @@ class TableColumn:
     name: str
     texts: tuple[str, ...]
     numbers: Numbers | None = None
-    strays: int = 0  # cells of a column of numbers that are neither a number nor missing
+    invalid_cells: int = 0  # cells of a column of numbers that are neither a number nor missing
 
     def __len__(self) -> int:
         return len(self.texts) if self.numbers is None else len(self.numbers)
@@ -141,7 +141,7 @@ def parse_column(name: str, cells: Sequence[str], comma: bool) -> TableColumn:
     if given and found < _LEAST_NUMBERS * given:
         return TableColumn(name=name, texts=texts)
     numbers = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-    return TableColumn(name=name, texts=texts, numbers=numbers, strays=given - found)
+    return TableColumn(name=name, texts=texts, numbers=numbers, invalid_cells=given - found)
 
 
 def as_numbers(column: TableColumn) -> Numbers:

@@ -225,7 +225,7 @@ class Family:
         """
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         """For each name in `draws` and `gpu_draws`, a function that samples a case, or returns None if it is
         too large."""
         return {}

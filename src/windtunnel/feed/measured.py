@@ -30,7 +30,7 @@ _PLACES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBeside(Displayed):
+class FeedComparison(Displayed):
     """The passes as measured and as forecast. `reason`: why there is no forecast."""
 
     measured: FeedMeasurement

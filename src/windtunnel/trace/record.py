@@ -26,8 +26,10 @@ from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, ends_program, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
+from windtunnel.trace.block_tracker import BlockTracker, main_gradients
 from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.expert_parallel import divide_experts
+from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
     DYNAMIC,
@@ -36,17 +38,15 @@ from windtunnel.trace.inputs import (
     fake_model,
     first_line,
 )
-from windtunnel.trace.known import KnownTensorMode
-from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.plain import PlainFakeMode
-from windtunnel.trace.reads import answered, unasked
+from windtunnel.trace.reads import comparable_reads, readable
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.refusals import cannot_be_divided, refusal, undecided
-from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
-from windtunnel.trace.standins import CudaIsCpu, replaced
+from windtunnel.trace.rehearsal import NeedsRehearsal, RehearsalValues, TooLong, rehearse
 from windtunnel.trace.tensor_parallel import divide
-from windtunnel.trace.updates import Updates
+from windtunnel.trace.torch_replacements import CudaIsCpu, replaced
+from windtunnel.trace.updates import OptimizerTracker
 
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _REHEARSAL_COPIES = 5  # weights, gradients, two moments of Adam, and room for activations
@@ -88,8 +88,8 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         line = asked.line or "a library's code"
     small = _small(strategy, batch)
     try:
-        lessons = _rehearse(workload, small, target)
-        return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), lessons)
+        rehearsal_values = _rehearse(workload, small, target)
+        return _record(workload, strategy, target, Notes(rehearsed_batch=small.batch or 0), rehearsal_values)
     except NeedsRehearsal as asked:
         raise undecided(workload, asked.line or line, "a real step did not show it") from None
     except TooLong as error:
@@ -121,13 +121,17 @@ def _quiet() -> Iterator[None]:
 
 
 def _record(
-    workload: Workload, strategy: Strategy, target: str, notes: Notes, lessons: Lessons | None = None
+    workload: Workload,
+    strategy: Strategy,
+    target: str,
+    notes: Notes,
+    rehearsal_values: RehearsalValues | None = None,
 ) -> Trace:
     """The step. Of several workers' steps, equal blocks are traced a few times and repeated."""
     if strategy.is_parallel and target == "gpu" and workload.step is None:
         with contextlib.suppress(CannotUnfold):
-            return _record_once(workload, strategy, target, notes, lessons, folds=True)
-    return _record_once(workload, strategy, target, notes, lessons)
+            return _record_once(workload, strategy, target, notes, rehearsal_values, folds=True)
+    return _record_once(workload, strategy, target, notes, rehearsal_values)
 
 
 def _record_once(
@@ -135,15 +139,15 @@ def _record_once(
     strategy: Strategy,
     target: str,
     notes: Notes,
-    lessons: Lessons | None = None,
+    rehearsal_values: RehearsalValues | None = None,
     *,
     folds: bool = False,
 ) -> Trace:
     torch.manual_seed(0)
     batch = strategy.batch or workload.default_batch
-    fake = KnownTensorMode(target, notes, lessons)
+    fake = ValueTrackingMode(target, notes, rehearsal_values)
     world = (strategy.data_parallel or 1) * strategy.model_parallel
-    with replaced(target, notes, world), answered(fake):
+    with replaced(target, notes, world), readable(fake):
         model = fake_model(workload, strategy, fake)
         parameters = _count(model, workload)
         removed = shorten(model) if folds else 0
@@ -173,9 +177,9 @@ def _record_once(
 
 def _steady_step(
     trainer: Trainer, examples: Any, target: str, notes: Notes, make: Callable[[], Recorder]
-) -> tuple[Recorder, Marks | None]:
+) -> tuple[Recorder, BlockTracker | None]:
     """Record a step after the first one. Of a job that updates weights in some steps only, one that does."""
-    updates = Updates(target, trainer.all_optimizers())
+    updates = OptimizerTracker(target, trainer.all_optimizers())
     with updates.watch():
         _prime(trainer, examples)
     idle, recorder = updates.idle, make()
@@ -201,8 +205,8 @@ def _steady_step(
 
 
 def _record_step(
-    trainer: Trainer, examples: Any, updates: Updates, notes: Notes, recorder: Recorder
-) -> Marks | None:
+    trainer: Trainer, examples: Any, updates: OptimizerTracker, notes: Notes, recorder: Recorder
+) -> BlockTracker | None:
     """Record one step, with all memory that exists before it."""
     model = trainer.model
     _hold(recorder, model, updates)
@@ -211,7 +215,7 @@ def _record_step(
         recorder.hold((*other.parameters(), *other.buffers()), "weights")
     recorder.hold(batches.tensors(examples), "data")
     notes.begin()
-    marks = Marks(recorder, model) if trainer.strategy.is_parallel else None
+    marks = BlockTracker(recorder, model) if trainer.strategy.is_parallel else None
     if marks is not None:
         marks.own(trainer.all_optimizers())
     with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
@@ -220,7 +224,7 @@ def _record_step(
     return marks
 
 
-def _hold(recorder: Recorder, model: torch.nn.Module, updates: Updates) -> None:
+def _hold(recorder: Recorder, model: torch.nn.Module, updates: OptimizerTracker) -> None:
     """What a network and its optimizers keep from step to step."""
     recorder.hold(model.parameters(), "weights")
     recorder.hold(model.buffers(), "weights")
@@ -290,8 +294,8 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
         return _record_compiled_once(workload, strategy, target, batch, Notes())
     except DataDependentOutputException:
         small = _small(strategy, batch)
-        notes, lessons = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
-        compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
+        notes, rehearsal_values = Notes(rehearsed_batch=small.batch or 0), _rehearse(workload, small, target)
+        compiled = _record_compiled_once(workload, strategy, target, batch, notes, rehearsal_values)
         eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
         if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):
             raise BadJob(
@@ -313,13 +317,13 @@ def _record_compiled_once(
     target: str,
     batch: int,
     notes: Notes,
-    lessons: Lessons | None = None,
+    rehearsal_values: RehearsalValues | None = None,
 ) -> Trace:
     """The compiler needs plain fake tensors, without known values."""
     from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
 
     torch.manual_seed(0)
-    fake = PlainFakeMode(notes, lessons)
+    fake = PlainFakeMode(notes, rehearsal_values)
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
@@ -327,7 +331,7 @@ def _record_compiled_once(
     with fake, lower.as_on(target), lower.decide_as_real(), without_fast_path, compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
-        updates = Updates(target, trainer.all_optimizers())
+        updates = OptimizerTracker(target, trainer.all_optimizers())
         with updates.watch():
             _prime(trainer, examples)
             compiler.warm_up(trainer, examples)
@@ -358,11 +362,11 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     return tuple(op for op in recorder.finish() if op.family != "view")
 
 
-def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
+def _rehearse(workload: Workload, strategy: Strategy, target: str) -> RehearsalValues:
     """What a real step shows. It runs on this machine's CPU, whatever the target."""
     torch.manual_seed(0)
     on_cpu = CudaIsCpu() if target == "gpu" else contextlib.nullcontext()
-    with replaced(target, Notes()), on_cpu, unasked():
+    with replaced(target, Notes()), on_cpu, comparable_reads():
         model = workload.model()
         _refuse_large(workload, model)
         trainer = Trainer(workload, model, strategy, "cpu")
@@ -422,7 +426,7 @@ class Observer:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._fake = KnownTensorMode(target, Notes())
+        self._fake = ValueTrackingMode(target, Notes())
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Observer:

@@ -33,7 +33,7 @@ class TooLong(BaseException):
     """A real step takes too long. Not an Exception, because user code may catch those."""
 
 
-class Lessons:
+class RehearsalValues:
     """Values of a real step, by the line that computed them. A line gets them in the order it ran."""
 
     def __init__(self) -> None:
@@ -79,12 +79,12 @@ class Lessons:
         return series[min(number, len(series) - 1)]
 
 
-class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ValueRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the values of all ops that run while it is active."""
 
-    def __init__(self, lessons: Lessons) -> None:
+    def __init__(self, rehearsal_values: RehearsalValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.lessons = lessons
+        self.rehearsal_values = rehearsal_values
         self._end, self._ops = time.monotonic() + _MOST_SECONDS, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,16 +94,16 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TooLong(f"a real step of a small batch took more than {limits} here")
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:
-            self.lessons.add_number(caller(), result)
+            self.rehearsal_values.add_number(caller(), result)
         elif not func._schema.is_mutable:
             results = _tensors((result,))
-            if results and is_judgement(_tensors((*args, *(kwargs or {}).values())), results):
+            if results and is_comparison(_tensors((*args, *(kwargs or {}).values())), results):
                 for tensor in results:
-                    self.lessons.add_values(func, caller(), tensor)
+                    self.rehearsal_values.add_values(func, caller(), tensor)
         return result
 
 
-def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+def is_comparison(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
     """Whether an op turns floats into booleans or integers only, as comparisons do."""
     return (
         bool(results)
@@ -112,12 +112,12 @@ def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
     )
 
 
-def rehearse(run: Callable[[], Any]) -> Lessons:
+def rehearse(run: Callable[[], Any]) -> RehearsalValues:
     """Run a real step and keep its values."""
-    lessons = Lessons()
-    with Listener(lessons):
+    rehearsal_values = RehearsalValues()
+    with ValueRecorder(rehearsal_values):
         run()
-    return lessons
+    return rehearsal_values
 
 
 def _tensors(values: Any) -> list[Tensor]:

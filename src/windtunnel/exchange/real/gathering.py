@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel import lifeline, records, units
+from windtunnel import child_lifetime, records, units
 from windtunnel.displays import Displayed
 from windtunnel.errors import MeasurementFailed
 from windtunnel.exchange.curves import LearningCurve, curve_lines
@@ -167,7 +167,7 @@ def _cannot_go_on(
 
 def _reason(code: int) -> str:
     if code < 0:
-        return f"was killed by {lifeline.signal_name(-code)}"
+        return f"was killed by {child_lifetime.signal_name(-code)}"
     return "was lost with its machine" if code == LOST_NODE else f"ended with exit code {code}"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.errors import BadInput
 from windtunnel.exchange.host import MOST_PROCESSES
 from windtunnel.exchange.real.gathering import RealOutcome, gather
@@ -121,7 +121,7 @@ def start_process(
     with (folder / f"process-{rank}.log").open("wb") as log:
         return subprocess.Popen(
             # It ends with this process, even if that one is killed.
-            [*lifeline.command(MODULE), str(os.getpid()), str(folder)],
+            [*child_lifetime.command(MODULE), str(os.getpid()), str(folder)],
             env={**os.environ, **{name: str(value) for name, value in told.items()}, **loopback},
             stdout=log,
             stderr=subprocess.STDOUT,

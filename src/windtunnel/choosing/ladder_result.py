@@ -55,7 +55,7 @@ class Exam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Climbed(Printed):
+class LadderResult(Printed):
     """What the ladder found. `parts`: examples to learn from, to choose on and of the exam."""
 
     data: str
