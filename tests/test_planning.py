@@ -97,7 +97,8 @@ def test_plans_come_in_the_order_of_their_time_and_no_listed_way_is_much_faster(
 
 
 def cheapest_by_trying_all(planning: _Planning, count: int) -> float:
-    """Seconds of the fastest of all candidates that fit, each forecast as `predict` does, without any bound."""
+    """Seconds of the fastest of all candidates that fit, each forecast as `predict` does, without any
+    bound."""
     search = planning._search
     candidates = set(search.space.candidates(count))
     candidates |= {
@@ -191,7 +192,7 @@ def test_scarce_memory_gives_leaner_plans_that_fit() -> None:
 
 
 def test_a_job_that_fits_nowhere_says_the_fewest_devices() -> None:
-    with pytest.raises(DoesNotFit, match="fits in no way on 2xh100") as caught:
+    with pytest.raises(DoesNotFit, match="fits on 2xh100 with no plan") as caught:
         plan(wide_job(), small_memory("2xh100", 0.8e9), Strategy(batch=8))
     assert "Smallest number of devices that fits: " in caught.value.hint
     with pytest.raises(DoesNotFit) as caught:

@@ -31,7 +31,7 @@ STEPS_SPREAD = 1.11
 
 
 class Runs:
-    """Forecasts runs, and keeps the traces of workers that do the same."""
+    """Forecasts runs, and caches the traces of workers that run the same ops."""
 
     def __init__(self) -> None:
         self._traces: dict[object, TraceCache] = {}

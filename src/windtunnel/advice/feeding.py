@@ -1,4 +1,4 @@
-"""Remedies of `windtunnel feed` as proposals, so that advice and feed say the same."""
+"""Remedies of `windtunnel feed` as proposals, so that advice and feed agree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def change_of(situation: Situation, remedy: Remedy) -> StepChange:
 
 
 def option_of_storage(storage: Storage) -> str:
-    """The storage as --storage names it: its name if the catalogue has it, else its rate."""
+    """The value of --storage for a storage: its name if the catalogue has it, otherwise its rate."""
     name = storage.name.replace(" ", "")
     try:
         shared_storage(re.sub(r"^\d+x", "", name))
@@ -48,7 +48,8 @@ def option_of_storage(storage: Storage) -> str:
 
 
 def flag_of(situation: Situation, change: StepChange) -> str:
-    """The options that make this change. Some that are set now have no opposite and must be left out."""
+    """The options that make this change. Some current options have no opposite and must be left out
+    instead."""
     words, without = [f"--storage {change.storage}"] if change.storage else [], []
     for name, value in change.strategy.items():
         option = f"--{name.replace('_', '-')}"

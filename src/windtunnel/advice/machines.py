@@ -1,4 +1,4 @@
-"""Machines of the catalogue that could take the place of another."""
+"""Machines of the catalogue that could replace another one."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Progress = Callable[[str, ComparisonStage], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGain:
-    """How many times as fast it was. The interval is that of `compare`; one pair of processes has none."""
+    """The measured gain. The interval is that of `compare`; one pair of processes has none."""
 
     gain: float
     low: float | None
@@ -48,7 +48,7 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        """What the measurement says of the forecast."""
+        """The agreement of the measured and the forecast gain, in words."""
         if self.measured is None:
             return f"not measured: {self.reason}"
         if self.difference == "can't tell":
@@ -116,7 +116,7 @@ def _claims(advice: Advice) -> Iterator[tuple[str, GainInterval, Setup | None]]:
 
 
 def why_not_measured(base: Setup, setup: Setup | None) -> str:
-    """Why the two sides cannot be run in turn on this machine; empty if they can."""
+    """Why the two sides cannot be compared on this machine; empty if they can."""
     if setup is None:
         return "another framework; use windtunnel compare"
     if setup.machine.name != "here" or setup.machine.device != base.machine.device:

@@ -1,4 +1,4 @@
-"""Forecasts many setups of one job, and keeps the traces that several of them share."""
+"""Forecasts many setups of one job, and caches the traces that several of them share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LaneTime:
 class TriedSetup:
     """A setup with its forecast.
 
-    lanes    what its critical path consists of, by kind of lane
+    lanes    its critical path by kind of lane
     trace    the ops that were priced; two setups with the same one share their errors
     guessed  whether torch.compile's kernels are those of a simple rule, not of PyTorch's compiler
     """
@@ -44,7 +44,7 @@ class TriedSetup:
 
     @property
     def example_seconds(self) -> float:
-        """The time of an example: by it, steps of different batches are compared."""
+        """The time of an example, by which steps of different batches are compared."""
         return self.forecast.step_seconds / self.forecast.batch
 
     @property
@@ -61,7 +61,7 @@ class Forecaster:
         self._asks_compiler = asks_compiler
 
     def forecast(self, setup: Setup) -> TriedSetup:
-        """The forecast, also of a setup that does not fit; an error if the setup cannot be."""
+        """The forecast, also of a setup that does not fit. Raises an error if the setup is impossible."""
         strategy = spread_over(setup.strategy, setup.machine)
         recorded, guessed = self._recorded(setup, strategy)
         step = prediction.forecast_any(recorded, setup.workload, setup.machine, strategy)
@@ -100,7 +100,7 @@ class Forecaster:
         return strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
 
     def _traced(self, setup: Setup, strategy: Strategy) -> Strategy:
-        """The strategy that is traced for this one: equal workers, and other feeds, do the same."""
+        """The strategy that is traced for this one: equal workers and other feeds run the same ops."""
         plain = _plain(strategy, setup)
         is_asked = self._asks_compiler and setup.machine.device.kind == "gpu"
         if strategy.compiles and is_asked and not strategy.is_parallel:
@@ -123,7 +123,7 @@ class Forecaster:
 
 
 def _plain(strategy: Strategy, setup: Setup) -> Strategy:
-    """The strategy without what changes no op."""
+    """The strategy with defaults for fields that change no op."""
     batch = strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
     return dataclasses.replace(strategy.as_traced(), batch=batch, execution="eager")
 

@@ -1,7 +1,7 @@
-"""How the columns of a table become inputs and a target of a network, and what was done with each.
+"""Convert the columns of a table to inputs and a target of a network, with notes on each.
 
-What is counted or averaged (middle values, means, categories) comes from the rows to learn from only. The
-preparation is plain data, so that a saved network treats new rows in the same way.
+Statistics (medians, means, categories) come from the rows to learn from only. The preparation is plain data,
+so that a saved network treats new rows in the same way.
 """
 
 from __future__ import annotations

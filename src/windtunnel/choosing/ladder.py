@@ -1,4 +1,5 @@
-"""The guide's ladder: train a shallow network, then deeper ones while it pays (section III.A).
+"""The guide's ladder: train a shallow network, then deeper ones while they are worth their time (section
+III.A).
 
 The networks, their order and their random numbers follow from the data and the seed. The time limit only
 cuts this sequence short, so more time never gives a worse choice.
@@ -71,7 +72,7 @@ def default_folder(data: OwnData, seed: int) -> Path:
 
 
 def run_ladder(data: OwnData, options: LadderOptions, progress: Progress | None = None) -> LadderResult:
-    """Trains rung after rung and saves the one that is chosen. A complete rung is never trained again."""
+    """Trains one rung after another and saves the chosen one. A complete rung is never trained again."""
     checkpoint.require()
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -87,13 +88,13 @@ def run_ladder(data: OwnData, options: LadderOptions, progress: Progress | None 
 
 
 def _identity(data: OwnData, seed: int) -> Plain:
-    """What the rungs in a folder belong to."""
+    """The data and the seed to which the rungs in a folder belong."""
     target = data.preparation.get("target", {}).get("name", "")
     return {"data": data.fingerprint, "target": target, "seed": seed}
 
 
 class _Run:
-    """One climb: the rungs that are done, and which of them is the best so far."""
+    """One run of the ladder: the finished rungs, and the best of them."""
 
     def __init__(self, data: OwnData, options: LadderOptions, progress: Progress) -> None:
         self.data, self.options, self.progress = data, options, progress
@@ -290,7 +291,7 @@ def _result_of(rung: Rung, lesson: Lesson, rows: Sequence[EpochRow], parameters:
 
 
 def _round_rank(lesson: Lesson, figures: Mapping[str, float]) -> tuple[float, ...]:
-    """What makes a round better than another: its score, and at equal scores a lower loss."""
+    """A sort key of rounds: the score, and at equal scores the lower loss."""
     return figures[lesson.metric], -figures["loss"]
 
 

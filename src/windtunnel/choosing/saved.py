@@ -82,7 +82,7 @@ def describe(own: OwnData, rung: Rung, result: RungResult, exam: Exam | None) ->
 
 
 def save(folder: Path, model: nn.Module, description: Description) -> Path:
-    """Writes the network whole or not at all."""
+    """Writes the network atomically."""
     path = folder / NAME
     checkpoint.save(path, {"model": dict(model.state_dict())}, records.plain(description))
     return path
@@ -114,7 +114,7 @@ def load(place: Path) -> SavedNetwork:
 
 
 def answer(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:
-    """Answers for each row or picture of new data, and what is said of the data. For a text, it goes on."""
+    """Answers for each row or picture of new data, with notes on the data. A text is continued."""
     if not path.exists():
         raise UnknownName(f"There is no file or folder {path}.", hint="Check the path given with --data.")
     form = network.description.form
@@ -197,7 +197,7 @@ def _matched(table: Table, made: Preparation, path: Path) -> tuple[list[int], li
 
 
 def _input_cautions(table: Table, places: Sequence[int], made: Preparation) -> list[str]:
-    """What the network was given in place of values that it cannot know."""
+    """Notes on unknown or missing values, and what the network received instead."""
     notes = []
     for place, column in zip(places, made.inputs, strict=True):
         new = table.columns[place]
@@ -262,7 +262,7 @@ def _shown_pictures(path: Path, facts: Plain) -> Iterator[tuple[str, Tensor, str
 
 @torch.no_grad()
 def _continue_text(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:
-    """The text that the network writes after the end of the file, drawn from its guesses."""
+    """The text that the network generates after the end of the file, sampled from its predictions."""
     alphabet = str(network.description.facts["alphabet"])
     try:
         start = path.read_text(encoding="utf-8-sig")[-_CONTEXT:]

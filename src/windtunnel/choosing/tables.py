@@ -1,6 +1,6 @@
-"""A table as it lies in a file: CSV with any usual separator, or NumPy numbers. Nothing is decided here yet.
+"""A table as it is in a file: CSV with any usual separator, or NumPy numbers.
 
-Files of any size are read: of a very long one a random sample of rows is kept, and said.
+Files of any size are read: of a very long file a random sample of rows is kept, with a note.
 """
 
 from __future__ import annotations

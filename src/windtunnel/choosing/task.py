@@ -1,4 +1,4 @@
-"""The task: what is wanted, of which size, how good, how soon and on which machine.
+"""The task of a network: its kind, sizes, acceptable error, time limit and machine.
 
 >>> find_kind("classify images").name
 'classify images'
@@ -21,7 +21,7 @@ LARGEST = 10**9  # inputs, outputs or examples above this are taken for a mistak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """One thing that people want from a network.
+    """A kind of task for a network.
 
     `words`: words of a free description that mean it, all of one group at once. `inputs` and `outputs` say
     what the two numbers count; empty where the network does not need the number. `has_ladder`: the ladder

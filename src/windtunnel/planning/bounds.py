@@ -1,6 +1,6 @@
-"""Lower bounds of a step: what its micro-batches, its update and its exchange take at least.
+"""Lower bounds on the time of a step, from its micro-batches, its update and its exchange.
 
-Links are priced as the forecast prices them. Whatever may overlap counts once.
+Links are priced as in the forecast. Work that may overlap counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZES = tuple(10.0**power for power in range(3, 11))  # bytes of an exchange
 class WorkerSeconds(NamedTuple):
     """One micro-batch of the whole network, and the update of all weights, on one kind of worker.
 
-    For `exchanging` seconds of the micro-batch the worker waits for tensor-parallel others.
+    `exchanging`: the seconds of the micro-batch in which the worker waits for other tensor-parallel workers.
     """
 
     micro_batch: float
@@ -30,7 +30,7 @@ class WorkerSeconds(NamedTuple):
 
 
 class ExchangeSeconds(NamedTuple):
-    """How long links work in a step, and how long all wait for them at its end."""
+    """How long links are busy in a step, and how long all workers wait for them at its end."""
 
     busy: float
     exposed: float
@@ -110,7 +110,7 @@ class Exchanges:
 
 
 def step_bound(candidate: Candidate, seconds: WorkerSeconds, exchange: ExchangeSeconds) -> float:
-    """A step takes at least this.
+    """A lower bound on the time of a step.
 
     Each stage does its part of all micro-batches. The last one waits until one micro-batch has passed the
     others; with several groups of blocks on a stage, one group of each.
@@ -150,7 +150,7 @@ _SHARD_ORDER = ("none", "optimizer", "gradients", "weights")
 
 
 def needs_more(candidate: Candidate, other: Candidate) -> bool:
-    """Whether a way needs at least the memory of another one.
+    """Whether a candidate needs at least the memory of another one.
 
     It has the same network in the same parts, at least as large micro-batches, as many of them in flight, and
     as much that every worker keeps whole.

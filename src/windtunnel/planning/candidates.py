@@ -91,12 +91,12 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All ways that are searched.
+    """All candidates that are searched.
 
     blocks            repeated blocks of the network, which stages of a pipeline divide
     experts           experts of each mixture layer; 0: the network has none
     devices_per_node  the most tensor-parallel workers: their links must be fast
-    refused           how many ways do not divide, by reason
+    refused           how many candidates do not divide, by reason
     """
 
     batches: tuple[int, ...]
@@ -163,7 +163,7 @@ class Space:
                 yield candidate._replace(groups=groups, shard="optimizer")
 
     def with_less_memory(self, candidate: Candidate) -> Iterator[Candidate]:
-        """What to try where a way needs too much memory, and takes at least as long."""
+        """What to try where a candidate needs too much memory, and takes at least as long."""
         if candidate.recompute == "none" and self.blocks:
             yield candidate._replace(recompute="blocks")
         if candidate.shard == "optimizer" and candidate.pipeline == 1:

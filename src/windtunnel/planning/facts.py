@@ -1,6 +1,7 @@
-"""What bounds every plan of a job: the memory that it must hold, and its arithmetic at the device's rates.
+"""Lower bounds for every plan of a job: the memory that it must hold, and its arithmetic at the device's
+rates.
 
-Both are lower bounds. They only decide which plans need not be forecast.
+They only decide which plans need not be forecast.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STATE: tuple[Part, ...] = ("weights", "gradients", "optimiser")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """Of the whole network, undivided. What grows with the batch is that of one example.
+    """Facts of the whole, undivided network. Figures that grow with the batch are those of one example.
 
     state_bytes       weights, gradients and optimizer state that exist between steps, by part
     gradient_bytes    all gradients, which exist at the end of backward at the latest

@@ -26,7 +26,7 @@ from windtunnel.trace_cache import TraceCache
 _MOST_PLANS = 3
 _MOST_SEARCHED = 65_536  # devices; the ways to divide more take minutes to compare
 _MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
-_LEAST_MEMORY_TRIES = 4  # ways whose memory is computed before a number of devices counts as too small
+_LEAST_MEMORY_TRIES = 4  # candidates whose memory is computed before a number of devices counts as too small
 _SEARCHED = (
     *("data_parallel", "tensor_parallel", "pipeline_parallel", "pipeline_schedule", "virtual_stages"),
     *("accumulate", "recompute", "shard", "exchange", "sequence_parallel", "expert_parallel"),
@@ -43,8 +43,8 @@ def plan(
     """Find the fastest, cheapest or smallest way to run a job on a machine, on any number of its devices.
 
     `strategy` has what stays: batch, precision, optimizer, layout. Default batch: the job's own on each
-    device of the machine. Raises DoesNotFit if no way fits, and BadInput if none keeps the deadline or the
-    budget.
+    device of the machine. Raises DoesNotFit if no candidate fits, and BadInput if none keeps the deadline or
+    the budget.
     """
     goal, choices = goal or PlanGoal(), choices or PlanChoices()
     base = strategy or Strategy()
@@ -233,9 +233,11 @@ class _Planning:
         memory_bytes = self._machine.device.memory_bytes or 0.0
         least, _ = self._least_memory(self._devices)
         if not math.isfinite(least):
-            reasons = [f"{reason} ({count} ways)" for reason, count in self._search.space.refused.items()]
+            reasons = [
+                f"{reason} ({count} candidates)" for reason, count in self._search.space.refused.items()
+            ]
             return BadInput(
-                f"{self._workload.name} at batch {self._search.space.batches[0]}: no way on "
+                f"{self._workload.name} at batch {self._search.space.batches[0]}: no plan on "
                 f"{self._machine.name} can be forecast.",
                 hint="\n    ".join(["Use another batch.", *reasons]),
             )
@@ -243,9 +245,9 @@ class _Planning:
         node = self._machine.devices
         kind = self._machine.device.model
         return DoesNotFit(
-            f"{self._workload.name} at batch {self._search.space.batches[0]} fits in no way on "
-            f"{self._machine.name}: the leanest needs {units.show(least, 'B')} on each device, and each has "
-            f"{units.show(memory_bytes, 'B')}.",
+            f"{self._workload.name} at batch {self._search.space.batches[0]} fits on "
+            f"{self._machine.name} with no plan. The one with the least memory needs "
+            f"{units.show(least, 'B')} on each device, which has {units.show(memory_bytes, 'B')}.",
             hint=f"Smallest number of devices that fits: {count} ({count // node} nodes of {node} {kind})."
             if count
             else f"Not even {_MOST_DEVICES} devices are enough: use a smaller network, a smaller batch or "
@@ -253,7 +255,7 @@ class _Planning:
         )
 
     def _least_memory(self, count: int) -> tuple[float, bool]:
-        """The memory of the leanest ways on this many devices, and whether one of them fits."""
+        """The memory of the candidates with the least memory on this many devices, and whether one fits."""
         least, fits = float("inf"), False
         for candidate in self._search.least_memory(count)[:_LEAST_MEMORY_TRIES]:
             memory = self._memory(candidate)

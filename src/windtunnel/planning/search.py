@@ -1,10 +1,10 @@
 """For each number of devices, the plans that fit, in the order of their time.
 
-A queue holds every way with a lower bound of its time. The way with the lowest bound is looked at more
-closely. First its bound is the arithmetic at the device's rates, or what traces of other workers tell. Then
-it is traced, and the time of one micro-batch gives a higher bound. Then its memory is forecast and, if it
-fits, its time. A plan that fits and is faster than every bound is the fastest. So most ways are never traced
-or forecast.
+A queue holds every candidate with a lower bound of its time. The candidate with the lowest bound is examined
+more closely. First its bound is the arithmetic at the device's rates, or what traces of other workers tell.
+Then it is traced, and the time of one micro-batch gives a higher bound. Then its memory is forecast and, if
+it fits, its time. A plan that fits and is faster than every bound is the fastest. So most candidates are
+never traced or forecast.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from windtunnel.strategy import Strategy
 from windtunnel.trace_cache import TraceCache
 
 _UNTRACED, _TRACED = range(2)
-# No way is looked at that could be less than this share faster than a plan that is known: forecasts are not
-# more precise.
+# No candidate is considered that could be less than this share faster than a plan that is known: forecasts
+# are not more precise.
 TIME_TOLERANCE = 0.02
 # A pipeline takes turns steadily after as many micro-batches as it has stages. So the times of these
 # multiples tell that of many more.
@@ -72,7 +72,7 @@ class PlannedJob:
         return self.facts[candidate.precision].least_bytes(candidate) <= self.capacity
 
     def forecast(self, candidate: Candidate) -> Forecast:
-        """The forecast of a way, as `predict` makes it."""
+        """The forecast of a candidate, as `predict` makes it."""
         strategy = candidate.strategy(self.base)
         examples = self.traces.workload.examples
         trace = self.traces.of(strategy)
@@ -115,7 +115,8 @@ class PlannedJob:
 
 
 class TimedCandidate(NamedTuple):
-    """A way that fits, and its time: forecast, or first an estimate from forecasts of fewer micro-batches."""
+    """A candidate that fits, and its time: forecast, or first an estimate from forecasts of fewer
+    micro-batches."""
 
     candidate: Candidate
     step_seconds: float
@@ -127,8 +128,8 @@ class TimedCandidate(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A way in the queue. Of equal bounds, that of the least divided network and the largest micro-batch is
-    looked at first: its trace bounds those of the others."""
+    """A candidate in the queue. Of equal bounds, that of the least divided network and the largest
+    micro-batch is looked at first: its trace bounds those of the others."""
 
     example_seconds: float
     level: int
@@ -186,7 +187,7 @@ class Search:
                 fitting.append(TimedCandidate(best.candidate, self._step_seconds(best.candidate)))
 
     def _admit(self, queue: list[_Entry], seen: set[Candidate], candidate: Candidate) -> None:
-        """Put a way into the queue, or those that need less memory if it cannot fit."""
+        """Put a candidate into the queue, or those that need less memory if it cannot fit."""
         if candidate in seen:
             return
         seen.add(candidate)
@@ -216,7 +217,7 @@ class Search:
         heapq.heappush(queue, entry)
 
     def _refine(self, queue: list[_Entry], seen: set[Candidate], entry: _Entry) -> TimedCandidate | None:
-        """Raise the bound of a way, or forecast it. It is returned if it fits."""
+        """Raise the bound of a candidate, or forecast it. It is returned if it fits."""
         candidate = entry.candidate
         reason = self._why_not(candidate)
         if reason:
@@ -247,8 +248,8 @@ class Search:
         return None
 
     def _widest(self, candidate: Candidate) -> Candidate:
-        """A way whose trace bounds all of the same form: the largest micro-batch, on at most two workers that
-        divide a layer, which shows what they exchange."""
+        """A candidate whose trace bounds all of the same form: the largest micro-batch, on at most two
+        workers that divide a layer, which shows what they exchange."""
         tensor = min(candidate.tensor, 2)
         micro_batch = max(self._largest, candidate.micro_batch)
         return candidate._replace(
