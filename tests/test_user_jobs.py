@@ -25,7 +25,7 @@ from windtunnel.prediction import trace
 from windtunnel.trace import WAIT, Trace
 from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.reads import ReadFloat, answered
+from windtunnel.trace.reads import ReadFloat, readable
 from windtunnel.trace.rehearsal import NeedsRehearsal
 
 JOBS = Path(__file__).parent / "jobs"
@@ -106,7 +106,7 @@ def exact(target: str = "cpu") -> ValueTrackingMode:
 
 def test_integers_keep_their_values_through_views_and_writes() -> None:
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         counts = torch.zeros(4, dtype=torch.long)
         counts[1:3] += torch.tensor([2, 3])
         row = counts.view(2, 2)[1]
@@ -117,7 +117,7 @@ def test_integers_keep_their_values_through_views_and_writes() -> None:
 
 def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_into_it() -> None:
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         known, unknown = torch.zeros(8, dtype=torch.long), torch.randn(2**21).argmax(keepdim=True)
         view = known[:2]
         mode.forget(unknown)
@@ -129,7 +129,7 @@ def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_
 def test_memory_has_a_value_once_it_is_written() -> None:
     # What lies in new memory is no value: code that allocates its result would seem to have computed it.
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         counts, unknown = torch.empty(4, dtype=torch.long), torch.randn(2**21)
         assert mode.known(counts) is None and mode.known(counts + 1) is None
         assert mode.known(counts.to(torch.float32)) is None
@@ -165,7 +165,7 @@ def test_a_deep_copy_of_a_fake_batch_norm_is_another_one() -> None:
     import copy
 
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         one = nn.BatchNorm1d(8)
         two = copy.deepcopy(one)
         two.num_batches_tracked += 1
