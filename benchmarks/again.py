@@ -19,8 +19,8 @@ from windtunnel.study.results import results
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Local
+from windtunnel.study.run.run_environment import Here
 from windtunnel.study.run.runner import Order, run
-from windtunnel.study.run.surroundings import Here
 from windtunnel.study.selection import key_of
 from windtunnel.study.statistics.compare import compare
 

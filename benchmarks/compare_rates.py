@@ -175,7 +175,7 @@ def drawn_again(trials: Sequence[Trial], comparisons: int, rng: numpy.random.Gen
 def bias(trials: Sequence[Trial]) -> str:
     """The mean error of pairs with equal sides, and its 95 % interval by Student's t."""
     pool = [error for trial in trials if trial.factor == 1.0 for error in trial.errors]
-    reach = looks.student(len(pool) - 1, 0.05) * statistics.stdev(pool) / math.sqrt(len(pool))
+    reach = looks.student_t(len(pool) - 1, 0.05) * statistics.stdev(pool) / math.sqrt(len(pool))
     return f"{100 * statistics.fmean(pool):+.1f} % (either way {100 * reach:.1f} %) over {len(pool)} pairs"
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import windtunnel as wt
-from windtunnel.feed.measured import FeedBeside, forecast_passes
+from windtunnel.feed.measured import FeedComparison, forecast_passes
 from windtunnel.measurement.feed.files import data_files
 from windtunnel.measurement.feed.measure import measure_feed
 from windtunnel.measurement.feed.probe import probe_feed
@@ -55,7 +55,7 @@ def measure_case(
         store = wt.Store(Path(folder) / "store.sqlite")
         measured = measure_feed(workload, machine, strategy, files, protocol=PROTOCOL, store=store)
         store.close()
-    return FeedBeside(measured=measured, forecasts=forecasts, probe=probe).plain()
+    return FeedComparison(measured=measured, forecasts=forecasts, probe=probe).plain()
 
 
 def summary(row: dict[str, object]) -> list[str]:

@@ -92,13 +92,13 @@ def build(folder: Path, cells: int) -> Path:
     from windtunnel.measurement.store import Settled, Store
     from windtunnel.measurement.summary import summarise
     from windtunnel.study import study as studies
-    from windtunnel.study.run.runner import Following, Order, _Run
+    from windtunnel.study.run.runner import Order, RunCallbacks, _Run
 
     path, rng = folder / "store.sqlite", random.Random(2)
     study, store = studies.find(str(write_study(folder / "mine", cells))), Store(path)
     for setting in ("journal_mode = MEMORY", "synchronous = OFF", "cache_size = -200000"):
         store._db.execute(f"PRAGMA {setting}")
-    for cell in _Run(study, store, Machine(), Order(seed=1), Following()).cells[:-5]:
+    for cell in _Run(study, store, Machine(), Order(seed=1), RunCallbacks()).cells[:-5]:
         first, second = (report_of(number, cell.task.settings["n_rec"], rng) for number in (0, 1))
         middle = statistics.median(first.steady)
         over = Interval(median=middle, low=middle * 0.995, high=middle * 1.005)

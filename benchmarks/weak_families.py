@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from windtunnel.calibration import clock
-from windtunnel.calibration.drawer import Drawer
+from windtunnel.calibration.case_sampler import CaseSampler
 from windtunnel.families.drawing import Limits, ProbeCase
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -146,7 +146,7 @@ def _line(name: str, seed: int, number: int, case: ProbeCase, timings: clock.Tim
 def draw_cases(limits: Limits, name: str, seed: int) -> Iterator[ProbeCase]:
     """The cases of one kind; the same seed gives the same ones, whatever other kinds are drawn."""
     rng = random.Random(f"{name} {seed}")
-    for case in Drawer(limits, rng.getrandbits(32)).draw_all({name: 1}):
+    for case in CaseSampler(limits, rng.getrandbits(32)).draw_all({name: 1}):
         if case.elements >= _SMALL_ELEMENTS or rng.random() < _SMALL_SHARE:
             yield case
 

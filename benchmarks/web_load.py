@@ -35,7 +35,7 @@ _WAIT_SECONDS = 30.0
 
 
 @dataclass
-class Tally:
+class CellCounts:
     """What the users saw, by kind of request."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Tally:
         self.seconds.setdefault(kind, []).append(seconds)
 
 
-async def answered(client: httpx.AsyncClient, path: str, kind: str, tally: Tally) -> None:
+async def answered(client: httpx.AsyncClient, path: str, kind: str, tally: CellCounts) -> None:
     """Ask until the answer is there; a part that is still coming is asked again, as the script does."""
     began = time.perf_counter()
     while True:
@@ -66,7 +66,7 @@ async def answered(client: httpx.AsyncClient, path: str, kind: str, tally: Tally
         return
 
 
-async def user(number: int, base: str, seconds: float, pause: float, tally: Tally) -> None:
+async def user(number: int, base: str, seconds: float, pause: float, tally: CellCounts) -> None:
     """One user: mostly sliders, sometimes another page."""
     chance = random.Random(number)
     async with httpx.AsyncClient(base_url=base) as client:
@@ -88,7 +88,7 @@ async def user(number: int, base: str, seconds: float, pause: float, tally: Tall
 
 async def warm(base: str) -> float:
     """Trace every job at every batch once, alone and in several copies; the seconds that took."""
-    began, tally = time.perf_counter(), Tally()
+    began, tally = time.perf_counter(), CellCounts()
     async with httpx.AsyncClient(base_url=base) as client:
         for job in JOBS:
             for batch in BATCHES:
@@ -133,7 +133,7 @@ def processor_seconds(pid: int) -> float:
 
 
 async def load(base: str, pid: int, users: int, seconds: float, pause: float) -> dict[str, object]:
-    tally, before = Tally(), processor_seconds(pid)
+    tally, before = CellCounts(), processor_seconds(pid)
     await asyncio.gather(*(user(number, base, seconds, pause, tally) for number in range(users)))
     count = sum(map(len, tally.seconds.values()))
     memory = sum(

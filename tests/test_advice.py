@@ -23,7 +23,7 @@ from windtunnel.advice.rules import RULES, optimizer
 from windtunnel.advice.setups import Setup, StepChange
 from windtunnel.advice.sizes import batch_that_fits
 from windtunnel.advice.trials import Forecaster, LaneTime, TriedSetup
-from windtunnel.calibration.drawer import all_weights
+from windtunnel.calibration.case_sampler import all_weights
 from windtunnel.errors import BadInput, UnknownName, WindtunnelError
 from windtunnel.families import registry
 from windtunnel.families.base import PlainOp
@@ -98,7 +98,7 @@ def test_a_rule_proposes_whole_proposals_or_says_in_one_line_why_not(rule: Advic
             assert text and "\n" not in text, field
         assert len(proposal.name) <= 27, "a line of the table has 80 columns"
         assert any(letter.isdigit() for letter in proposal.reason), proposal.reason
-        assert proposal.change.touched or proposal.quoted is not None
+        assert proposal.change.changed_names or proposal.quoted is not None
         assert set(proposal.change.strategy) <= {f.name for f in dataclasses.fields(wt.Strategy)}
         try:
             changed = proposal.change.applied_to(situation.setup)

@@ -21,8 +21,8 @@ from windtunnel.measurement import repair
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.store import Store
 from windtunnel.study import study as studies
-from windtunnel.study.run import surroundings
-from windtunnel.study.run.runner import Tally
+from windtunnel.study.run import run_environment
+from windtunnel.study.run.runner import CellCounts
 
 
 def test_of_a_store_that_lost_its_end_what_is_whole_is_kept(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_what_to_do_about_a_damaged_store_names_that_store(
 
 def test_the_end_of_a_run_names_the_study_and_the_store_as_a_command_needs_them(tmp_path: Path) -> None:
     study, path = measured(tmp_path / "a folder")
-    text = study_text.ending(study, Tally(states={"done": 2}), path)
+    text = study_text.ending(study, CellCounts(states={"done": 2}), path)
     assert f"windtunnel study report '{study.folder}' --store '{path}' shows them" in text
     ours = studies.find("wuensche-2018")
     assert "windtunnel study report wuensche-2018 shows them" in study_text.ending(
-        ours, Tally(states={"done": 2}), folders.store_file()
+        ours, CellCounts(states={"done": 2}), folders.store_file()
     )
 
 
@@ -204,9 +204,9 @@ def test_this_machine_is_looked_at_once_for_a_framework_however_many_cells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = list[str]()
-    monkeypatch.setattr(surroundings.here, "cpu_name", lambda: asked.append("cpu") or "a CPU")
-    monkeypatch.setattr(surroundings, "_versions_of", lambda name: {name: "1"})
-    here = surroundings.Here()
+    monkeypatch.setattr(run_environment.here, "cpu_name", lambda: asked.append("cpu") or "a CPU")
+    monkeypatch.setattr(run_environment, "_versions_of", lambda name: {name: "1"})
+    here = run_environment.Here()
     facts = [here.facts(Task(framework="torch", variant="loop", job="rnn", batch=n)) for n in (1, 2, 3)]
     assert facts[0] == facts[1] == facts[2] and facts[0]["cpu"] == "a CPU"
     assert asked == ["cpu"]
@@ -215,10 +215,10 @@ def test_this_machine_is_looked_at_once_for_a_framework_however_many_cells(
 def test_a_framework_of_ones_own_that_changed_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "_versions_of", lambda name: {})
+    monkeypatch.setattr(run_environment, "_versions_of", lambda name: {})
     path, facts = tmp_path / "own.py", []
     task = Task(framework=str(path), variant="hand", job="ffn")
     for text in ("a = 1", "a = 1", "a = 2"):
         path.write_text(text)
-        facts.append(surroundings.Here().facts(task))
+        facts.append(run_environment.Here().facts(task))
     assert facts[0] == facts[1] != facts[2]

@@ -31,8 +31,8 @@ from windtunnel.calibration import (
     steps,
 )
 from windtunnel.calibration.boosting import Boosting
+from windtunnel.calibration.case_sampler import CaseSampler, all_weights
 from windtunnel.calibration.comparison import Comparison, StepComparison
-from windtunnel.calibration.drawer import Drawer, all_weights
 from windtunnel.calibration.host import Microbenchmark
 from windtunnel.calibration.microbenchmarks import draw
 from windtunnel.cli import machine as cli_machine
@@ -231,7 +231,7 @@ def test_few_rows_and_constant_features_do_not_break_a_fit() -> None:
 
 
 def test_the_same_seed_draws_the_same_cases_within_the_limits() -> None:
-    first, second = (list(itertools.islice(Drawer(LIMITS, 3).draw_all(), 150)) for _ in range(2))
+    first, second = (list(itertools.islice(CaseSampler(LIMITS, 3).draw_all(), 150)) for _ in range(2))
     assert [case.tensors for case in first] == [case.tensors for case in second]
     assert all(case.elements <= LIMITS.elements for case in first)
 
@@ -241,7 +241,7 @@ def test_every_drawn_case_has_ops_of_known_sizes_in_both_directions(target: str)
     limits = dataclasses.replace(LIMITS, precisions=("fp32",)) if target == "cpu" else LIMITS
     with Observer(target) as observer:
         for name in all_weights():
-            case = next(Drawer(limits, 1).draw_all({name: 1}))
+            case = next(CaseSampler(limits, 1).draw_all({name: 1}))
             ops = observer.ops_of(lambda case=case: clock.make_empty(case.tensors), case.call)  # type: ignore[misc]
             assert ops, name
             assert any(op.phase == "backward" for op in ops) == case.has_backward, name
@@ -663,7 +663,7 @@ def test_a_cpu_without_a_probe_uses_the_profile_of_the_cpu_most_like_it(
 ) -> None:
     intel, amd = wt.Machine.named("xeon-platinum-8480"), wt.Machine.named("epyc-7763")
     known = {"ice-lake-2-cores": wt.Machine.named("ice-lake-2-cores"), "amd": amd}
-    monkeypatch.setattr(profiles, "stand_ins", lambda: tuple(known))
+    monkeypatch.setattr(profiles, "profiles_for_other_cpus", lambda: tuple(known))
     monkeypatch.setattr(profiles.Machine, "named", staticmethod(known.__getitem__))
     assert profiles.nearest(intel) == "ice-lake-2-cores"
     assert profiles.nearest(dataclasses.replace(amd, profile="")) == "amd"
@@ -678,7 +678,9 @@ def test_a_cpu_without_a_probe_uses_the_profile_of_the_cpu_most_like_it(
 def test_the_width_of_vectors_counts_for_more_than_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     wide_amd = dataclasses.replace(wt.Machine.named("epyc-turin-2-cores"), profile="")
     narrow_amd = dataclasses.replace(wt.Machine.named("epyc-milan-2-cores"), profile="")
-    monkeypatch.setattr(profiles, "stand_ins", lambda: ("epyc-milan-2-cores", "emerald-rapids-2-cores"))
+    monkeypatch.setattr(
+        profiles, "profiles_for_other_cpus", lambda: ("epyc-milan-2-cores", "emerald-rapids-2-cores")
+    )
     assert profiles.nearest(wide_amd) == "emerald-rapids-2-cores"
     assert profiles.nearest(narrow_amd) == "epyc-milan-2-cores"
 
@@ -711,7 +713,7 @@ def test_host_networks_are_as_large_as_real_ones_and_limited_by_the_host() -> No
 def test_half_of_a_host_probe_counts(measured: float) -> None:
     """A host that seems to take 0.64 times as long counts as 0.8, one of 1.44 as 1.2."""
     found = network_factors.HostFactor(factor=measured, networks={"a": measured, "b": 9.0, "c": 0.1})
-    doubtful = network_factors.with_doubt(found)
+    doubtful = network_factors.halfway_to_reference(found)
     assert doubtful.factor == pytest.approx({0.64: 0.8, 1.0: 1.0, 1.44: 1.2}[measured])
     assert doubtful.measured == measured and doubtful.networks == found.networks
 

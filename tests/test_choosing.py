@@ -20,8 +20,8 @@ from windtunnel import networks
 from windtunnel.choosing import columns, ladder, own_data, rules, saved, tables
 from windtunnel.choosing.answers import answers_of
 from windtunnel.choosing.cells import read_number
-from windtunnel.choosing.climbed import Climbed, RungResult, plot
 from windtunnel.choosing.commands import command_lines
+from windtunnel.choosing.ladder_result import LadderResult, RungResult, plot
 from windtunnel.choosing.recommendation import recommend
 from windtunnel.choosing.rungs import lesson_for, rungs_for
 from windtunnel.choosing.task import KINDS, NetworkTask, check_form, find_kind, parse_duration, parse_share
@@ -50,12 +50,12 @@ def circles(path: Path, rows: int = 200) -> Path:
     return write(path, body)
 
 
-def climb(path: Path, folder: Path, seconds: float = 3600, **more) -> Climbed:
+def run_ladder(path: Path, folder: Path, seconds: float = 3600, **more) -> LadderResult:
     data = own_data.read_own(path, seed=more.get("seed", 0))
-    return ladder.climb(data, ladder.LadderOptions(folder=folder, seconds=seconds, **more))
+    return ladder.run_ladder(data, ladder.LadderOptions(folder=folder, seconds=seconds, **more))
 
 
-def scores(result: Climbed) -> list[tuple[int, float, int]]:
+def scores(result: LadderResult) -> list[tuple[int, float, int]]:
     return [(rung.number, rung.score, rung.rounds) for rung in result.rungs]
 
 
@@ -405,7 +405,7 @@ def test_nothing_of_the_other_parts_is_used_to_prepare_the_rows(tmp_path):
 
 
 def test_the_ladder_goes_deeper_while_it_pays_and_stops_at_the_target(tmp_path):
-    result = climb(circles(tmp_path / "c.csv"), tmp_path / "run", target=0.9)
+    result = run_ladder(circles(tmp_path / "c.csv"), tmp_path / "run", target=0.9)
     assert result.chosen == 2 and [rung.number for rung in result.rungs] == [1, 2]
     assert result.rungs[0].score < 0.8 < 0.9 <= result.rungs[1].score
     assert result.exam.score > result.exam.baseline + 0.15
@@ -420,7 +420,7 @@ def test_labels_of_noise_are_not_predicted_though_they_can_be_learned_by_heart(t
     draw = random.Random(0)
     rows = [[*(draw.gauss(0, 1) for _ in range(20)), draw.choice("xy")] for _ in range(300)]
     path = write(tmp_path / "noise.csv", [[*(f"v{i}" for i in range(20)), "t"], *rows])
-    result = climb(path, tmp_path / "run")
+    result = run_ladder(path, tmp_path / "run")
     # 60 rows of chance: 0.5, and 0.69 is three standard deviations above.
     assert result.exam.score < 0.69
     data = own_data.read_own(path)
@@ -454,14 +454,14 @@ def test_a_deeper_rung_is_chosen_only_where_it_is_worth_its_time(
     monkeypatch.setattr(ladder._Run, "_train", train)
     monkeypatch.setattr(ladder._Run, "_save_chosen", lambda *_: None)
     monkeypatch.setattr(ladder._Run, "_finish", lambda run, ended: (run.chosen.number, run.done))
-    number, done = climb(circles(tmp_path / "c.csv", 40), tmp_path / "run", target=target)
+    number, done = run_ladder(circles(tmp_path / "c.csv", 40), tmp_path / "run", target=target)
     assert number == chosen and len([rung for rung in done if rung.score]) == trained
 
 
 def test_a_seed_gives_the_same_ladder_and_another_seed_another(tmp_path):
     path = circles(tmp_path / "c.csv", rows=120)
     first, second, other = (
-        climb(path, tmp_path / str(n), seed=seed, target=0.9) for n, seed in enumerate((5, 5, 6))
+        run_ladder(path, tmp_path / str(n), seed=seed, target=0.9) for n, seed in enumerate((5, 5, 6))
     )
     assert scores(first) == scores(second) and first.exam == second.exam
     assert scores(first) != scores(other)
@@ -472,7 +472,9 @@ def test_more_time_never_gives_a_worse_choice(tmp_path, monkeypatch):
     # Every look at the clock is a millisecond later: a busy machine ends as many rounds as a quiet one.
     monkeypatch.setattr(time, "perf_counter", lambda: 0.001 * next(looks))
     path = circles(tmp_path / "c.csv")
-    found = [climb(path, tmp_path / str(n), seconds) for n, seconds in enumerate((0.001, 0.15, 0.6, 3600))]
+    found = [
+        run_ladder(path, tmp_path / str(n), seconds) for n, seconds in enumerate((0.001, 0.15, 0.6, 3600))
+    ]
     chosen = [result.winner.score for result in found]
     assert chosen == sorted(chosen) and chosen[0] < chosen[-1]
     assert len(found[0].rungs) == 1 and found[0].rungs[0].rounds == 1, "one round is always trained"
@@ -481,7 +483,7 @@ def test_more_time_never_gives_a_worse_choice(tmp_path, monkeypatch):
 
 def test_a_killed_ladder_goes_on_where_it_was_and_trains_no_rung_twice(tmp_path, monkeypatch):
     path = circles(tmp_path / "c.csv", rows=120)
-    whole = climb(path, tmp_path / "whole")
+    whole = run_ladder(path, tmp_path / "whole")
     data = own_data.read_own(path)
     options = ladder.LadderOptions(folder=tmp_path / "cut", seconds=3600)
 
@@ -490,7 +492,7 @@ def test_a_killed_ladder_goes_on_where_it_was_and_trains_no_rung_twice(tmp_path,
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="Stopped after epoch 4"):
-        ladder.climb(data, options, kill)
+        ladder.run_ladder(data, options, kill)
     assert saved.load(tmp_path / "cut").description.rung.number == 1, "what was done can be used"
     trained = []
     inner = training.train_lesson
@@ -499,23 +501,23 @@ def test_a_killed_ladder_goes_on_where_it_was_and_trains_no_rung_twice(tmp_path,
         "train_lesson",
         lambda *a, **k: trained.append(k["identity"].settings["hidden"]) or inner(*a, **k),
     )
-    resumed = ladder.climb(data, options)
+    resumed = ladder.run_ladder(data, options)
     assert scores(resumed) == scores(whole) and resumed.exam == whole.exam
     assert [] not in trained, "rung 1, which has no hidden layer, was not trained again"
     trained.clear()
-    assert scores(ladder.climb(data, options)) == scores(whole) and trained == []
+    assert scores(ladder.run_ladder(data, options)) == scores(whole) and trained == []
 
 
 def test_a_folder_of_other_data_is_refused_and_fresh_starts_again(tmp_path):
-    climb(circles(tmp_path / "a.csv", 60), tmp_path / "run", seconds=0.001)
+    run_ladder(circles(tmp_path / "a.csv", 60), tmp_path / "run", seconds=0.001)
     other = circles(tmp_path / "b.csv", 70)
     with pytest.raises(BadInput, match="other data"):
-        climb(other, tmp_path / "run")
-    assert climb(other, tmp_path / "run", seconds=0.001, fresh=True).data == "b.csv"
+        run_ladder(other, tmp_path / "run")
+    assert run_ladder(other, tmp_path / "run", seconds=0.001, fresh=True).data == "b.csv"
 
 
 def test_a_target_that_no_rung_reached_says_the_best(tmp_path):
-    result = climb(circles(tmp_path / "c.csv", 60), tmp_path / "run", target=0.9999)
+    result = run_ladder(circles(tmp_path / "c.csv", 60), tmp_path / "run", target=0.9999)
     text = " ".join(str(result).split())
     assert result.reached is False
     assert "not reached; the best rung had" in text or "reached on the rows to choose on" in text
@@ -525,7 +527,7 @@ def test_a_number_is_predicted_in_its_own_unit_and_scored_against_the_mean(tmp_p
     draw = random.Random(0)
     rows = [[a := draw.uniform(0, 10), b := draw.uniform(0, 10), 100 + 30 * a - 20 * b] for _ in range(200)]
     path = write(tmp_path / "prices.csv", [["a", "b", "price"], *rows])
-    result = climb(path, tmp_path / "run", target=0.98)
+    result = run_ladder(path, tmp_path / "run", target=0.98)
     assert result.metric == "r2" and result.exam.score > 0.97 and result.exam.baseline == 0
     new = write(tmp_path / "new.csv", [["b", "extra", "a"], [0, "x", 10], [10, "x", 0]])
     found = answers_of(saved.load(tmp_path / "run"), new)
@@ -535,7 +537,7 @@ def test_a_number_is_predicted_in_its_own_unit_and_scored_against_the_mean(tmp_p
 
 def test_a_saved_network_answers_as_the_chosen_one_did(tmp_path):
     path = circles(tmp_path / "c.csv")
-    result = climb(path, tmp_path / "run", target=0.9)
+    result = run_ladder(path, tmp_path / "run", target=0.9)
     found = answers_of(saved.load(tmp_path / "run"), path)
     parts = own_data.read_own(path)
     labels = [row[2] for row in csv.reader(path.open())][1:]
@@ -553,7 +555,7 @@ def test_a_saved_network_answers_as_the_chosen_one_did(tmp_path):
 def test_classes_that_are_numbers_are_judged_by_their_value(tmp_path, values, shown):
     rows = [["a", "kind"], *([n % 2 + n / 1000, values[n % 2]] for n in range(40))]
     path = write(tmp_path / "codes.csv", rows)
-    result = climb(path, tmp_path / "run", seconds=0.01)
+    result = run_ladder(path, tmp_path / "run", seconds=0.01)
     found = answers_of(saved.load(result.folder), path)
     assert {one.wanted for one in found.answers} == set(shown) >= {one.predicted for one in found.answers}
 
@@ -561,7 +563,7 @@ def test_classes_that_are_numbers_are_judged_by_their_value(tmp_path, values, sh
 def test_a_number_with_a_decimal_comma_is_judged_in_new_rows(tmp_path):
     rows = [["a", "price"], *([f"{n * n},5", f"{2 * n},25"] for n in range(40))]
     path = write(tmp_path / "euro.csv", rows, ";")
-    result = climb(path, tmp_path / "run", seconds=0.01)
+    result = run_ladder(path, tmp_path / "run", seconds=0.01)
     found = answers_of(saved.load(result.folder), path)
     assert found.answers[1].wanted == "2.25" and found.score is not None
 
@@ -569,7 +571,7 @@ def test_a_number_with_a_decimal_comma_is_judged_in_new_rows(tmp_path):
 def test_a_class_that_is_seldom_found_is_named_though_the_accuracy_is_high(tmp_path):
     draw = random.Random(2)
     rows = [["a", "fraud"], *([draw.random(), "yes" if n % 8 == 0 else "no"] for n in range(200))]
-    result = climb(write(tmp_path / "fraud.csv", rows), tmp_path / "run", seconds=0.5)
+    result = run_ladder(write(tmp_path / "fraud.csv", rows), tmp_path / "run", seconds=0.5)
     weak = next(one for one in result.exam.classes if one.name == "yes")
     assert weak.examples == 5 and weak.is_weak
     assert f"it found {weak.found} of 5 of 'yes'" in " ".join(" ".join(result.lines()).split())
@@ -607,7 +609,7 @@ def test_a_text_that_is_not_utf_8_is_read_and_said(tmp_path):
 
 
 def test_new_rows_without_a_column_that_is_needed_are_refused(tmp_path):
-    climb(circles(tmp_path / "c.csv", 60), tmp_path / "run", seconds=0.001)
+    run_ladder(circles(tmp_path / "c.csv", 60), tmp_path / "run", seconds=0.001)
     network = saved.load(tmp_path / "run")
     with pytest.raises(BadInput, match=r"no column b.*\n.*a, b"):
         answers_of(network, write(tmp_path / "new.csv", [["a", "c"], [1, 2]]))
@@ -618,7 +620,7 @@ def test_new_rows_without_a_column_that_is_needed_are_refused(tmp_path):
 def test_unknown_words_and_missing_values_of_new_rows_are_said(tmp_path):
     draw = random.Random(0)
     rows = [[draw.random(), draw.choice(("red", "blue")), draw.choice("xy")] for _ in range(60)]
-    climb(write(tmp_path / "a.csv", [["v", "colour", "t"], *rows]), tmp_path / "run", seconds=0.001)
+    run_ladder(write(tmp_path / "a.csv", [["v", "colour", "t"], *rows]), tmp_path / "run", seconds=0.001)
     new = write(tmp_path / "new.csv", [["v", "colour"], ["", "pink"], [0.5, "red"]])
     said = " ".join(answers_of(saved.load(tmp_path / "run"), new).notes)
     assert "'v': 1 missing values" in said and "never learned: pink" in said
@@ -659,7 +661,7 @@ def test_infinite_values_of_an_array_count_as_missing(tmp_path):
 
 def test_the_notes_of_a_ladder_that_changed_are_noticed(tmp_path):
     path = circles(tmp_path / "c.csv", 60)
-    climb(path, tmp_path / "run", seconds=0.001)
+    run_ladder(path, tmp_path / "run", seconds=0.001)
     notes = tmp_path / "run" / ladder._NOTES
     whole = notes.read_text()
     for text, said in (
@@ -668,13 +670,13 @@ def test_the_notes_of_a_ladder_that_changed_are_noticed(tmp_path):
     ):
         notes.write_text(text)
         with pytest.raises(BadInput, match=said):
-            climb(path, tmp_path / "run", seconds=0.001)
+            run_ladder(path, tmp_path / "run", seconds=0.001)
 
 
 @pytest.mark.parametrize("changed", ["form", "preparation"])
 def test_a_saved_network_whose_description_is_not_of_it_is_refused(tmp_path, changed):
     path = circles(tmp_path / "c.csv", 60)
-    climb(path, tmp_path / "run", seconds=0.001)
+    run_ladder(path, tmp_path / "run", seconds=0.001)
     trees, note = checkpoint.load(tmp_path / "run" / saved.NAME)
     if changed == "form":
         note["form"] = "sound"
@@ -704,7 +706,7 @@ def test_pictures_texts_and_numpy_files_climb_too(tmp_path, form):
         images = draw.random((60, 8, 8)) * 0.5 + labels[:, None, None] * 0.4
         path = tmp_path / "a.npz"
         np.savez(path, **({"images": images} if form == "images" else {"x": images[:, :, 0]}), y=labels)
-    result = climb(path, tmp_path / "run", target=0.9, seconds=20)
+    result = run_ladder(path, tmp_path / "run", target=0.9, seconds=20)
     assert result.form == {"numpy": "table"}.get(form, form)
     assert result.exam.score > result.exam.baseline
     found = answers_of(saved.load(tmp_path / "run"), path)

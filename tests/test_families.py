@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import windtunnel as wt
 from windtunnel import families
 from windtunnel.calibration import clock, fit, probe
-from windtunnel.calibration.drawer import Drawer, all_weights
+from windtunnel.calibration.case_sampler import CaseSampler, all_weights
 from windtunnel.families import FAMILIES, DescribedOp, Family, OpCall, Piece, registry
 from windtunnel.families.drawing import Limits, ProbeCase, Sizes, TensorSpec
 from windtunnel.families.features import log2
@@ -47,7 +47,7 @@ def drawn() -> dict[str, list[tuple[ProbeCase, tuple[Op, ...]]]]:
 
 
 def cases_of(name: str) -> Iterator[ProbeCase]:
-    return itertools.islice(Drawer(GPU, 1).draw_all({name: 1}), CASES)
+    return itertools.islice(CaseSampler(GPU, 1).draw_all({name: 1}), CASES)
 
 
 def ops_of(observer: Observer, case: ProbeCase) -> tuple[Op, ...]:
@@ -224,7 +224,7 @@ class Rolling(Family):
         features = RollFeatures(log2(rows), log2(columns))
         return [Piece("rolling", features, op.flop, op.read_bytes + op.written_bytes, dtype)]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"rolling": lambda: draw_rolling(sizes)}
 
 
@@ -339,5 +339,5 @@ def test_a_compiled_kernel_with_an_op_of_unknown_sizes_has_a_caution_too() -> No
 
 def test_a_probe_keeps_no_row_of_an_op_whose_sizes_cannot_be_read() -> None:
     with registry.including(Unreadable()), Observer("cpu") as observer:
-        case = next(Drawer(CPU, 0).draw_all({"rolling": 1}))
+        case = next(CaseSampler(CPU, 0).draw_all({"rolling": 1}))
         assert probe.main_op(case, ops_of(observer, case)) is None

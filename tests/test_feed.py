@@ -23,7 +23,7 @@ from windtunnel.forecast.feeding import LOADER_COSTS, BatchFeed, FedBatch, feed_
 from windtunnel.forecast.forecast import Forecast, forecast_step
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import Lane, LaneTask, StepBuilder, Wait
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.machine.profiles import profile_for
 from windtunnel.machine.topology import Storage, Topology, striped
 from windtunnel.trace import Op, StoredExample, Trace
@@ -188,7 +188,7 @@ def feed(**changes: float) -> BatchFeed:
 
 def gpu_step(loading: BatchLoading, *copies: BatchCopy, compute: float = 3.0) -> Timeline:
     ops = GpuOps(ops=(OP,), prices=(Price(0.0, compute),))
-    return lay_out(build_step((StepCalls(seconds=0.0), loading, *copies, ops)))
+    return steady_timeline(build_step((StepCalls(seconds=0.0), loading, *copies, ops)))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,9 @@ def test_a_cpu_that_computes_on_all_cores_shares_them_with_loaders_by_hand() -> 
             load_ahead=2,
             training_seconds=10.0,
         )
-        return lay_out(build_step((StepCalls(seconds=0.0, is_device=True), loading, ops))).step_seconds
+        return steady_timeline(
+            build_step((StepCalls(seconds=0.0, is_device=True), loading, ops))
+        ).step_seconds
 
     assert step(0, 2.0) == pytest.approx(9.0)
     assert step(1, 2.0) == step(8, 2.0) == pytest.approx(7.0)
@@ -273,7 +275,7 @@ def test_direct_reads_use_no_host_by_hand() -> None:
             BatchCopy(seconds=1.0, prefetch=prefetch, host_waits=False),
             GpuOps(ops=(OP,), prices=(Price(0.0, 3.0),)),
         )
-        timeline = lay_out(build_step(members))
+        timeline = steady_timeline(build_step(members))
         assert timeline.step_seconds == pytest.approx(seconds)
         assert "loader" not in timeline.busy_shares()
 
@@ -322,7 +324,7 @@ def four_workers(prefetch: int) -> Timeline:
         step.add(LaneTask(Lane("device", worker), 0.5, "compute"), after=after, name="kernels")
     every = [Wait("kernels", worker=worker) for worker in range(4)]
     step.add(LaneTask(Lane("barrier"), 0.0, "waiting"), after=every, name="all")
-    return lay_out(step.build())
+    return steady_timeline(step.build())
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])

@@ -32,7 +32,7 @@ from windtunnel.measurement.feed.files import (
     jpeg_of,
     read_spec,
 )
-from windtunnel.measurement.feed.loading import Endless, FileExamples, load_batches
+from windtunnel.measurement.feed.loading import EndlessBatches, FileExamples, load_batches
 from windtunnel.measurement.feed.measure import FeedMeasurement, FeedPass, PassName, measure_feed, passes_of
 from windtunnel.measurement.feed.probe import FeedProbe, probe_feed
 from windtunnel.measurement.processes import MeasureOptions
@@ -213,10 +213,10 @@ def test_the_largest_tensor_of_numbers_comes_from_files_along_its_examples() -> 
 
 
 def test_batches_come_without_end_and_each_file_once_in_an_epoch() -> None:
-    batches = iter(Endless(files=10, batch=5, seed=1))
+    batches = iter(EndlessBatches(files=10, batch=5, seed=1))
     epochs = [sorted(next(batches) + next(batches)) for _ in range(3)]
     assert epochs == [list(range(10))] * 3
-    larger = iter(Endless(files=2, batch=5, seed=1))
+    larger = iter(EndlessBatches(files=2, batch=5, seed=1))
     assert len(next(larger)) == 5
 
 

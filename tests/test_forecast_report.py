@@ -18,7 +18,7 @@ import windtunnel as wt
 from windtunnel.advice.engine import advise
 from windtunnel.errors import BadInput
 from windtunnel.forecast.schedule import Contention, Lane, LaneTask, StepBuilder
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.influence.scaling import ScalingCurve, scaling_curve
 from windtunnel.influence.survey import FactorOptions, factors
 from windtunnel.reports import design
@@ -204,7 +204,7 @@ def timeline_of(count: int, seconds: float, device: float) -> Timeline:
     for number in range(count):
         launch = step.add(LaneTask(Lane("host"), seconds, "launch", f"op{number}"))
         step.add(LaneTask(Lane("device"), device, "compute", f"op{number}"), after=(launch,))
-    return lay_out(step.build())
+    return steady_timeline(step.build())
 
 
 @pytest.mark.parametrize(("host", "device"), [(1e-6, 3e-6), (3e-6, 1e-6), (2e-6, 2e-6)])
@@ -243,7 +243,7 @@ def test_contended_tasks_and_many_workers_are_drawn_in_a_bounded_number_of_lanes
     for worker in range(40):
         slow = (Contention(Lane("peer link", worker), 1.2),)
         step.add(LaneTask(Lane("device", worker), 1.0, "compute", "op", contention=slow))
-    assert len(lanes.drawn_lanes(lay_out(step.build()))) == lanes.MOST_LANES
+    assert len(lanes.drawn_lanes(steady_timeline(step.build()))) == lanes.MOST_LANES
 
 
 # Colours and design

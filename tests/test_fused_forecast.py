@@ -12,7 +12,7 @@ import torch
 
 import windtunnel as wt
 from windtunnel.calibration import clock, epochs, fit, probe
-from windtunnel.calibration.drawer import Drawer
+from windtunnel.calibration.case_sampler import CaseSampler
 from windtunnel.errors import BadInput
 from windtunnel.families import Piece, pieces_of
 from windtunnel.families.drawing import Limits
@@ -153,14 +153,14 @@ def test_a_probe_times_fused_networks_forward_and_backward(rows: list[probe.Prob
 
 
 def test_a_retained_graph_can_be_timed_again_and_code_is_compiled_before_the_timing() -> None:
-    case = next(Drawer(Limits(flop=1e7, elements=10**6, precisions=("fp32",)), 2).draw_all(ONLY))
+    case = next(CaseSampler(Limits(flop=1e7, elements=10**6, precisions=("fp32",)), 2).draw_all(ONLY))
     [(forward, backward)] = clock.CpuClock(10**6).time(case)
     assert forward is not None and backward is not None
     assert forward.seconds < 0.25 > backward.seconds  # the clock accepts a longer first call unrepeated
 
 
 def test_cases_for_a_gpu_fit_one_block() -> None:
-    drawer = Drawer(dataclasses.replace(probe.GPU_LIMITS, flop=1e9), 0)
+    drawer = CaseSampler(dataclasses.replace(probe.GPU_LIMITS, flop=1e9), 0)
     for case, _ in zip(drawer.draw_all(ONLY), range(60), strict=False):
         (steps, _, n_in), (n_rec, n_out) = case.tensors[0].shape, case.tensors[4].shape
         assert fake_kernels.fits_block(RecurrentNetwork(n_in=n_in, n_rec=n_rec, n_out=n_out), steps)
@@ -197,7 +197,7 @@ def _timed(roofline: Roofline, times: float) -> list[probe.ProbeRow]:
     limits = Limits(flop=2e9, elements=10**7, precisions=("fp32",))
     rows = []
     with Observer("cpu") as observer:
-        for case, _ in zip(Drawer(limits, 0).draw_all(ONLY), range(60), strict=False):
+        for case, _ in zip(CaseSampler(limits, 0).draw_all(ONLY), range(60), strict=False):
             for op in observer.ops_of(lambda case=case: clock.make_empty(case.tensors), case.call):  # type: ignore[misc]
                 rows.append(
                     probe.row_of(op, clock.OpTiming(seconds=times * roofline.seconds(_piece(op))), "fp32", 1)

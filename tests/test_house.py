@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "windtunnel"
 # From the ground up. A module may import what stands on its own floor or below.
 FLOORS = (
-    ("errors", "lifeline", "foreign", "garbage"),
+    ("errors", "child_lifetime", "foreign", "garbage_collection"),
     ("units", "agreement", "bounds", "displays", "folders", "ownership"),
     ("records", "sealed"),
     ("job.imports", "job.scalers", "job.stored"),
@@ -28,8 +28,8 @@ FLOORS = (
     ("families",),
     ("trace", "networks", "learning"),
     ("forecast", "measurement", "machine.profiles"),
-    ("prediction", "fitting", "perfetto", "accuracy.difference", "calibration", "isolation"),
-    ("kept_traces",),
+    ("prediction", "memory_advice", "perfetto", "accuracy.difference", "calibration", "isolation"),
+    ("trace_cache",),
     ("feed", "exchange"),
     ("accuracy", "study"),
     ("advice", "planning", "influence", "choosing"),

@@ -194,7 +194,7 @@ def test_a_repair_of_a_whole_store_changes_nothing(tmp_path: Path) -> None:
 def test_store_check_and_repair_at_the_command_line(tmp_path: Path) -> None:
     _, path = measured(tmp_path)
     whole = windtunnel("store", "check", store=path)
-    assert whole.returncode == 0 and "as they were written" in whole.stdout
+    assert whole.returncode == 0 and "rows are undamaged" in whole.stdout
     db = raw(path)
     db.execute(CHANGES["cell"])
     db.close()
@@ -694,10 +694,10 @@ def test_reading_a_study_takes_the_same_number_of_statements_however_many_cells(
         store._db.execute(f"PRAGMA {setting}")
     statements: list[str] = []
     from windtunnel.study.run.cells import cells_of
-    from windtunnel.study.run.runner import Following, _Run
+    from windtunnel.study.run.runner import RunCallbacks, _Run
 
     assert len(cells_of(study, 4)) == cells
-    _Run(study, store, FakeMachine(), ORDER, Following())
+    _Run(study, store, FakeMachine(), ORDER, RunCallbacks())
     store._db.set_trace_callback(statements.append)
     store.counts("mine")
     store.failures("mine", ("done", "waiting"))

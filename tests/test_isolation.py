@@ -329,7 +329,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_a_child_ends_if_its_parent_ended_before_it_began() -> None:
-    code = "from windtunnel import lifeline; lifeline.die_with_parent(1 << 22); print('lives')"
+    code = "from windtunnel import child_lifetime; child_lifetime.die_with_parent(1 << 22); print('lives')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
 

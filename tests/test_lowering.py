@@ -171,7 +171,7 @@ def test_plain_attention_computes_what_pytorch_computes(options: dict[str, Any])
         options = {"attn_mask": torch.rand(2, 1, 6, 6) < 0.7}
     expected = F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)
     call = attention_kernels.read_call(q, k, v, **options)
-    assert torch.allclose(attention_kernels._attend_plainly(call), expected, atol=1e-5)
+    assert torch.allclose(attention_kernels._attend_unfused(call), expected, atol=1e-5)
 
 
 def test_a_library_that_looks_for_fake_tensors_builds_no_mask_that_a_real_step_lacks() -> None:

@@ -27,7 +27,7 @@ from windtunnel.errors import MeasurementFailed, StoreError, Unavailable
 from windtunnel.forecast import forecast
 from windtunnel.measurement import children, summary
 from windtunnel.measurement import measure as module
-from windtunnel.measurement.children import Hear
+from windtunnel.measurement.children import OnMessage
 from windtunnel.measurement.order import ChildOrder
 from windtunnel.measurement.processes import (
     MeasurementPlan,
@@ -361,10 +361,10 @@ def measure_with(
     job, here = wt.Workload.named("rnn", n_steps=2), wt.Machine.here().with_cpu_only()
     coming = iter(reports)
 
-    def child(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:
+    def child(order: ChildOrder, pinned: int | None, on_message: OnMessage) -> ProcessReport:
         wanted = next(coming)
         return dataclasses.replace(
-            REAL.get("report") or REAL.setdefault("report", real(order, pinned, hear)),
+            REAL.get("report") or REAL.setdefault("report", real(order, pinned, on_message)),
             samples={**wanted.samples, "first": Samples(seconds=(1.0,))},
             reference_loop=wanted.reference_loop,
         )
@@ -505,7 +505,7 @@ def together(store: Store, child: Any) -> Processes:
 def test_processes_that_start_together_are_stored_in_order(store: Store) -> None:
     barrier = threading.Barrier(3)
 
-    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+    def child(number: int, timeline: bool, on_message: OnMessage) -> ProcessReport:
         barrier.wait(300)  # none goes on before all have started
         return report(seconds=1.0 + number)
 
@@ -520,7 +520,7 @@ def test_processes_that_start_together_are_stored_in_order(store: Store) -> None
 def test_a_process_that_fails_ends_those_that_started_with_it(store: Store) -> None:
     ended = threading.Event()
 
-    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+    def child(number: int, timeline: bool, on_message: OnMessage) -> ProcessReport:
         if number == 0:
             raise MeasurementFailed("no memory", state="out of memory")
         ended.wait(300)

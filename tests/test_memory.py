@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import windtunnel as wt
-from windtunnel import fitting, prediction
+from windtunnel import memory_advice, prediction
 from windtunnel.families.recurrent import onednn_workspace_bytes
 from windtunnel.forecast.allocator import Block, Exhausted, Heap, Pools, Rounding
 from windtunnel.forecast.memory import DeviceMemory, account
@@ -560,7 +560,7 @@ def test_the_largest_number_that_fits_is_found_in_few_tries(
 ) -> None:
     tried: list[int] = []
     count = lambda n: 1e6 * total(n) if tried.append(n) is None else 0.0  # type: ignore[func-returns-value]
-    found = fitting.largest_that_fits(count, 1e6 * capacity, 5_000_000)
+    found = memory_advice.largest_that_fits(count, 1e6 * capacity, 5_000_000)
     assert found == pytest.approx(expected, rel=0.011) and len(tried) <= 12
     assert not found or total(found) <= capacity
 

@@ -82,7 +82,7 @@ def test_a_margin_that_is_none_is_refused(text: str) -> None:
     [(1, 0.05, 12.706), (2, 0.01, 9.925), (4, 0.05, 2.776), (7, 0.01, 3.499), (30, 0.05, 2.042)],
 )
 def test_students_t_is_that_of_the_tables(freedom: int, error: float, t: float) -> None:
-    assert looks.student(freedom, error) == pytest.approx(t, abs=5e-4)
+    assert looks.student_t(freedom, error) == pytest.approx(t, abs=5e-4)
 
 
 @pytest.mark.parametrize("most", range(1, 60))
@@ -124,7 +124,7 @@ def test_looking_after_every_pair_without_a_plan_would_be_wrong_more_often() -> 
         logs = list(0.03 * rng.standard_normal(20))
         wrong += any(
             abs(statistics.fmean(logs[:n]))
-            > looks.student(n - 1, 0.05) * statistics.stdev(logs[:n]) / math.sqrt(n)
+            > looks.student_t(n - 1, 0.05) * statistics.stdev(logs[:n]) / math.sqrt(n)
             for n in range(3, 21)
         )
     assert wrong > 0.10 * 300

@@ -19,11 +19,11 @@ from windtunnel.forecast.contributors.ops import GpuOps
 from windtunnel.forecast.contributors.stages import Stages, StageWork, most_in_flight, order_of
 from windtunnel.forecast.contributors.workers import Segment, WorkerOps
 from windtunnel.forecast.forecast import forecast_step
-from windtunnel.forecast.links import Carried, Links
+from windtunnel.forecast.links import Links, LinkSeconds
 from windtunnel.forecast.parallel import parallel_step
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import StepBuilder
-from windtunnel.forecast.timeline import lay_out
+from windtunnel.forecast.timeline import steady_timeline
 from windtunnel.forecast.uncertainty import spreads_of
 from windtunnel.forecast.workers import Workers
 from windtunnel.machine.profiles import profile_for
@@ -199,8 +199,8 @@ def pipeline(schedule: str, stages: int, micro_batches: int, groups: int = 1, se
     work = StageWork([forward] * groups, [backward] * groups, None, Segment({}, 0.0))
     orders = [order_of(schedule, stage, stages, micro_batches, groups) for stage in range(stages)]
     step = StepBuilder()
-    Stages(stages=[work] * stages, orders=orders, send=Carried("network", send)).add_to(step)
-    return lay_out(step.build())
+    Stages(stages=[work] * stages, orders=orders, send=LinkSeconds("network", send)).add_to(step)
+    return steady_timeline(step.build())
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -260,7 +260,7 @@ def test_a_chunk_of_ops_ends_when_its_ops_would_end_one_by_one(times) -> None:
     def seconds(contributor) -> float:
         step = StepBuilder()
         contributor.add_to(step)
-        return lay_out(step.build()).step_seconds
+        return steady_timeline(step.build()).step_seconds
 
     expected = seconds(GpuOps(ops=ops, prices=prices))
     assert seconds(WorkerOps(ops=ops, prices=prices, links=links)) == pytest.approx(expected)

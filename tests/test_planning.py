@@ -17,17 +17,17 @@ import windtunnel as wt
 from windtunnel.errors import BadInput, BadQuantity, DoesNotFit, WindtunnelError
 from windtunnel.forecast.links import Links
 from windtunnel.forecast.workers import Workers
-from windtunnel.kept_traces import KeptTraces, shared
 from windtunnel.planning.bounds import Exchanges, ExchangeSeconds, WorkerSeconds, bound_by_other, step_bound
 from windtunnel.planning.candidates import Candidate, Space, counts_of, micro_batches
 from windtunnel.planning.plan import _Planning, plan
 from windtunnel.planning.run import RunTotals, length_of
-from windtunnel.planning.search import SLACK
+from windtunnel.planning.search import TIME_TOLERANCE
 from windtunnel.planning.table import PlanTable, ScalingPoint, bend_of
 from windtunnel.prediction import predict, trace
 from windtunnel.saved_plan import SavedPlan
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Collective
+from windtunnel.trace_cache import TraceCache, shared
 
 SIZES = {"layers": "4", "width": "64", "heads": "4", "length": "32", "vocabulary": "1024"}
 WORDS = ["llm:gpt", *(f"{key}={value}" for key, value in SIZES.items())]
@@ -97,14 +97,17 @@ def test_plans_come_in_the_order_of_their_time_and_no_listed_way_is_much_faster(
 
 
 def cheapest_by_trying_all(planning: _Planning, count: int) -> float:
-    """Seconds of the fastest way of all that fit, each forecast as `predict` does, without any bound."""
+    """Seconds of the fastest of all candidates that fit, each forecast as `predict` does, without any
+    bound."""
     search = planning._search
-    ways = set(search.space.ways(count))
-    ways |= {leaner for way in ways for leaner in search.space.leaner(way)}
+    candidates = set(search.space.candidates(count))
+    candidates |= {
+        smaller for candidate in candidates for smaller in search.space.with_less_memory(candidate)
+    }
     best = math.inf
-    for way in ways:
+    for candidate in candidates:
         with contextlib.suppress(WindtunnelError):  # the job does not allow it
-            forecast = search.subject.forecast(way)
+            forecast = search.subject.forecast(candidate)
             best = min(best, forecast.step_seconds if forecast.memory.fits else math.inf)
     return best
 
@@ -113,7 +116,7 @@ def cheapest_by_trying_all(planning: _Planning, count: int) -> float:
     ("kind", "machine", "batch"),
     [
         ("gpt", wt.Machine.named("4xh100"), 4),
-        ("gpt", small_memory("2xh100", 1.4e9), 2),  # leaner ways only
+        ("gpt", small_memory("2xh100", 1.4e9), 2),  # candidates with less memory only
         ("gpt", wt.Machine.named("2xgtx1080"), 2),  # slow links
         ("rnn", wt.Machine.named("2xh100"), 2),
     ],
@@ -125,8 +128,8 @@ def test_bounds_never_remove_the_best_plan(kind: str, machine: wt.Machine, batch
     found = next(planning._search.ranked(machine.devices))
     tried = planning._search.forecasts
     best = cheapest_by_trying_all(planning, machine.devices)
-    assert best * (1 - 1e-9) <= found.step_seconds <= best / (1 - SLACK)
-    assert tried < planning._search.ways
+    assert best * (1 - 1e-9) <= found.step_seconds <= best / (1 - TIME_TOLERANCE)
+    assert tried < planning._search.candidates
 
 
 def test_more_workers_take_at_least_the_stated_share_of_what_two_take_to_exchange() -> None:
@@ -147,14 +150,14 @@ def test_more_workers_take_at_least_the_stated_share_of_what_two_take_to_exchang
 
 def test_whether_a_step_fits_is_what_its_memory_says() -> None:
     subject = planning("4xh100")._search.subject
-    way = Candidate(BATCH, "pytorch", 4, 1, 1, 1)
-    needed = subject.memory(way).total_bytes
+    candidate = Candidate(BATCH, "pytorch", 4, 1, 1, 1)
+    needed = subject.memory(candidate).total_bytes
     for share in (0.5, 0.9, 0.999, 1.001, 1.1, 3.0):
         device = dataclasses.replace(subject.machine.device, memory_bytes=needed * share)
         small = dataclasses.replace(
             subject, machine=dataclasses.replace(subject.machine, device=device), _last={}
         )
-        assert small.fits(way) == bool(small.memory(way).fits), share
+        assert small.fits(candidate) == bool(small.memory(candidate).fits), share
 
 
 def test_predict_on_the_saved_plan_gives_the_same_step(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_scarce_memory_gives_leaner_plans_that_fit() -> None:
 
 
 def test_a_job_that_fits_nowhere_says_the_fewest_devices() -> None:
-    with pytest.raises(DoesNotFit, match="fits in no way on 2xh100") as caught:
+    with pytest.raises(DoesNotFit, match="fits on 2xh100 with no plan") as caught:
         plan(wide_job(), small_memory("2xh100", 0.8e9), Strategy(batch=8))
     assert "Smallest number of devices that fits: " in caught.value.hint
     with pytest.raises(DoesNotFit) as caught:
@@ -206,7 +209,7 @@ def test_a_kept_trace_is_the_one_that_predict_records() -> None:
         tensor_parallel=2,
         sequence_parallel=True,
     )
-    kept = KeptTraces(job(), "gpu")
+    kept = TraceCache(job(), "gpu")
     assert kept.of(strategy) == trace(job(), strategy, "gpu")
     kept.of(dataclasses.replace(strategy, batch=32, data_parallel=2, shard="optimizer", pipeline_parallel=1))
     assert len(kept) == 1 and shared(strategy).data_parallel == 2
@@ -217,15 +220,15 @@ def test_a_kept_trace_is_the_one_that_predict_records() -> None:
 
 def test_a_pipeline_waits_for_the_first_micro_batch() -> None:
     # 8 micro-batches of 1 s over 4 stages: 8 turns of 0.25 s, and 3 more until the first has passed.
-    way = Candidate(8, "bf16", 1, 1, 4, 8)
-    assert step_bound(way, WorkerSeconds(1.0, 0.4), ExchangeSeconds(0.0, 0.5)) == pytest.approx(
+    candidate = Candidate(8, "bf16", 1, 1, 4, 8)
+    assert step_bound(candidate, WorkerSeconds(1.0, 0.4), ExchangeSeconds(0.0, 0.5)) == pytest.approx(
         2.75 + 0.5 + 0.1
     )
     # With 3 groups a stage waits for a third of that.
-    interleaved = way._replace(groups=3)
+    interleaved = candidate._replace(groups=3)
     assert step_bound(interleaved, WorkerSeconds(1.0, 0.0), ExchangeSeconds(0.0, 0.0)) == pytest.approx(2.25)
     # Links that work longer than the devices decide.
-    assert step_bound(way, WorkerSeconds(1.0, 0.0), ExchangeSeconds(9.0, 0.0)) == 9.0
+    assert step_bound(candidate, WorkerSeconds(1.0, 0.0), ExchangeSeconds(9.0, 0.0)) == 9.0
 
 
 def test_a_trace_bounds_those_of_more_divided_workers() -> None:
@@ -250,10 +253,19 @@ def test_micro_batches_and_numbers_of_devices() -> None:
 
 def test_ways_divide_and_those_that_do_not_are_counted() -> None:
     space = Space(batches=(6,), precisions=("bf16",), blocks=4, experts=0, devices_per_node=8)
-    ways = list(space.ways(4))
-    assert {way.degrees for way in ways} == {(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1)}
+    candidates = list(space.candidates(4))
+    assert {candidate.degrees for candidate in candidates} == {
+        (1, 1, 4),
+        (1, 2, 2),
+        (1, 4, 1),
+        (2, 1, 2),
+        (2, 2, 1),
+    }
     assert sum(space.refused.values()) == 1  # 6 examples for 4 workers
-    assert all(way.batch == way.data * way.accumulate * way.micro_batch for way in ways)
+    assert all(
+        candidate.batch == candidate.data * candidate.accumulate * candidate.micro_batch
+        for candidate in candidates
+    )
 
 
 def point(devices: int, rate: float) -> ScalingPoint:
@@ -298,7 +310,7 @@ def test_a_network_that_cannot_be_divided_by_feature_is_planned_by_case_and_says
 def test_experts_are_divided_where_a_job_has_them() -> None:
     mixture = wt.Workload.named("llm:gpt", **SIZES, experts="4")
     space = Space(batches=(8,), precisions=("bf16",), blocks=8, experts=4, devices_per_node=8)
-    assert {way.expert for way in space.ways(4) if way.data == 4} == {1, 2, 4}
+    assert {candidate.expert for candidate in space.candidates(4) if candidate.data == 4} == {1, 2, 4}
     assert plan(mixture, wt.Machine.named("2xh100"), Strategy(batch=4)).best.forecast.memory.fits
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from windtunnel.accuracy import published
 from windtunnel.accuracy.published import validate_published
-from windtunnel.accuracy.regret import MeasuredWay, RegretValidation, grouped, regret_rows
+from windtunnel.accuracy.regret import MeasuredStrategy, RegretValidation, grouped, regret_rows
 
 REAL = os.environ.get(published.VARIABLE, "")
 
 
-def way(measured: float, predicted: float, order: int, fits: bool = True) -> MeasuredWay:
-    return MeasuredWay(f"{measured}", measured, predicted, fits, (order,))
+def way(measured: float, predicted: float, order: int, fits: bool = True) -> MeasuredStrategy:
+    return MeasuredStrategy(f"{measured}", measured, predicted, fits, (order,))
 
 
-def validation(*ways: MeasuredWay) -> RegretValidation:
+def validation(*ways: MeasuredStrategy) -> RegretValidation:
     rows = regret_rows("all", grouped(("a", each) for each in ways))
     return RegretValidation(title="t", use="u", simple_rule="s", rows=tuple(rows))
 

@@ -29,7 +29,7 @@ from windtunnel.reports.lines import sheet
 from windtunnel.results import PARTS
 from windtunnel.study import study as studies
 from windtunnel.study.rows import NOT_RUNNABLE, ClaimVerdict, StudyRow
-from windtunnel.study.run import surroundings
+from windtunnel.study.run import run_environment
 
 SCALE = 2000.0  # 1,000 examples twice over
 N_REC, N_STEPS = (10, 20, 50, 100, 200), (10, 20, 50, 100)
@@ -491,7 +491,9 @@ def test_lines_that_this_machine_cannot_run_are_listed_but_not_in_the_tables() -
         [],
     )
     assert not any("torch:graph" in name for name in beside(words)[0])
-    assert {surroundings.NOT_INSTALLED, surroundings.NO_GPU, surroundings.UNSUPPORTED} < set(NOT_RUNNABLE)
+    assert {run_environment.NOT_INSTALLED, run_environment.NO_GPU, run_environment.UNSUPPORTED} < set(
+        NOT_RUNNABLE
+    )
     listed = next(table for table in Reader(words).tables if table[0][:2] == ["Line", "State"])
     assert listed[1][1].strip() == "no gpu here" and listed[1][2] == "20"
 

@@ -28,7 +28,7 @@ from windtunnel.forecast.schedule import (
     _Contended,
     place,
 )
-from windtunnel.forecast.timeline import lay_out
+from windtunnel.forecast.timeline import steady_timeline
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import Op
@@ -91,7 +91,7 @@ def test_two_workers_meet_at_an_all_reduce_by_hand() -> None:
     step.add(LaneTask(Lane("link"), 2.0, "communication"), after=both, name="reduced")
     for worker in (0, 1):
         step.add(LaneTask(Lane("device", worker), 1.0, "update"), after=(Wait("reduced"),))
-    timeline = lay_out(step.build())
+    timeline = steady_timeline(step.build())
     assert timeline.step_seconds == 8.0 and timeline.is_steady
     assert timeline.parts() == {"update": 1.0, "communication": 2.0, "compute": 5.0}
     assert timeline.busy_seconds("device", worker=1) == 6.0
@@ -170,7 +170,7 @@ def test_steps_of_alternating_length_are_averaged_over_their_period_by_hand() ->
     first = step.add(LaneTask(HOST, 1.0, "launch"), after=(Wait("last", steps_ago=2),))
     second = step.add(LaneTask(COPY, 1.0, "copy"), after=(first,))
     step.add(LaneTask(DEVICE, 1.0, "compute"), after=(second,), name="last")
-    timeline = lay_out(step.build())
+    timeline = steady_timeline(step.build())
     assert timeline.is_steady and timeline.period_steps == 2 and timeline.step_seconds == 1.5
     assert timeline.parts() == {"compute": 0.5, "copy": 0.5, "launch": 0.5}
     assert ends_of(step, 4) == [3.0, 4.0, 6.0, 7.0]
@@ -190,7 +190,7 @@ def test_a_pattern_counts_only_if_it_holds_for_as_many_steps_as_tasks_wait() -> 
     1 s each."""
     step = StepBuilder()
     add_ring(step, tasks=9, seconds=1.0, steps_ago=6)
-    timeline = lay_out(step.build())
+    timeline = steady_timeline(step.build())
     assert timeline.is_steady and timeline.period_steps == 6 and timeline.step_seconds == 1.5
 
 
@@ -201,7 +201,7 @@ def test_a_step_that_does_not_become_steady_says_so() -> None:
     add_ring(step, tasks=5, seconds=1.2, steps_ago=4)
     step.add(LaneTask(HOST, 1.4, "launch"), after=(Wait("end of 5"),))
     add_ring(step, tasks=8, seconds=7.5 / 8, steps_ago=5)
-    assert not lay_out(step.build()).is_steady
+    assert not steady_timeline(step.build()).is_steady
 
 
 def op(name: str) -> Op:
@@ -231,7 +231,7 @@ PRICES = (Price(1.0, 4.0), Price(1.0, 2.0), Price(1.0, 0.0))
 def test_steps_of_contributors_by_hand(
     members: tuple[contributors.Contributor, ...], step_seconds: float
 ) -> None:
-    timeline = lay_out(contributors.build_step(members))
+    timeline = steady_timeline(contributors.build_step(members))
     assert timeline.step_seconds == pytest.approx(step_seconds) and timeline.is_steady
     assert sum(timeline.parts().values()) == pytest.approx(step_seconds)
 
@@ -250,7 +250,9 @@ def test_a_streamed_copy_waits_for_kernels_even_if_the_step_ends_in_an_op_withou
 
 
 def test_steps_are_counted_and_not_recognised_by_a_label() -> None:
-    timeline = lay_out(contributors.build_step((StepCalls(seconds=0.5), GpuOps(ops=OPS, prices=PRICES))))
+    timeline = steady_timeline(
+        contributors.build_step((StepCalls(seconds=0.5), GpuOps(ops=OPS, prices=PRICES)))
+    )
     assert timeline.tasks_per_step == len(timeline.step) == 6
     assert len(timeline.tasks) % timeline.tasks_per_step == 0
 

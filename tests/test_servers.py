@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from windtunnel.forecast.links import NETWORK, PEER, Carried, Links
+from windtunnel.forecast.links import NETWORK, PEER, Links, LinkSeconds
 from windtunnel.forecast.paths import LINK_SHARE, NodePath, node_path
 from windtunnel.forecast.servers import between_hosts_seconds, host_server_seconds
 from windtunnel.forecast.workers import Workers
@@ -21,7 +21,7 @@ from windtunnel.trace import Collective
 SIZE = 553e6  # the gradients of VGG16
 
 
-def served(devices: int, server: ParameterServer = "host", name: str = "p2.8xlarge") -> Carried:
+def served(devices: int, server: ParameterServer = "host", name: str = "p2.8xlarge") -> LinkSeconds:
     machine = dataclasses.replace(Machine.named(name), parameter_server=server)
     workers = Workers(data=devices, devices_per_node=machine.devices)
     return Links(machine=machine, workers=workers).carry(Collective("server", SIZE, "data"))
@@ -42,7 +42,7 @@ def test_a_server_on_the_host_by_hand() -> None:
     """
     expected = {1: 38.67e-3, 2: 77.34e-3, 4: 154.7e-3, 8: 154.7e-3}
     for devices, seconds in expected.items():
-        assert served(devices) == Carried(PEER, pytest.approx(seconds, rel=1e-3))
+        assert served(devices) == LinkSeconds(PEER, pytest.approx(seconds, rel=1e-3))
 
 
 def test_the_cpu_is_the_limit_where_it_has_many_gradients_to_read() -> None:
@@ -69,7 +69,7 @@ def test_a_faster_link_is_never_slower() -> None:
 
 
 def test_one_worker_talks_to_a_server_on_the_host_and_to_nobody_else() -> None:
-    assert served(1, "none") == Carried(PEER, 0.0)
+    assert served(1, "none") == LinkSeconds(PEER, 0.0)
     assert step(1, "host") > step(1, "none")
     plain = Strategy(batch=2048, data_parallel=1)
     alone = predict(Workload.named("fcn5", layers=(512, 4096, 4096, 512)), Machine.named("p2.8xlarge"), plain)
@@ -87,7 +87,7 @@ def test_between_nodes_a_host_sends_the_sum_of_its_devices_once() -> None:
     assert between_hosts_seconds(SIZE, 4, machine) == pytest.approx(0.7048, rel=1e-3)
     links = Links(machine=machine, workers=Workers(data=32, devices_per_node=8))
     carried = links.carry(Collective("server", SIZE, "data"))
-    assert carried == Carried(NETWORK, between_hosts_seconds(SIZE, 4, machine))
+    assert carried == LinkSeconds(NETWORK, between_hosts_seconds(SIZE, 4, machine))
     assert machine.network is not None
     fast = dataclasses.replace(machine.network, kind="roce", rate=100 * machine.network.rate)  # not TCP
     fast_links = Links(machine=dataclasses.replace(machine, network=fast), workers=links.workers)

@@ -22,8 +22,8 @@ from windtunnel.study import study as studies
 from windtunnel.study.results import results
 from windtunnel.study.run import runner
 from windtunnel.study.run.engine import Local, Outcome, Work
+from windtunnel.study.run.run_environment import Here
 from windtunnel.study.run.runner import Order, run
-from windtunnel.study.run.surroundings import Here
 
 TESTS = Path(__file__).parent
 KILLS = 100

@@ -39,8 +39,8 @@ from windtunnel.study.run import runner
 from windtunnel.study.run.cells import Choice
 from windtunnel.study.run.engine import Outcome, Work
 from windtunnel.study.run.forecasts import ABSENT_GPU
-from windtunnel.study.run.progress import Standing
-from windtunnel.study.run.runner import Following, Order, run
+from windtunnel.study.run.progress import RunProgress
+from windtunnel.study.run.runner import Order, RunCallbacks, run
 from windtunnel.study.study import Study
 
 QUICK = Order(level="quick", seed=1)
@@ -63,8 +63,8 @@ def fail(work: Work, state: str = "crashed") -> Outcome:
 
 def test_every_cell_is_measured_by_as_many_processes_as_its_level_asks(tmp_path: Path, store: Store) -> None:
     engine = FakeEngine()
-    tally = run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
-    assert tally.states == {"done": 10} and not tally.failed
+    cell_counts = run(a_study(tmp_path), store, engine, FakeMachine(), Order(seed=1))
+    assert cell_counts.states == {"done": 10} and not cell_counts.failed
     assert sorted({w.number for w in engine.seen}) == [0, 1] and len(engine.seen) == 20
 
 
@@ -125,18 +125,20 @@ def test_a_failure_is_a_row_with_a_name_and_no_seconds_and_the_rest_is_unharmed(
     tmp_path: Path, store: Store
 ) -> None:
     study = a_study(tmp_path)
-    heard: list[tuple[Outcome | None, Standing]] = []
+    heard: list[tuple[Outcome | None, RunProgress]] = []
     engine = FakeEngine(lambda work: fail(work) if work.task.settings["n_rec"] == 13 else None)
-    tally = run(
+    cell_counts = run(
         study,
         store,
         engine,
         FakeMachine(),
         Order(seed=1),
-        Following(watch=lambda outcome, standing: heard.append((outcome, standing))),
+        RunCallbacks(watch=lambda outcome, standing: heard.append((outcome, standing))),
     )
     assert (
-        tally.states == {"done": 9, "crashed": 1} and tally.failed == 1 and tally.failures[0][1] == "crashed"
+        cell_counts.states == {"done": 9, "crashed": 1}
+        and cell_counts.failed == 1
+        and cell_counts.failures[0][1] == "crashed"
     )
     rows = {row.settings["n_rec"]: row for row in results(study, store)}
     assert rows[13].state == "crashed" and rows[13].step_seconds is None and "SIGSEGV" in rows[13].error
@@ -160,8 +162,8 @@ def test_rerun_failed_measures_just_those(tmp_path: Path, store: Store) -> None:
         Order(seed=1),
     )
     engine = FakeEngine()
-    tally = run(study, store, engine, FakeMachine(), Order(seed=1, rerun=True))
-    assert tally.states == {"done": 10} and {w.task.settings["n_rec"] for w in engine.seen} == {11, 13}
+    cell_counts = run(study, store, engine, FakeMachine(), Order(seed=1, rerun=True))
+    assert cell_counts.states == {"done": 10} and {w.task.settings["n_rec"] for w in engine.seen} == {11, 13}
 
 
 def test_what_is_not_installed_and_what_needs_a_gpu_is_counted_apart_and_fails_nothing(
@@ -175,8 +177,8 @@ def test_what_is_not_installed_and_what_needs_a_gpu_is_counted_apart_and_fails_n
         more='[[case]]\nname = "gpu"\nlabels = ["torch:loop"]\ndevice = "gpu"\n',
     )
     engine = FakeEngine()
-    tally = run(study, store, engine, FakeMachine(missing="jax"), QUICK)
-    assert tally.states == {"done": 2, "not installed": 2, "no gpu here": 2} and not tally.failed
+    cell_counts = run(study, store, engine, FakeMachine(missing="jax"), QUICK)
+    assert cell_counts.states == {"done": 2, "not installed": 2, "no gpu here": 2} and not cell_counts.failed
     assert {w.task.label for w in engine.seen} == {"torch:loop"} and {w.task.device for w in engine.seen} == {
         "cpu"
     }
@@ -224,14 +226,14 @@ def test_a_report_without_steady_samples_is_no_result(tmp_path: Path, store: Sto
             ProcessReport(samples={"first": Samples(seconds=(1.0,))}),
         ]
     )
-    tally = run(
+    cell_counts = run(
         a_study(tmp_path, sizes=4),
         store,
         FakeEngine(lambda work: Outcome(work=work, report=next(bad))),
         FakeMachine(),
         Order(seed=1),
     )
-    assert tally.states == {"no result": 4}
+    assert cell_counts.states == {"no result": 4}
 
 
 def test_an_engine_that_breaks_over_a_piece_has_it_named_and_goes_on_with_the_others(
@@ -241,8 +243,11 @@ def test_an_engine_that_breaks_over_a_piece_has_it_named_and_goes_on_with_the_ot
         if work.task.settings["n_rec"] == 13:
             raise TypeError("unreadable")
 
-    tally = run(a_study(tmp_path), store, FakeEngine(breaks), FakeMachine(), Order(seed=1))
-    assert tally.states == {"done": 9, "fault": 1} and "TypeError: unreadable" in tally.failures[0][2]
+    cell_counts = run(a_study(tmp_path), store, FakeEngine(breaks), FakeMachine(), Order(seed=1))
+    assert (
+        cell_counts.states == {"done": 9, "fault": 1}
+        and "TypeError: unreadable" in cell_counts.failures[0][2]
+    )
 
 
 def test_an_engine_that_brings_the_same_piece_twice_is_taken_once(tmp_path: Path, store: Store) -> None:
@@ -277,14 +282,14 @@ def test_a_study_of_longer_timing_times_longer_and_does_not_stop_for_precision(
 
 
 def test_time_left_falls_to_nothing_and_counts_what_is_left(tmp_path: Path, store: Store) -> None:
-    seen: list[Standing] = []
+    seen: list[RunProgress] = []
     run(
         a_study(tmp_path),
         store,
         FakeEngine(),
         FakeMachine(),
         Order(seed=1),
-        Following(watch=lambda outcome, standing: seen.append(standing)),
+        RunCallbacks(watch=lambda outcome, standing: seen.append(standing)),
     )
     assert seen[0].done == 0 and seen[0].wanted == 20 and seen[0].left_seconds > 0
     assert seen[-1].done == seen[-1].wanted == 20 and seen[-1].left_seconds == pytest.approx(0, abs=1e-6)
@@ -300,7 +305,7 @@ def test_long_steps_take_longer_in_the_forecast(tmp_path: Path, store: Store) ->
             FakeEngine(),
             FakeMachine(),
             QUICK,
-            Following(
+            RunCallbacks(
                 step_seconds=lambda task, s=steps: s,
                 watch=lambda o, s: first.append(s) if o is None else None,
             ),

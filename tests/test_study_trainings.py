@@ -28,8 +28,8 @@ from windtunnel.study.results import results
 from windtunnel.study.rows import StudyRow, TrainedSeeds
 from windtunnel.study.run import train_cells, trainings
 from windtunnel.study.run.cells import Choice
+from windtunnel.study.run.run_environment import Here
 from windtunnel.study.run.runner import Order
-from windtunnel.study.run.surroundings import Here
 from windtunnel.study.study import Study
 
 RUNNER = CliRunner()

@@ -16,7 +16,7 @@ from windtunnel import perfetto
 from windtunnel.cli import words
 from windtunnel.errors import BadInput
 from windtunnel.forecast.schedule import COPY, DEVICE, HOST, LaneTask, StepBuilder
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.measurement import families, profiler
 from windtunnel.measurement.processes import MeasureOptions
 from windtunnel.measurement.store import Store
@@ -32,7 +32,7 @@ def three_steps() -> Timeline:
     launch = step.add(LaneTask(HOST, 3e-6, "launch", "aten.mm"))
     step.add(LaneTask(DEVICE, 9e-6, "compute", "aten.mm"), after=(batch, launch))
     step.add(LaneTask(HOST, 0.0, "launch", "nothing"))
-    return lay_out(step.build())
+    return steady_timeline(step.build())
 
 
 def spans_by_lane(data: dict[str, Any], process: str) -> dict[str, list[dict[str, Any]]]:
@@ -211,7 +211,7 @@ GPU_STEP = (
 
 
 def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
-    watched = profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5)
+    watched = profiler.ProfiledSteps(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5)
     parts = profiler.sum_up(watched, "cuda")
     assert parts.ops == pytest.approx(
         {
@@ -228,7 +228,7 @@ def test_each_kernel_counts_once_for_the_op_that_launched_it() -> None:
 
 
 def test_a_gpu_step_shows_threads_streams_and_the_copy_engine_apart() -> None:
-    shown = profiler.last_step(profiler.Watched(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
+    shown = profiler.last_step(profiler.ProfiledSteps(tuple(profiler.read(GPU_STEP, "device")), 1, 1e-5))
     lanes = {e["lane"] for e in shown["events"]}
     assert lanes == {"host", "host 2", "device", "copy engine"}
     assert {e["op"] for e in shown["events"] if e["lane"] == "copy engine"} == {"aten::copy_"}
@@ -249,7 +249,7 @@ def test_only_the_last_step_is_told_and_no_more_than_can_be_looked_at(
         )
     )
     monkeypatch.setattr(profiler, "MOST_EVENTS", 2)
-    shown = profiler.last_step(profiler.Watched(events, 2, 4.0))
+    shown = profiler.last_step(profiler.ProfiledSteps(events, 2, 4.0))
     assert [(e["name"], e["start"]) for e in shown["events"]] == [
         ("windtunnel step", 0.0),
         ("aten::b", 0.5),
@@ -268,7 +268,7 @@ def test_time_inside_an_op_is_its_own_and_not_that_of_the_ops_below() -> None:
         profiler.Event(name, "host", 1, start, end, name, start, name == "windtunnel step")
         for name, start, end in spans
     )
-    parts = profiler.sum_up(profiler.Watched(events, 1, 10.0), "cpu")
+    parts = profiler.sum_up(profiler.ProfiledSteps(events, 1, 10.0), "cpu")
     assert parts.ops == {"linear": 1.5, "addmm": 3.0, "relu": 2.0}
     assert parts.families == {"matmul": 4.5, "streaming": 2.0}
 

@@ -15,7 +15,7 @@ from windtunnel.forecast.forecast import forecast_step
 from windtunnel.forecast.links import PEER
 from windtunnel.forecast.price import PricedPiece, Timed
 from windtunnel.forecast.schedule import DEVICE, HOST, LaneTask, StepBuilder
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.forecast.uncertainty import Spreads, device_spread, interval_of, spreads_of
 from windtunnel.machine.machine import names
 from windtunnel.machine.profiles import profile_for
@@ -37,7 +37,7 @@ def timeline_of(*tasks: LaneTask) -> Timeline:
     step = StepBuilder()
     for number, task in enumerate(tasks):
         step.add(task, after=(number - 1,) if number else ())
-    return lay_out(step.build())
+    return steady_timeline(step.build())
 
 
 def test_more_different_pieces_never_widen_the_spread_of_the_same_time() -> None:

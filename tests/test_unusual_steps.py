@@ -62,10 +62,10 @@ def test_numbers_of_a_real_step_belong_to_their_lines() -> None:
         torch.tensor(1.0).item()
         torch.tensor(2.0).item()
 
-    lessons = rehearse(run)
+    rehearsal_values = rehearse(run)
     first = run.__code__.co_firstlineno
     places = [(__file__, first + 1), (__file__, first + 2)]
-    assert [lessons.next_number(place) for place in places] == [1.0, 2.0]
+    assert [rehearsal_values.next_number(place) for place in places] == [1.0, 2.0]
 
 
 def test_truths_about_the_same_floats_agree() -> None:

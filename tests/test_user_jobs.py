@@ -27,9 +27,9 @@ from windtunnel.job.trainer import Trainer
 from windtunnel.machine.profiles import profile_for
 from windtunnel.prediction import trace
 from windtunnel.trace import WAIT, Trace
-from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.reads import ReadFloat, answered
+from windtunnel.trace.reads import ReadFloat, readable
 from windtunnel.trace.rehearsal import NeedsRehearsal
 
 JOBS = Path(__file__).parent / "jobs"
@@ -116,13 +116,13 @@ class Names(TorchDispatchMode):
 # Values: exact where they are cheap
 
 
-def exact(target: str = "cpu") -> KnownTensorMode:
-    return KnownTensorMode(target, Notes())
+def exact(target: str = "cpu") -> ValueTrackingMode:
+    return ValueTrackingMode(target, Notes())
 
 
 def test_integers_keep_their_values_through_views_and_writes() -> None:
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         counts = torch.zeros(4, dtype=torch.long)
         counts[1:3] += torch.tensor([2, 3])
         row = counts.view(2, 2)[1]
@@ -133,7 +133,7 @@ def test_integers_keep_their_values_through_views_and_writes() -> None:
 
 def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_into_it() -> None:
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         known, unknown = torch.zeros(8, dtype=torch.long), torch.randn(2**21).argmax(keepdim=True)
         view = known[:2]
         mode.forget(unknown)
@@ -145,7 +145,7 @@ def test_a_value_is_forgotten_with_all_its_views_when_an_unknown_one_is_written_
 def test_memory_has_a_value_once_it_is_written() -> None:
     # What lies in new memory is no value: code that allocates its result would seem to have computed it.
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         counts, unknown = torch.empty(4, dtype=torch.long), torch.randn(2**21)
         assert mode.known(counts) is None and mode.known(counts + 1) is None
         assert mode.known(counts.to(torch.float32)) is None
@@ -181,7 +181,7 @@ def test_a_deep_copy_of_a_fake_batch_norm_is_another_one() -> None:
     import copy
 
     mode = exact()
-    with mode, answered(mode):
+    with mode, readable(mode):
         one = nn.BatchNorm1d(8)
         two = copy.deepcopy(one)
         two.num_batches_tracked += 1

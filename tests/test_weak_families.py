@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from windtunnel.calibration import clock, probe, rows
-from windtunnel.calibration.drawer import all_weights
+from windtunnel.calibration.case_sampler import all_weights
 from windtunnel.trace.record import Observer
 
 PATH = Path(__file__).parent.parent / "benchmarks" / "weak_families.py"

@@ -7,7 +7,6 @@ import functools
 
 from windtunnel import units
 from windtunnel.errors import BadInput, BadJob, DoesNotFit
-from windtunnel.fitting import Shortage, advice, fewest_that_fit, largest_that_fits
 from windtunnel.forecast.allocator import Rounding
 from windtunnel.forecast.compiled import fuse
 from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step, memory_of_workers
@@ -20,6 +19,7 @@ from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
+from windtunnel.memory_advice import Shortage, advice, fewest_that_fit, largest_that_fits
 from windtunnel.strategy import LOADED, MOST_BATCH, Strategy
 from windtunnel.trace import StoredExample, Trace
 

@@ -1,4 +1,4 @@
-"""What torch.compile gains: each compiled row beside the eager row of the same case."""
+"""The gain of torch.compile: each compiled row with the eager row of the same case."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from windtunnel.accuracy import gpt_small, published
-from windtunnel.accuracy.regret import MeasuredWay, RegretValidation, grouped, regret_rows
+from windtunnel.accuracy.regret import MeasuredStrategy, RegretValidation, grouped, regret_rows
 from windtunnel.accuracy.runs import Runs
 
 
@@ -27,10 +27,10 @@ def validate(folder: Path) -> RegretValidation:
     )
 
 
-def _way(runs: Runs, row: Mapping[str, str]) -> MeasuredWay:
+def _way(runs: Runs, row: Mapping[str, str]) -> MeasuredStrategy:
     forecast = gpt_small.forecast_run(runs, row)
     degrees = f"t {row['tensor']} d {row['data']} p {row['pipeline']}"
-    return MeasuredWay(
+    return MeasuredStrategy(
         case=f"{degrees} micro-batch {row['micro_batch']}",
         measured_seconds=float(row["iteration_ms"]) * 1e-3,
         predicted_seconds=forecast.step_seconds,

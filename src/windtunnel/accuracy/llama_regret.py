@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from windtunnel.accuracy import llama, published
-from windtunnel.accuracy.regret import MeasuredWay, RegretValidation, grouped, regret_rows
+from windtunnel.accuracy.regret import MeasuredStrategy, RegretValidation, grouped, regret_rows
 from windtunnel.accuracy.runs import Runs
 
 # Groups of all runs, and groups in which one more thing is given.
@@ -45,10 +45,10 @@ def _examples(row: Mapping[str, str]) -> int:
     return int(row["mbs"]) * int(row["grad_acc"]) * int(row["dp"])
 
 
-def _way(runs: Runs, row: Mapping[str, str]) -> MeasuredWay:
+def _way(runs: Runs, row: Mapping[str, str]) -> MeasuredStrategy:
     forecast = llama.forecast_run(runs, row)
     model_parallel = int(row["tp"]) * int(row["pp"])
-    return MeasuredWay(
+    return MeasuredStrategy(
         case=f"dp {row['dp']} tp {row['tp']} pp {row['pp']} mbs {row['mbs']} zero {row['zero']}",
         measured_seconds=int(row["gbs"]) * llama.LENGTH / (float(row["tok_s_gpu"]) * int(row["nodes"]) * 8),
         predicted_seconds=forecast.step_seconds,

@@ -16,7 +16,7 @@ from windtunnel.agreement import quantile
 from windtunnel.displays import Displayed
 
 
-class MeasuredWay(NamedTuple):
+class MeasuredStrategy(NamedTuple):
     """A measured run, its forecast, and what the simple rule would sort it by."""
 
     case: str
@@ -116,23 +116,23 @@ class RegretValidation(Displayed):
         return lines
 
 
-def regret_rows(series: str, groups: Mapping[str, Sequence[MeasuredWay]]) -> list[RegretRow]:
+def regret_rows(series: str, groups: Mapping[str, Sequence[MeasuredStrategy]]) -> list[RegretRow]:
     """A row for each group with a choice."""
     return [_row(series, name, ways) for name, ways in groups.items() if len(ways) > 1]
 
 
-def grouped(ways: Iterable[tuple[str, MeasuredWay]]) -> dict[str, list[MeasuredWay]]:
+def grouped(ways: Iterable[tuple[str, MeasuredStrategy]]) -> dict[str, list[MeasuredStrategy]]:
     """Runs by the key beside them."""
-    groups: dict[str, list[MeasuredWay]] = {}
+    groups: dict[str, list[MeasuredStrategy]] = {}
     for key, way in ways:
         groups.setdefault(key, []).append(way)
     return groups
 
 
-def _row(series: str, group: str, ways: Sequence[MeasuredWay]) -> RegretRow:
+def _row(series: str, group: str, ways: Sequence[MeasuredStrategy]) -> RegretRow:
     fastest = min(way.measured_seconds for way in ways)
 
-    def regret(way: MeasuredWay) -> float:
+    def regret(way: MeasuredStrategy) -> float:
         return way.measured_seconds / fastest - 1
 
     chosen = min([way for way in ways if way.fits] or ways, key=lambda way: way.predicted_seconds)

@@ -19,10 +19,10 @@ from windtunnel.errors import WindtunnelError
 from windtunnel.forecast.forecast import Forecast, ForecastStep, forecast_step
 from windtunnel.forecast.workers import spread_over
 from windtunnel.job.workload import Workload
-from windtunnel.kept_traces import KeptTraces
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
 from windtunnel.strategy import Strategy
+from windtunnel.trace_cache import TraceCache
 
 INSIDE = (0.70, 0.90)  # the share of rows that should lie in their 80 % interval
 # A host factor that was chosen on whole steps of the same program is known better than one of a probe: four
@@ -31,10 +31,10 @@ STEPS_SPREAD = 1.11
 
 
 class Runs:
-    """Forecasts runs, and keeps the traces of workers that do the same."""
+    """Forecasts runs, and caches the traces of workers that run the same ops."""
 
     def __init__(self) -> None:
-        self._traces: dict[object, KeptTraces] = {}
+        self._traces: dict[object, TraceCache] = {}
 
     def forecast(
         self, job: str, settings: Mapping[str, object], machine: Machine, strategy: Strategy
@@ -50,7 +50,7 @@ class Runs:
         key = (job, tuple(sorted(settings.items())), machine.device.kind)
         if key not in self._traces:
             workload = Workload.named(job, **{name: str(value) for name, value in settings.items()})
-            self._traces[key] = KeptTraces(workload, machine.device.kind)
+            self._traces[key] = TraceCache(workload, machine.device.kind)
         trace = self._traces[key].of(strategy)
         return forecast_step(trace, machine, strategy, profile_for(machine))
 

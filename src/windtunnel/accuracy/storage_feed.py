@@ -21,7 +21,7 @@ from windtunnel.forecast.contributors.loading import BatchLoading
 from windtunnel.forecast.contributors.ops import GpuOps, StepCalls
 from windtunnel.forecast.feeding import BatchFeed
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.timeline import lay_out
+from windtunnel.forecast.timeline import steady_timeline
 from windtunnel.trace import Op
 from windtunnel.units import MIB
 
@@ -112,7 +112,7 @@ def utilisation(row: FedRow, rate: float) -> float:
     )
     loading = BatchLoading(feed=feed, loaders=work.readers, load_ahead=2, training_seconds=0.0)
     ops = GpuOps(ops=(_KERNEL,), prices=[Price(0.0, work.seconds)])
-    timeline = lay_out(build_step((StepCalls(seconds=0.0), loading, ops)))
+    timeline = steady_timeline(build_step((StepCalls(seconds=0.0), loading, ops)))
     return timeline.busy_seconds("device") / timeline.step_seconds
 
 

@@ -1,4 +1,4 @@
-"""The contract of a rule: it looks at a situation, and proposes changes or says why it does not apply."""
+"""The contract of a rule: it gets a situation, and proposes changes or states why it does not apply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
-# What a proposal leaves as it is. step: the machine and the examples of an update, so that the network learns
-# the same up to rounding. batch: an update has other examples. machine: other hardware. code: another
-# framework, for which the step must be written anew.
+# What a proposal changes. step: how the step runs; the network learns the same up to rounding. batch: the
+# examples of an update. machine: the hardware. code: the framework, for which the step must be written again.
 Scope = Literal["step", "batch", "machine", "code"]
-# faster: it shall save time. smaller: it shall need less hardware and be about as fast.
+# faster: saves time. smaller: needs less hardware and is about as fast.
 Goal = Literal["faster", "smaller"]
-ROOMY = 0.5  # of the device's memory: a step that needs less has no shortage
+ENOUGH_MEMORY_SHARE = 0.5  # share of the device's memory: a step that needs less is not short of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Proposal:
     code     what to write in PyTorch
     reason   one sentence that names the bottleneck, with numbers of the forecast
     costs    what it costs or risks
-    source   where this is written or was measured
+    source   a publication or measurement that supports it
     quoted   the gain, if it is not forecast
     """
 
@@ -111,7 +110,7 @@ class Situation:
     def lacks_memory(self) -> bool:
         """Whether memory limits the job: the step does not fit, or needs more than half of the device's."""
         capacity = self.forecast.memory.capacity_bytes
-        return capacity is not None and self.forecast.memory.total_bytes > ROOMY * capacity
+        return capacity is not None and self.forecast.memory.total_bytes > ENOUGH_MEMORY_SHARE * capacity
 
     def share(self, *parts: str) -> float:
         """The share of the step that these parts take."""

@@ -1,4 +1,4 @@
-"""Tries every proposal in the forecast, alone and then together, and ranks what helps."""
+"""Forecasts every proposal, alone and then together, and ranks those that help."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from windtunnel.strategy import Strategy
 LEAST_GAIN = 1.03  # less is not worth a change
 _LEAST_SURE_GAIN = 1.01  # of a gain whose interval excludes 1
 _WORTH_ADDING = 1.03  # to a combination, which each further change makes harder to understand
-_AS_FAST = 0.95  # a smaller machine that is at least so fast does the same
-_NEARLY_BEST = 0.97  # of a rule's best gain: the mildest proposal that has it is taken
+_AS_FAST = 0.95  # a smaller machine counts as equal if it is at least this fast
+_NEARLY_BEST = (
+    0.97  # of a rule's best gain: the first proposal, so the smallest change, that reaches it is taken
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def advise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A proposal of a rule, and what its forecast says; a quoted one has no forecast."""
+    """A proposal of a rule with its forecast; a quoted one has no forecast."""
 
     rule: AdviceRule
     proposal: Proposal
@@ -94,7 +96,8 @@ class _Search:
 
     def __init__(self, setup: Setup, options: AdviceOptions) -> None:
         self.options = options
-        # The rule is for advice about a step that is not compiled yet; a step that is, is asked for itself.
+        # The simple rule is for advice to compile a step. A step that is compiled already is traced by the
+        # compiler.
         self.forecaster = Forecaster(asks_compiler=options.thorough or setup.strategy.compiles)
         options.progress("tracing the step as it is")
         begin = time.monotonic()
@@ -142,7 +145,8 @@ class _Search:
         return found
 
     def _try_all(self, proposals: Sequence[tuple[AdviceRule, Proposal]]) -> list[_Candidate]:
-        """Proposals that can be priced with a kept trace come first: time may end before the others."""
+        """Proposals that can be priced with a cached trace come first, because the time limit may cut off the
+        others."""
         found = {}
         for rule, proposal in sorted(proposals, key=lambda each: not self._is_quick(each[1])):
             if self._is_late():
@@ -176,7 +180,7 @@ class _Search:
         return time.monotonic() - self.begin > self.options.seconds
 
     def _best(self, rule: AdviceRule, candidates: Iterable[_Candidate]) -> _Candidate | None:
-        """The proposal of a rule that is taken: the first, so the mildest, of those that are nearly best."""
+        """The chosen proposal of a rule: the first, so the smallest change, of those that are nearly best."""
         own = [c for c in candidates if c.rule is rule]
         fitting = [c for c in own if c.tried is None or c.tried.fits] or own
         if not fitting:
@@ -217,8 +221,10 @@ class _Search:
             found = self._best_added(own, current)
             if found is not None:
                 candidate, current = found
-                touched = candidate.proposal.change.touched
-                parts = [p for p in parts if not p.proposal.change.touched <= touched] + [candidate]
+                changed_names = candidate.proposal.change.changed_names
+                parts = [p for p in parts if not p.proposal.change.changed_names <= changed_names] + [
+                    candidate
+                ]
         return self._combination(current, parts) if parts else None
 
     def _best_added(

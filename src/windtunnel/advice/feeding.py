@@ -1,4 +1,4 @@
-"""Remedies of `windtunnel feed` as proposals, so that advice and feed say the same."""
+"""Remedies of `windtunnel feed` as proposals, so that advice and feed agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windtunnel.strategy import Strategy
 
 def remedy_of(situation: Situation, name: str) -> Remedy | str:
     """The remedy of this name, or why there is none."""
-    for remedy in remedies(situation.machine, situation.strategy, room_of(situation)):
+    for remedy in remedies(situation.machine, situation.strategy, resident_memory_of(situation)):
         if remedy.name == name:
             return remedy.reason or remedy
     return ""
@@ -38,7 +38,7 @@ def change_of(situation: Situation, remedy: Remedy) -> StepChange:
 
 
 def option_of_storage(storage: Storage) -> str:
-    """The storage as --storage names it: its name if the catalogue has it, else its rate."""
+    """The value of --storage for a storage: its name if the catalogue has it, otherwise its rate."""
     name = storage.name.replace(" ", "")
     try:
         shared_storage(re.sub(r"^\d+x", "", name))
@@ -48,7 +48,8 @@ def option_of_storage(storage: Storage) -> str:
 
 
 def flag_of(situation: Situation, change: StepChange) -> str:
-    """The options that make this change. Some that are set now have no opposite and must be left out."""
+    """The options that make this change. Some current options have no opposite and must be left out
+    instead."""
     words, without = [f"--storage {change.storage}"] if change.storage else [], []
     for name, value in change.strategy.items():
         option = f"--{name.replace('_', '-')}"
@@ -63,7 +64,7 @@ def flag_of(situation: Situation, change: StepChange) -> str:
     return " ".join([*words, f"(without {' '.join(without)})"] if without else words)
 
 
-def starved(situation: Situation) -> str:
+def feed_in_words(situation: Situation) -> str:
     """How badly the device is fed, in words with numbers."""
     forecast = situation.forecast
     waits = [part for part in ("feed", "copy") if forecast.parts.get(part)]
@@ -74,7 +75,7 @@ def starved(situation: Situation) -> str:
     )
 
 
-def room_of(situation: Situation) -> Room:
+def resident_memory_of(situation: Situation) -> Room:
     """The memory that the whole data set would need as tensors, and that of a step."""
     workload, trace = situation.workload, situation.trace
     examples = workload.data.examples if workload.data is not None else workload.examples

@@ -1,7 +1,8 @@
 """The gain of a change with its interval: seconds of an example before, over seconds of an example after.
 
-Both forecasts err, but not independently. A lane (the host, the device, a link) that is forecast too slow is
-too slow in both, so most of its error cancels in the ratio. How much depends on what the two have in common:
+Both forecasts have errors, but these are not independent. A lane (the host, the device, a link) that is
+forecast too slow is too slow in both, so most of its error cancels in the ratio. How much depends on what the
+two forecasts have in common:
 
 - The same ops at the same prices, such as another feed or exchange: all of it (correlation 1). What only one
   of the two has, such as the calls of another exchange, errs by itself all the same.

@@ -1,4 +1,4 @@
-"""Machines of the catalogue that could take the place of another."""
+"""Machines of the catalogue that could replace another one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _gpus() -> tuple[Machine, ...]:
     return tuple(sorted(usable, key=lambda machine: machine.device.memory_rate or 0.0))
 
 
-def spaced(some: list[Machine], count: int) -> list[Machine]:
+def evenly_spaced(some: list[Machine], count: int) -> list[Machine]:
     """So many of a list, evenly spaced, with its last one."""
     if len(some) <= count:
         return some

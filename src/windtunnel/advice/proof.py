@@ -22,7 +22,7 @@ Progress = Callable[[str, ComparisonStage], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredGain:
-    """How many times as fast it was. The interval is that of `compare`; one pair of processes has none."""
+    """The measured gain. The interval is that of `compare`; one pair of processes has none."""
 
     gain: float
     low: float | None
@@ -48,16 +48,16 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        """What the measurement says of the forecast."""
+        """The agreement of the measured and the forecast gain, in words."""
         if self.measured is None:
             return f"not measured: {self.reason}"
         if self.difference == "can't tell":
             return "can't tell"
         if self.difference == "same":
-            return "as forecast: no difference" if _meet(self.forecast, self.measured) else "no gain"
+            return "as forecast: no difference" if _overlap(self.forecast, self.measured) else "no gain"
         if (self.measured.gain > 1) != (self.forecast.gain > 1):
             return "the wrong way"
-        if _meet(self.forecast, self.measured):
+        if _overlap(self.forecast, self.measured):
             return "as forecast"
         return "more than forecast" if self.measured.gain > self.forecast.gain else "less than forecast"
 
@@ -116,7 +116,7 @@ def _claims(advice: Advice) -> Iterator[tuple[str, GainInterval, Setup | None]]:
 
 
 def why_not_measured(base: Setup, setup: Setup | None) -> str:
-    """Why the two sides cannot be run in turn on this machine; empty if they can."""
+    """Why the two sides cannot be compared on this machine; empty if they can."""
     if setup is None:
         return "another framework; use windtunnel compare"
     if setup.machine.name != "here" or setup.machine.device != base.machine.device:
@@ -176,7 +176,7 @@ def proof_of(name: str, gain: GainInterval, answer: PairedComparison) -> Proof:
     )
 
 
-def _meet(forecast: GainInterval, measured: MeasuredGain) -> bool:
+def _overlap(forecast: GainInterval, measured: MeasuredGain) -> bool:
     low, high = measured.low or measured.gain, measured.high or measured.gain
     return forecast.low <= high and low <= forecast.high
 

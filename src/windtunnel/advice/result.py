@@ -1,4 +1,4 @@
-"""The advice for one job. It prints itself: what the job is now, what helps, why, and what was not tried."""
+"""The advice for one job. It prints itself: the job now, what helps and why, and what was not tried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHANGED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotApplied:
-    """A rule that proposes nothing, or one of its proposals that cannot be, and why."""
+    """A rule that proposes nothing, or an impossible proposal, with the reason."""
 
     rule: str
     reason: str
@@ -59,7 +59,7 @@ class Suggestion(Printed):
         if self.tried is not None:
             return self.tried.setup
         change = self.proposal.change
-        return change.applied_to(self.base.setup) if change.touched else None
+        return change.applied_to(self.base.setup) if change.changed_names else None
 
     @property
     def basis(self) -> str:
@@ -143,9 +143,9 @@ class Advice(Printed):
     """What to change in a job.
 
     base          the job as it is
-    suggestions   what helps, one a rule: first on this machine with the same batch, each by its gain
+    suggestions   what helps, one for each rule: first on this machine with the same batch, by gain
     others        proposals that do not help, or less than another of their rule
-    together      the best of the first kind together, or what comes nearest to fitting; `larger`: with
+    together      the best of the first kind together, or what comes closest to fitting; `larger`: with
                   another batch, too
     not_applied   rules and proposals that do not apply, and why
     untried       proposals for which the time of the search was up

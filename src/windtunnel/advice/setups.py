@@ -50,7 +50,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
-    """What a proposal changes; all else stays.
+    """The changes of a proposal.
 
     strategy  new values of fields of the strategy
     machine   makes the new machine from the old one
@@ -65,13 +65,14 @@ class StepChange:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def touched(self) -> frozenset[str]:
-        """What is changed, by name. A later change of the same replaces this one."""
+    def changed_names(self) -> frozenset[str]:
+        """The names of what is changed. A later change of the same names replaces this one."""
         machine = {"storage"} if self.storage else {"machine"} if self.machine else set()
         return frozenset({*self.strategy, *machine, *(f"setting {name}" for name in self.settings)})
 
     def applied_to(self, setup: Setup) -> Setup:
-        """The setup with this change; an error if the two cannot be. Storage that an option names stays."""
+        """The setup with this change. Raises an error if the change is impossible. Storage that an option
+        names is kept."""
         machine = self.machine(setup.machine) if self.machine else setup.machine
         if self.on and setup.storage:
             machine = dataclasses.replace(machine, storage=setup.machine.storage)
@@ -86,7 +87,7 @@ class StepChange:
 
 
 def with_settings(workload: Workload, settings: Mapping[str, object]) -> Workload:
-    """The job with other settings. What was said of its stored data stays."""
+    """The job with other settings and the same stored data."""
     if workload.origin is None:
         raise BadInput(f"{workload.name} was made in Python: its settings cannot be changed.")
     changed = Workload.named(workload.origin.job, **{**workload.origin.settings, **settings})

@@ -1,4 +1,4 @@
-"""Forecasts many setups of one job, and keeps the traces that several of them share."""
+"""Forecasts many setups of one job, and caches the traces that several of them share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TriedSetup:
 
     @property
     def example_seconds(self) -> float:
-        """The time of an example: by it, steps of different batches are compared."""
+        """The time of an example, by which steps of different batches are compared."""
         return self.forecast.step_seconds / self.forecast.batch
 
     @property
@@ -66,7 +66,7 @@ class Forecaster:
         self._asks_compiler = asks_compiler
 
     def forecast(self, setup: Setup) -> TriedSetup:
-        """The forecast, also of a setup that does not fit; an error if the setup cannot be."""
+        """The forecast, also of a setup that does not fit. Raises an error if the setup is impossible."""
         strategy = spread_over(setup.strategy, setup.machine)
         recorded, guessed = self._recorded(setup, strategy)
         step = prediction.forecast_any(recorded, setup.workload, setup.machine, strategy)
@@ -108,7 +108,7 @@ class Forecaster:
         return strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
 
     def _traced(self, setup: Setup, strategy: Strategy) -> Strategy:
-        """The strategy that is traced for this one: equal workers, and other feeds, do the same."""
+        """The strategy that is traced for this one: equal workers and other feeds run the same ops."""
         plain = _plain(strategy, setup)
         is_asked = self._asks_compiler and setup.machine.device.kind == "gpu"
         if strategy.compiles and is_asked and not strategy.is_parallel:
@@ -131,7 +131,7 @@ class Forecaster:
 
 
 def _plain(strategy: Strategy, setup: Setup) -> Strategy:
-    """The strategy without what changes no op."""
+    """The strategy with defaults for fields that change no op."""
     batch = strategy.batch or setup.workload.default_batch * (strategy.data_parallel or 1)
     return dataclasses.replace(strategy.as_traced(), batch=batch, execution="eager")
 

@@ -51,20 +51,20 @@ class Boosting:
         )
         for tree in range(count):
             chosen = rng.random(len(rows)) < self.subsample
-            pull = self._pull(residuals)
+            gradient = self._negative_gradient(residuals)
             leaf = np.zeros(len(rows), dtype=np.int64)
             for level in range(depth):
-                sample = _Sample(leaf, 1 << level, np.where(chosen, pull, 0.0), chosen.astype(np.float64))
+                sample = _Sample(leaf, 1 << level, np.where(chosen, gradient, 0.0), chosen.astype(np.float64))
                 feature, threshold = bins.best_question(sample, self.shrinkage, rng)
                 trees.features[tree, level], trees.thresholds[tree, level] = feature, threshold
                 leaf += (rows[:, feature] > threshold).astype(np.int64) << level
-            sums = np.bincount(leaf[chosen], weights=pull[chosen], minlength=1 << depth)
+            sums = np.bincount(leaf[chosen], weights=gradient[chosen], minlength=1 << depth)
             counts = np.bincount(leaf[chosen], minlength=1 << depth)
             trees.leaves[tree] = self.rate * sums / (counts + self.shrinkage)
             residuals = residuals - trees.leaves[tree][leaf]
         return trees
 
-    def _pull(self, residuals: Numbers) -> Numbers:
+    def _negative_gradient(self, residuals: Numbers) -> Numbers:
         """The negative gradient of the loss for each row, limited so that outliers count no more than a
         residual of 1."""
         near = np.clip(residuals, -1.0, 1.0)
@@ -78,7 +78,7 @@ class _Sample(NamedTuple):
 
     leaf: NDArray[np.int64]
     leaves: int
-    pull: Numbers
+    gradient: Numbers
     weights: Numbers
 
 
@@ -127,7 +127,7 @@ class _Bins(NamedTuple):
         cells, least = cells.ravel(), shape[0] * shape[1] * width
         sums, counts = (
             np.bincount(cells, weights=weights, minlength=least).reshape(shape).cumsum(axis=2)
-            for weights in (self._repeat(sample.pull, features), self._repeat(sample.weights, features))
+            for weights in (self._repeat(sample.gradient, features), self._repeat(sample.weights, features))
         )
         below = sums**2 / (counts + shrinkage)
         above = (sums[:, :, -1:] - sums) ** 2 / (counts[:, :, -1:] - counts + shrinkage)

@@ -20,8 +20,8 @@ from windtunnel.calibration.network_factors import (
     HostFactor,
     compute_jobs,
     factor_of,
+    halfway_to_reference,
     host_jobs,
-    with_doubt,
     with_network_residuals,
 )
 from windtunnel.calibration.probe import ProbeRow
@@ -151,11 +151,11 @@ def calibrate(
     report("networks", 0.0)
     networks = _Networks(machine, plan.seconds)
     networks.time()
-    blank = _blank(machine, timed.latencies, _EPOCHS_SHARE * plan.seconds)
+    blank = _unfitted_profile(machine, timed.latencies, _EPOCHS_SHARE * plan.seconds)
     end = begin + plan.seconds * (1 - _FIT_SHARE)
     rows = _time_ops(machine, plan, end, len(earlier_rows), networks, report)
     report("fitting", 0.0)
-    profile, learned, held_out = _learn(machine, blank, [*earlier_rows, *rows], plan.effort)
+    profile, learned, held_out = _fit_profile(machine, blank, [*earlier_rows, *rows], plan.effort)
     after = dataclasses.replace(machine, launch_costs=timed.costs, profile=machine.name, host_factor=1.0)
     host_steps, compute_steps, real_steps = networks.steps()
     profile = _with_network_factors(profile, host_steps, compute_steps, after)
@@ -200,7 +200,7 @@ def host_factor(machine: Machine, base: LaunchCosts) -> HostFactor:
     for _ in range(_HOST_ROUNDS):
         timer.time(_HOST_SECONDS / _HOST_ROUNDS)
     found = factor_of(timer.steps(), machine, profiles.profile_for(machine), base)
-    return with_doubt(found) if machine.device.kind == "gpu" else found
+    return halfway_to_reference(found) if machine.device.kind == "gpu" else found
 
 
 def _with_network_factors(
@@ -278,7 +278,7 @@ def thread_counts(cores: int) -> tuple[int, ...]:
     return tuple(sorted({1, cores} | ({cores // 4} if cores >= _MANY_CORES else set())))
 
 
-def _learn(
+def _fit_profile(
     machine: Machine, blank: Profile, rows: Sequence[ProbeRow], effort: fit.Effort
 ) -> tuple[Profile, Mapping[str, str], tuple[ProbeRow, ...]]:
     """The profile, how each kind was learned, and rows that were left out of the fit."""
@@ -302,7 +302,7 @@ def _learn(
     return profile, dict.fromkeys(sorted(own), "own trees"), ()
 
 
-def _blank(machine: Machine, latencies: host.Latencies | None, epoch_seconds: float) -> Profile:
+def _unfitted_profile(machine: Machine, latencies: host.Latencies | None, epoch_seconds: float) -> Profile:
     """A profile with everything except what is learned from rows."""
     kind = machine.device.kind
     return Profile(

@@ -141,11 +141,11 @@ def _candidates(rows: int, before: Trees | None) -> dict[str, Fit]:
     """The corrections to try with this number of rows, the simplest first."""
     candidates: dict[str, Fit] = {}
     if before is not None:
-        candidates = {"none": _keep, "factor": _scale}
+        candidates = {"none": _fit_nothing, "factor": _fit_thread_factors}
     if rows >= _LEAST_ROWS_OF_TREES:
-        candidates |= {"trees": _adjust} if before is not None else {}
-        candidates |= {"own trees": _start_anew}
-    return candidates or {"own trees": _start_anew}
+        candidates |= {"trees": _fit_residual_trees} if before is not None else {}
+        candidates |= {"own trees": _fit_new_trees}
+    return candidates or {"own trees": _fit_new_trees}
 
 
 def _choose(
@@ -175,12 +175,12 @@ def _choose(
     return best, best_errors
 
 
-def _keep(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
+def _fit_nothing(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
     assert before is not None
     return before
 
 
-def _scale(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
+def _fit_thread_factors(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
     """One factor for one thread and one for more, nearer to 1 if there are few rows."""
     assert before is not None
     residuals, many = slowdown - prior, table[:, -1] > 1
@@ -204,14 +204,14 @@ def _shrunk_median(values: Numbers) -> float:
     return float(np.median(values)) * len(values) / (len(values) + _SHRINKAGE)
 
 
-def _adjust(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
+def _fit_residual_trees(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
     """Small trees over the residuals."""
     assert before is not None
     boosting = _DEEP_TREES if len(table) > _MANY_ROWS else _TREES
     return add_trees(before, boosting.fit(table, slowdown - prior))
 
 
-def _start_anew(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
+def _fit_new_trees(table: Numbers, slowdown: Numbers, prior: Numbers, before: Trees | None) -> Trees:
     boosting = _DEEP_TREES if len(table) > _MANY_ROWS else _TREES
     return boosting.fit(table, slowdown)
 

@@ -84,7 +84,7 @@ def factor_of(
     return HostFactor(factor=statistics.median(factors.values()), networks=factors)
 
 
-def with_doubt(found: HostFactor) -> HostFactor:
+def halfway_to_reference(found: HostFactor) -> HostFactor:
     """The factor halfway between the measured one and that of the reference host."""
     return dataclasses.replace(found, factor=found.factor**_PROBE_WEIGHT)
 

@@ -13,7 +13,7 @@ import torch
 
 from windtunnel import families
 from windtunnel.calibration import clock
-from windtunnel.calibration.drawer import Drawer, even_weights
+from windtunnel.calibration.case_sampler import CaseSampler, even_weights
 from windtunnel.families.drawing import Limits, ProbeCase
 from windtunnel.measurement.sampler import reference_loop
 from windtunnel.trace import Op
@@ -30,7 +30,7 @@ _SETTLE_SECONDS = 0.0015
 # Of a GPU: the share of a timing that other ops than the main one may have, the shortest kernel (H200), and
 # the memory rate of the fastest GPU of the catalogue in bytes a second.
 _MOST_BESIDE, _SHORTEST_KERNEL_SECONDS, _FASTEST_MEMORY = 0.1, 1.5e-6, 8e12
-_AGAIN_LATER = 20  # number of cases that are timed before a disturbed one is timed again
+_CASES_BEFORE_RETRY = 20  # number of cases that are timed before a disturbed one is timed again
 
 Share = Callable[[float], None]
 
@@ -65,7 +65,7 @@ def probe_gpu(
     of the sampled cases are timed."""
     rows = list[ProbeRow]()
     watch = clock.GpuClock(GPU_LIMITS.elements)
-    cases = filter(wanted, Drawer(GPU_LIMITS, seed).draw_all(weights))
+    cases = filter(wanted, CaseSampler(GPU_LIMITS, seed).draw_all(weights))
     with Observer("gpu") as observer:
         for _ in _rounds(budget, progress):
             group = list(itertools.islice(cases, _GPU_GROUP))
@@ -87,7 +87,7 @@ def probe_cpu(
     lower time counts.
     """
     session = _CpuSession(tuple(threads), seed)
-    cases = Drawer(CPU_LIMITS, seed).draw_all(even_weights() if weights is None else weights)
+    cases = CaseSampler(CPU_LIMITS, seed).draw_all(even_weights() if weights is None else weights)
     before = torch.get_num_threads()
     try:
         with Observer("cpu") as observer:
@@ -124,7 +124,7 @@ class _CpuSession:
 
     def time_next(self, cases: Iterator[ProbeCase], observer: Observer) -> None:
         """Time a new case, and one of those to be timed again if there are several."""
-        if len(self.again) > _AGAIN_LATER:
+        if len(self.again) > _CASES_BEFORE_RETRY:
             self._time(self.again.popleft())
         described = self._describe(next(cases), observer)
         if described is None:

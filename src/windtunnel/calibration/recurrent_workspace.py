@@ -14,7 +14,7 @@ from windtunnel.forecast.trees import Numbers
 
 _LEAST_ROWS = 15
 # Share of rows that need no more workspace than forecast: a step must not fail by the choice of algorithm.
-_REACH = 0.88
+_COVERED_SHARE = 0.88
 
 
 def fit_workspace_coefficients(rows: Sequence[ProbeRow]) -> dict[str, tuple[float, ...]]:
@@ -33,7 +33,7 @@ def _fit(rows: Sequence[ProbeRow]) -> tuple[float, ...]:
     terms = [workspace_terms(RecurrentSizes(*row.shape), row.dtype) for row in rows]
     shares = np.array(terms) / taken[:, None]
     times = _not_negative(shares, np.ones(len(rows)))
-    return tuple(round(float(each), 3) for each in times / np.quantile(shares @ times, 1 - _REACH))
+    return tuple(round(float(each), 3) for each in times / np.quantile(shares @ times, 1 - _COVERED_SHARE))
 
 
 def _not_negative(table: Numbers, targets: Numbers) -> Numbers:

@@ -87,7 +87,7 @@ class Answers(Displayed):
 
 
 def answers_of(network: SavedNetwork, path: Path) -> Answers:
-    """What the network says about the data under `path`, and how right it is where the data says so."""
+    """The network's answers for the data under `path`, and its score if the data has the right answers."""
     found, notes = answer(network, path)
     description = network.description
     number = description.form == "table" and not description.classes

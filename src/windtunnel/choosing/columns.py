@@ -1,7 +1,7 @@
-"""How the columns of a table become inputs and a target of a network, and what was done with each.
+"""Convert the columns of a table to inputs and a target of a network, with notes on each.
 
-What is counted or averaged (middle values, means, categories) comes from the rows to learn from only. The
-preparation is plain data, so that a saved network treats new rows in the same way.
+Statistics (medians, means, categories) come from the rows to learn from only. The preparation is plain data,
+so that a saved network treats new rows in the same way.
 """
 
 from __future__ import annotations
@@ -307,8 +307,8 @@ def _note_on(column: TableColumn, made: InputColumn) -> str:
     assert column.numbers is not None
     said = [column.reading] if column.reading else []
     if missing := int(np.isnan(column.numbers).sum()):
-        strays = f", {column.strays:,} of them words" if column.strays else ""
-        said.append(f"{missing:,} missing values{strays} are filled with the median, {made.fill:g}")
+        invalid_cells = f", {column.invalid_cells:,} of them words" if column.invalid_cells else ""
+        said.append(f"{missing:,} missing values{invalid_cells} are filled with the median, {made.fill:g}")
     return f"Column {column.name!r}: {'; '.join(said)}." if said else ""
 
 

@@ -1,4 +1,5 @@
-"""The guide's ladder: train a shallow network, then deeper ones while it pays (section III.A).
+"""The guide's ladder: train a shallow network, then deeper ones while they are worth their time (section
+III.A).
 
 The networks, their order and their random numbers follow from the data and the seed. The time limit only
 cuts this sequence short, so more time never gives a worse choice.
@@ -17,8 +18,15 @@ from torch import nn
 
 from windtunnel import records
 from windtunnel.choosing import saved
-from windtunnel.choosing.climbed import ROUNDING, Climbed, Exam, RungResult, interval_of_share, reaches
 from windtunnel.choosing.hits import hits_of
+from windtunnel.choosing.ladder_result import (
+    ROUNDING,
+    Exam,
+    LadderResult,
+    RungResult,
+    interval_of_share,
+    reaches,
+)
 from windtunnel.choosing.own_data import OwnData
 from windtunnel.choosing.rungs import Rung, lesson_for, rungs_for
 from windtunnel.errors import BadInput, StoreError
@@ -64,8 +72,8 @@ def default_folder(data: OwnData, seed: int) -> Path:
     return Path("windtunnel-runs") / f"{stem}-{mark}"
 
 
-def climb(data: OwnData, options: LadderOptions, progress: Progress | None = None) -> Climbed:
-    """Trains rung after rung and saves the one that is chosen. A complete rung is never trained again."""
+def run_ladder(data: OwnData, options: LadderOptions, progress: Progress | None = None) -> LadderResult:
+    """Trains one rung after another and saves the chosen one. A complete rung is never trained again."""
     checkpoint.require()
     try:
         options.folder.mkdir(parents=True, exist_ok=True)
@@ -77,17 +85,17 @@ def climb(data: OwnData, options: LadderOptions, progress: Progress | None = Non
     # PyTorch imports its compiler when the first optimizer is made. These seconds are no training.
     torch.optim.Adam([nn.Parameter(torch.zeros(1))])
     run = _Run(data, options, progress or (lambda rung, round_, score, seconds: None))
-    return run.climb()
+    return run.run_ladder()
 
 
 def _identity(data: OwnData, seed: int) -> Plain:
-    """What the rungs in a folder belong to."""
+    """The data and the seed to which the rungs in a folder belong."""
     target = data.preparation.get("target", {}).get("name", "")
     return {"data": data.fingerprint, "target": target, "seed": seed}
 
 
 class _Run:
-    """One climb: the rungs that are done, and which of them is the best so far."""
+    """One run of the ladder: the finished rungs, and the best of them."""
 
     def __init__(self, data: OwnData, options: LadderOptions, progress: Progress) -> None:
         self.data, self.options, self.progress = data, options, progress
@@ -98,7 +106,7 @@ class _Run:
         self.done: list[RungResult] = []
         self.chosen: RungResult | None = None
 
-    def climb(self) -> Climbed:
+    def run_ladder(self) -> LadderResult:
         idle = 0
         for rung in self.rungs:
             result = self._train(rung)
@@ -137,7 +145,7 @@ class _Run:
         lesson, folder = lesson_for(rung, self.data, self.data.choose), self._folder(rung)
         if self.options.fresh:
             (folder / _BEST).unlink(missing_ok=True)
-        keeper = _BestKeeper(folder / _BEST, lesson, resumes=self._resumes(folder))
+        keeper = _BestWeights(folder / _BEST, lesson, resumes=self._resumes(folder))
         target = self.options.target
         goal = None if target is None else f"{lesson.metric}>={target - ROUNDING}"
         result = training.train_lesson(
@@ -174,7 +182,7 @@ class _Run:
         trained = sum(result.seconds for result in self.done)
         return max(trained, time.perf_counter() - self.started)
 
-    def _finish(self, ended: str) -> Climbed:
+    def _finish(self, ended: str) -> LadderResult:
         assert self.chosen is not None
         rung = self.rungs[self.chosen.number - 1]
         model = self._model_of(rung)
@@ -191,7 +199,7 @@ class _Run:
             classes=hits_of(self.data, model),
         )
         self._save_chosen(rung, self.chosen, exam)
-        return Climbed(
+        return LadderResult(
             data=self.data.name,
             form=self.data.form,
             metric=lesson.metric,
@@ -253,7 +261,7 @@ class _Run:
             ) from error
 
 
-class _BestKeeper:
+class _BestWeights:
     """Keeps the weights of the best round on disk: a network often gets worse when it trains too long."""
 
     def __init__(self, path: Path, lesson: Lesson, resumes: bool) -> None:
@@ -266,7 +274,7 @@ class _BestKeeper:
 
     def _examine(self, model: nn.Module) -> dict[str, float]:
         figures = self.inner.examine(model)
-        reached = _merit(self.inner, figures)
+        reached = _round_rank(self.inner, figures)
         if self.trained and (self.best is None or reached > self.best):
             self.best = reached
             checkpoint.save(self.path, {"model": dict(model.state_dict())}, {"best": list(reached)})
@@ -290,14 +298,14 @@ def _result_of(rung: Rung, lesson: Lesson, rows: Sequence[EpochRow], parameters:
     )
 
 
-def _merit(lesson: Lesson, figures: Mapping[str, float]) -> tuple[float, ...]:
-    """What makes a round better than another: its score, and at equal scores a lower loss."""
+def _round_rank(lesson: Lesson, figures: Mapping[str, float]) -> tuple[float, ...]:
+    """A sort key of rounds: the score, and at equal scores the lower loss."""
     return figures[lesson.metric], -figures["loss"]
 
 
 def _best_round(lesson: Lesson, rows: Sequence[EpochRow]) -> tuple[float, int]:
     """The best score of a trained network, and the round whose weights are kept."""
-    merits = [_merit(lesson, row.figures) for row in rows[1:]]
+    merits = [_round_rank(lesson, row.figures) for row in rows[1:]]
     best = max(merits)
     return best[0], merits.index(best) + 1
 

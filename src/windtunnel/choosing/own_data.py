@@ -1,4 +1,4 @@
-"""The user's data in three parts: to learn from, to choose the network on, and an exam that neither sees.
+"""The user's data in three parts: to train on, to choose the network on, and for an exam on unused examples.
 
 CSV and NumPy tables, folders with one folder of pictures for each class, and text files.
 """
@@ -184,7 +184,7 @@ def _target_values(wanted: TargetRows, learn: Sequence[int]) -> tuple[TargetColu
 
 
 def _caution(parts: Sequence[Part]) -> list[str]:
-    """Doubts about the data itself: few rows, and rows of the exam that were seen before."""
+    """Cautions about the data: few rows, and rows of the exam that were trained on."""
     count = sum(len(part["inputs"]) for part in parts)
     notes = []
     if count < _FEW_ROWS:

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: networks from shallow to deep for each form of data, and how each is taught."""
+"""The rungs of the ladder: networks from shallow to deep for each form of data, and how each is trained."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from windtunnel import records
 from windtunnel.choosing import columns, dense, own_data, tables
-from windtunnel.choosing.climbed import Exam, RungResult
 from windtunnel.choosing.columns import Preparation
+from windtunnel.choosing.ladder_result import Exam, RungResult
 from windtunnel.choosing.own_data import OwnData
 from windtunnel.choosing.rungs import Rung, model_for
 from windtunnel.choosing.tables import ARRAYS, TABLES, Table
@@ -82,7 +82,7 @@ def describe(own: OwnData, rung: Rung, result: RungResult, exam: Exam | None) ->
 
 
 def save(folder: Path, model: nn.Module, description: Description) -> Path:
-    """Writes the network whole or not at all."""
+    """Writes the network atomically."""
     path = folder / NAME
     checkpoint.save(path, {"model": dict(model.state_dict())}, records.plain(description))
     return path
@@ -114,12 +114,14 @@ def load(place: Path) -> SavedNetwork:
 
 
 def answer(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:
-    """Answers for each row or picture of new data, and what is said of the data. For a text, it goes on."""
+    """Answers for each row or picture of new data, with notes on the data. A text is continued."""
     if not path.exists():
         raise UnknownName(f"There is no file or folder {path}.", hint="Check the path given with --data.")
     form = network.description.form
     try:
-        return {"table": _answer_rows, "images": _answer_pictures, "text": _go_on}[form](network, path)
+        return {"table": _answer_rows, "images": _answer_pictures, "text": _continue_text}[form](
+            network, path
+        )
     except (KeyError, IndexError, RuntimeError) as error:  # the file was written by something else
         raise BadInput(
             f"{network.path} does not fit itself: its description is not of its network "
@@ -132,7 +134,7 @@ def _answer_rows(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer]
     made = network.preparation
     table = _new_rows(path, made)
     places, notes = _matched(table, made, path)
-    notes += _doubts(table, places, made)
+    notes += _input_cautions(table, places, made)
     count = len(table.places)
     inputs = columns.prepare([table.columns[place] for place in places], made.inputs, range(count))
     given = dense.outputs_of(network.model, torch.tensor(inputs, dtype=torch.float32))
@@ -194,8 +196,8 @@ def _matched(table: Table, made: Preparation, path: Path) -> tuple[list[int], li
     return [table.names.index(column.name) for column in made.inputs], notes
 
 
-def _doubts(table: Table, places: Sequence[int], made: Preparation) -> list[str]:
-    """What the network was given in place of values that it cannot know."""
+def _input_cautions(table: Table, places: Sequence[int], made: Preparation) -> list[str]:
+    """Notes on unknown or missing values, and what the network received instead."""
     notes = []
     for place, column in zip(places, made.inputs, strict=True):
         new = table.columns[place]
@@ -261,8 +263,8 @@ def _shown_pictures(path: Path, facts: Plain) -> Iterator[tuple[str, Tensor, str
 
 
 @torch.no_grad()
-def _go_on(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:
-    """The text that the network writes after the end of the file, drawn from its guesses."""
+def _continue_text(network: SavedNetwork, path: Path) -> tuple[list[NetworkAnswer], list[str]]:
+    """The text that the network generates after the end of the file, sampled from its predictions."""
     alphabet = str(network.description.facts["alphabet"])
     try:
         start = path.read_text(encoding=files.encoding_of(path))[-_CONTEXT:]

@@ -1,6 +1,6 @@
-"""A table as it lies in a file: CSV with any usual separator, or NumPy numbers. Nothing is decided here yet.
+"""A table as it is in a file: CSV with any usual separator, or NumPy numbers.
 
-Files of any size are read: of a very long one a random sample of rows is kept, and said.
+Files of any size are read: of a very long file a random sample of rows is kept, with a note.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _LEAST_NUMBERS = 0.95  # share of cells that are numbers in a column of numbers
 class TableColumn:
     """One column. `numbers` has NaN where a value is missing, and is None for a column of text.
 
-    `strays`: cells of a column of numbers that are neither a number nor missing. `reading`: how a number is
-    read that is not written plainly, by an example.
+    `invalid_cells`: cells of a column of numbers that are neither a number nor missing. `reading`: how a number
+    is read that is not written plainly, by an example.
     """
 
     name: str
     texts: tuple[str, ...]
     numbers: Numbers | None = None
-    strays: int = 0
+    invalid_cells: int = 0
     reading: str = ""
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ def parse_column(name: str, cells: Sequence[str], comma: bool) -> TableColumn:
     numbers = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
     readings = (reading(cell, value) for cell, value in zip(texts, values, strict=True) if value is not None)
     example = next(filter(None, readings), "")
-    return TableColumn(name=name, texts=texts, numbers=numbers, strays=given - found, reading=example)
+    return TableColumn(name=name, texts=texts, numbers=numbers, invalid_cells=given - found, reading=example)
 
 
 def as_numbers(column: TableColumn) -> Numbers:

@@ -1,4 +1,4 @@
-"""The task: what is wanted, of which size, how good, how soon and on which machine.
+"""The task of a network: its kind, sizes, acceptable error, time limit and machine.
 
 >>> find_kind("classify images").name
 'classify images'
@@ -21,11 +21,11 @@ LARGEST = 10**9  # inputs, outputs or examples above this are taken for a mistak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """One thing that people want from a network.
+    """A kind of task for a network.
 
     `words`: words of a free description that mean it, all of one group at once. `inputs` and `outputs` say
-    what the two numbers count; empty where the network does not need the number. `climbs`: the ladder from
-    shallow to deep can be run for it, on data of this `form` (empty: any).
+    what the two numbers count; empty where the network does not need the number. `has_ladder`: the ladder
+    from shallow to deep can be run for it, on data of this `form` (empty: any).
     """
 
     name: str
@@ -33,13 +33,13 @@ class TaskKind:
     words: tuple[str, ...]
     inputs: str = "numbers in one example"
     outputs: str = ""
-    climbs: bool = False
+    has_ladder: bool = False
     form: str = ""
 
     @property
     def makes_pictures(self) -> bool:
         """Whether its network draws pictures."""
-        return self.inputs == _PIXELS and not self.climbs
+        return self.inputs == _PIXELS and not self.has_ladder
 
 
 _PIXELS = "numbers in one picture; 28 x 28 grey has 784, 32 x 32 colour 3072"
@@ -50,7 +50,7 @@ KINDS = (
         words=("table", "tables", "csv", "rows", "tabular", "spreadsheet", "regression", "number", "numbers"),
         inputs="columns to learn from",
         outputs="classes; 1 for a number",
-        climbs=True,
+        has_ladder=True,
         form="table",
     ),
     TaskKind(
@@ -69,7 +69,7 @@ KINDS = (
         ),
         inputs=_PIXELS,
         outputs="classes",
-        climbs=True,
+        has_ladder=True,
         form="images",
     ),
     TaskKind(
@@ -104,7 +104,7 @@ KINDS = (
         example="text like the examples, letter by letter",
         words=("text", "write", "language", "letters", "story", "stories"),
         inputs="",
-        climbs=True,
+        has_ladder=True,
         form="text",
     ),
     TaskKind(
@@ -123,7 +123,7 @@ KINDS = (
         example="I have data and do not know",
         words=("unclear", "unknown", "unsure", "help", "anything"),
         outputs="classes; 1 for a number",
-        climbs=True,
+        has_ladder=True,
     ),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}

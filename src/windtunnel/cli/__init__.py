@@ -152,7 +152,7 @@ app.add_typer(study.app, name="study")
 
 
 # The base class of Typer's errors for unknown options, missing arguments and wrong values.
-_WrongWords: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def _print_version(wanted: bool) -> None:
@@ -185,7 +185,7 @@ def main() -> None:
             raise
         _print_error(f"{type(error).__name__}: {error}")
         sys.exit(error.exit_code)
-    except _WrongWords as error:
+    except _UsageError as error:
         _print_usage(error)
         sys.exit(2)
     except JobFault as error:

@@ -15,7 +15,7 @@ from windtunnel.cli.copied_options import with_options_of
 from windtunnel.cli.printing import say
 from windtunnel.cli.task import advise_task
 from windtunnel.errors import BadInput, Unavailable
-from windtunnel.machine.machine import OF_THIS_MACHINE
+from windtunnel.machine.machine import LOCAL_MACHINES
 from windtunnel.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _advise_job(context: typer.Context, options_of: _JobOptions, today: dict[str
         raise BadInput("--only says what --apply writes, and --apply is missing.", hint="Add --apply FILE.")
     if apply is not None:
         _refuse_plan_file(apply)
-    if measure and on not in OF_THIS_MACHINE:
+    if measure and on not in LOCAL_MACHINES:
         raise Unavailable(
             f"--measure runs on this machine only, not on {on}.",
             hint="Leave --measure out, or use --on here, --on cpu or --on cuda.",

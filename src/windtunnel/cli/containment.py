@@ -17,9 +17,9 @@ from windtunnel.isolation.limits import TraceLimits, read_limits
 
 SECONDS, MEMORY, NO_CACHE, DEBUG = "--trace-seconds", "--trace-memory", "--no-cache", "--debug"
 # Commands that build or train only jobs of this package, whose code is trusted.
-_IN_PROCESS = ("machine", "validate", "frameworks", "network train")
+_TRUSTED_COMMANDS = ("machine", "validate", "frameworks", "network train")
 # Commands that time steps in processes of their own; nothing else may run then.
-_RESTING = ("compare",)
+_TIMING_COMMANDS = ("compare",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
 _lines: list[CommandLine] = []
 
 
-def line_around() -> CommandLine | None:
+def current_command_line() -> CommandLine | None:
     """The current command line, for a command that starts processes of its own."""
     return _lines[-1] if _lines else None
 
@@ -70,7 +70,7 @@ def line_around() -> CommandLine | None:
 def around(line: CommandLine) -> Iterator[None]:
     """Run the command's jobs in a process of their own, and cache its answers."""
     _lines.append(line)
-    if line.command.startswith(_IN_PROCESS):
+    if line.command.startswith(_TRUSTED_COMMANDS):
         yield
         return
     folder = folder_from(os.environ) if line.keeps else None
@@ -80,7 +80,7 @@ def around(line: CommandLine) -> Iterator[None]:
         cache=cache,
         hear=_print_output,
         started=early.taken(),
-        rests=line.command.startswith(_RESTING),
+        rests=line.command.startswith(_TIMING_COMMANDS),
     )
     with contained(containment):
         yield

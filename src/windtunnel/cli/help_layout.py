@@ -13,8 +13,14 @@ class HelpCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
 
-        plain = rich_utils.highlighter
-        rich_utils.highlighter = lambda names: plain(names.replace(",", ", "))  # type: ignore[assignment]
+        plain: Any = rich_utils.highlighter
+
+        def highlight(text: Any) -> Any:
+            """Typer passes the names of an option as one text: "--accumulate,--micro-batches"."""
+            is_names = isinstance(text, str) and text.startswith("--")
+            return plain(text.replace(",", ", ") if is_names else text)
+
+        rich_utils.highlighter = highlight  # type: ignore[assignment]
         try:
             super().format_help(ctx, formatter)
         finally:

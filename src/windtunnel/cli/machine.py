@@ -16,7 +16,7 @@ from windtunnel.cli.printing import rewrite, tell
 from windtunnel.errors import BadInput, BadRecord, Unavailable
 from windtunnel.machine import here
 from windtunnel.machine import machine as machines
-from windtunnel.machine.machine import OF_THIS_MACHINE, Machine
+from windtunnel.machine.machine import LOCAL_MACHINES, Machine
 
 if TYPE_CHECKING:
     from windtunnel.calibration.calibrate import Calibration
@@ -110,7 +110,7 @@ def probe_machine(
     ] = None,
     as_json: words.Json = False,
 ) -> None:
-    if on not in OF_THIS_MACHINE:
+    if on not in LOCAL_MACHINES:
         raise Unavailable(
             f"--on {on}: a probe measures this machine only.",
             hint="Use --on here, --on cpu or --on cuda.",
@@ -120,7 +120,7 @@ def probe_machine(
         _probe_host(before, as_json)
         return
     path = _profile_path(before, to)
-    result, rows_path = _probe_device(before, path, _Wish(thorough, seconds, more))
+    result, rows_path = _probe_device(before, path, _ProbeOptions(thorough, seconds, more))
     must_replace = not (is_whole and _is_readable(before))
     kept = _save(path, result, replace=replace or to is not None or must_replace)
     facts = {
@@ -148,7 +148,7 @@ def _machine_before(on: str) -> tuple[Machine, bool]:
     return fresh.with_cpu_only() if on == "cpu" else fresh, False
 
 
-class _Wish(NamedTuple):
+class _ProbeOptions(NamedTuple):
     """The options of a probe."""
 
     thorough: bool
@@ -156,7 +156,7 @@ class _Wish(NamedTuple):
     more: bool
 
 
-class _Kept(NamedTuple):
+class _SavedProfile(NamedTuple):
     """The path of the new profile, the path of the previous one, whether forecasts use the new one, and how
     they differ."""
 
@@ -191,7 +191,7 @@ def _try_writing(path: Path, size: int) -> None:
         ) from error
 
 
-def _probe_device(before: Machine, path: Path, wish: _Wish) -> tuple[Calibration, Path]:
+def _probe_device(before: Machine, path: Path, wish: _ProbeOptions) -> tuple[Calibration, Path]:
     """Probe, and save the timed rows too, so that a later probe can add to them."""
     from windtunnel.calibration import calibrate, rows
     from windtunnel.machine import profiles
@@ -220,7 +220,7 @@ def _is_readable(machine: Machine) -> bool:
     return True
 
 
-def _save(path: Path, result: Calibration, replace: bool) -> _Kept:
+def _save(path: Path, result: Calibration, replace: bool) -> _SavedProfile:
     """Write the profile. If it is not better than the one in use, it is written under another name."""
     from windtunnel.machine import profiles
 
@@ -228,7 +228,7 @@ def _save(path: Path, result: Calibration, replace: bool) -> _Kept:
     place = path if used else profiles.beside(path, "new")
     changes = _changes(place, result.profile)
     previous = profiles.save_and_keep(place, result.profile, result.machine_facts())
-    return _Kept(place, previous, used=used, changes=changes)
+    return _SavedProfile(place, previous, used=used, changes=changes)
 
 
 def _changes(path: Path, profile: Profile) -> list[str]:
@@ -300,7 +300,7 @@ class _Progress:
         self.said = text
 
 
-def _probe_lines(kept: _Kept, result: Calibration) -> list[str]:
+def _probe_lines(kept: _SavedProfile, result: Calibration) -> list[str]:
     borrowed = len(result.profile.kinds) - len(result.learned)
     lines = [
         f"{len(result.rows):,} ops timed; {len(result.learned)} kinds of op learned, {borrowed} as before"

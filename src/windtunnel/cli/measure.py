@@ -190,7 +190,7 @@ def _measure_feed(
     fed: _Fed, protocol: Protocol, store: Store, options: MeasureOptions, as_json: bool
 ) -> None:
     """All passes of a feed, with their forecasts."""
-    from windtunnel.feed.measured import FeedBeside, forecast_passes
+    from windtunnel.feed.measured import FeedComparison, forecast_passes
     from windtunnel.isolation.jobs import probe_feed_of, rest
     from windtunnel.measurement.feed.measure import measure_feed
 
@@ -209,7 +209,7 @@ def _measure_feed(
         measured = measure_feed(
             workload, machine, strategy, files, protocol=protocol, store=store, options=told
         )
-    beside = FeedBeside(measured=measured, forecasts=forecasts, probe=probe, reason=reason)
+    beside = FeedComparison(measured=measured, forecasts=forecasts, probe=probe, reason=reason)
     words.show(as_json, beside.plain, lambda: str(beside))
 
 

@@ -86,7 +86,7 @@ def report(
     say(f"wrote {path}: open it in a browser; it needs no network.")
 
 
-def _machines(on: list[str] | None, plan: words.PlanBeside | None) -> tuple[str, ...]:
+def _machines(on: list[str] | None, plan: words.PlanAndTyped | None) -> tuple[str, ...]:
     """The machines in the order in which they were named, each once."""
     names = tuple(dict.fromkeys(on or [words.machine_of(plan, "here")]))
     if len(names) > _MOST_MACHINES:

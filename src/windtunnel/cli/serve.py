@@ -195,7 +195,7 @@ def _cache(spare: Path) -> Path:
     """The folder of cached traces, which workers share; a temporary folder if the cache is off."""
     from windtunnel.isolation.cache import folder_from
 
-    line = containment.line_around()
+    line = containment.current_command_line()
     return (folder_from(os.environ) if line is None or line.keeps else None) or spare
 
 
@@ -204,7 +204,7 @@ def _limits() -> dict[str, Any]:
     own."""
     from windtunnel.isolation.limits import TraceLimits
 
-    line, usual, found = containment.line_around(), TraceLimits(), dict[str, Any]()
+    line, usual, found = containment.current_command_line(), TraceLimits(), dict[str, Any]()
     if line is not None and line.limits.seconds != usual.seconds:
         found |= {"trace_seconds": line.limits.seconds, "seconds": 2 * line.limits.seconds}
     if line is not None and line.limits.bytes:

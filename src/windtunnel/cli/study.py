@@ -17,7 +17,7 @@ from windtunnel.cli import study_options as options
 from windtunnel.cli.printing import say
 from windtunnel.errors import BadInput, nearest
 from windtunnel.foreign import shown
-from windtunnel.garbage import many_objects
+from windtunnel.garbage_collection import many_lasting_objects
 from windtunnel.machine.machine import device_kind
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import StudyEngine
     from windtunnel.study.run.forecasts import Forecasts
-    from windtunnel.study.run.runner import Order, Tally
-    from windtunnel.study.run.surroundings import Surroundings
+    from windtunnel.study.run.run_environment import RunEnvironment
+    from windtunnel.study.run.runner import CellCounts, Order
     from windtunnel.study.run.train_cells import TrainCell
     from windtunnel.study.samples import RawProcess
     from windtunnel.study.study import Study
@@ -104,7 +104,7 @@ def run(
     from windtunnel.study.run.cells import Choice
     from windtunnel.study.run.engine import Local
     from windtunnel.study.run.forecasts import Forecasts
-    from windtunnel.study.run.surroundings import Here
+    from windtunnel.study.run.run_environment import Here
 
     whole_study, worker = studies.find(study), _engine(engine)
     is_local = isinstance(worker, Local)
@@ -142,16 +142,16 @@ def run(
             )
             return
         with study_text.watching(whole_study.name) as watch:
-            following = runner.Following(step_seconds=known.step_seconds, watch=watch)
-            tally = runner.Tally(states={})
+            following = runner.RunCallbacks(step_seconds=known.step_seconds, watch=watch)
+            cell_counts = runner.CellCounts(states={})
             if cells:
-                tally = runner.run(whole_study, opened, worker, around, order, following)
+                cell_counts = runner.run(whole_study, opened, worker, around, order, following)
             if trainings:
-                tally += training.run(whole_study, opened, around, order, lambda s: watch(None, s))
-        _show_tally(whole_study, tally, opened.path, as_json)
+                cell_counts += training.run(whole_study, opened, around, order, lambda s: watch(None, s))
+        _show_counts(whole_study, cell_counts, opened.path, as_json)
 
 
-def _cells(study: Study, order: Order, around: Surroundings) -> tuple[list[Cell], list[TrainCell]]:
+def _cells(study: Study, order: Order, around: RunEnvironment) -> tuple[list[Cell], list[TrainCell]]:
     """The cells of an order: those to be timed and those to be trained. Raises an error if there are none."""
     from windtunnel.study.run import runner
     from windtunnel.study.run import trainings as training
@@ -165,14 +165,14 @@ def _cells(study: Study, order: Order, around: Surroundings) -> tuple[list[Cell]
     return cells, trainings
 
 
-def _show_tally(study: Study, tally: Tally, path: Path, as_json: bool) -> None:
+def _show_counts(study: Study, cell_counts: CellCounts, path: Path, as_json: bool) -> None:
     """Show the states of the cells of a run; exit with an error if some failed."""
     words.show(
         as_json,
-        lambda: {"study": study.name, "store": str(path), **dataclasses.asdict(tally)},
-        lambda: study_text.ending(study, tally, path),
+        lambda: {"study": study.name, "store": str(path), **dataclasses.asdict(cell_counts)},
+        lambda: study_text.ending(study, cell_counts, path),
     )
-    if tally.failed:
+    if cell_counts.failed:
         raise typer.Exit(_FAILED_EXIT)
 
 
@@ -181,12 +181,12 @@ def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = Fa
     """Show how far a study is, figure by figure, and what failed."""
     from windtunnel.measurement.store import DONE, WAITING
     from windtunnel.study import study as studies
-    from windtunnel.study.run.surroundings import APART
+    from windtunnel.study.run.run_environment import NOT_MEASURABLE
 
     whole = studies.find(study)
     with _opened(store) as opened:
         counts, owner = opened.counts(whole.name), opened.owner(whole.name)
-        failures = study_text.failures(opened.failures(whole.name, (DONE, WAITING, *APART)))
+        failures = study_text.failures(opened.failures(whole.name, (DONE, WAITING, *NOT_MEASURABLE)))
         words.show(
             as_json,
             lambda: study_text.plain_status(whole, counts, owner, failures),
@@ -195,7 +195,7 @@ def status(study: Name, store: levels.StoreFile = None, as_json: words.Json = Fa
 
 
 @app.command()
-@many_objects()
+@many_lasting_objects()
 def report(
     study: Name,
     out: options.PageFile = None,
@@ -233,7 +233,7 @@ def report(
 
 
 @app.command()
-@many_objects()
+@many_lasting_objects()
 def claims(
     study: Name,
     store: levels.StoreFile = None,
@@ -289,7 +289,7 @@ def compare(
 
 
 @app.command()
-@many_objects()
+@many_lasting_objects()
 def export(
     study: Name,
     out: Annotated[

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from windtunnel.study.run.cells import Cell
     from windtunnel.study.run.engine import Outcome
     from windtunnel.study.run.forecasts import Forecasts
-    from windtunnel.study.run.progress import Standing
-    from windtunnel.study.run.runner import Order, Tally
-    from windtunnel.study.run.surroundings import Surroundings
+    from windtunnel.study.run.progress import RunProgress
+    from windtunnel.study.run.run_environment import RunEnvironment
+    from windtunnel.study.run.runner import CellCounts, Order
     from windtunnel.study.study import Figure, Published, Study
 
 _LINE_SECONDS = 10.0
@@ -133,7 +133,7 @@ def expected(order: Order, known: Forecasts) -> Callable[[Task], float]:
     return lambda task: pace.expect(task) * LEVELS[order.level].processes
 
 
-def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -> list[dict[str, object]]:
+def plain_cells(cells: Sequence[Cell], known: Forecasts, around: RunEnvironment) -> list[dict[str, object]]:
     return [
         {
             "figure": cell.figure,
@@ -147,7 +147,7 @@ def plain_cells(cells: Sequence[Cell], known: Forecasts, around: Surroundings) -
 
 
 def dry_lines(
-    cells: Sequence[Cell], known: Forecasts, around: Surroundings, expect: Callable[[Task], float]
+    cells: Sequence[Cell], known: Forecasts, around: RunEnvironment, expect: Callable[[Task], float]
 ) -> list[str]:
     """Each task once: what it is, and its forecast or why it has none."""
     figures: dict[str, set[str]] = {}
@@ -237,15 +237,19 @@ def status_lines(
     return [*text, f"Running: {owner}." if owner else "Nobody is running it now."]
 
 
-def ending(study: Study, tally: Tally, path: Path) -> str:
+def ending(study: Study, cell_counts: CellCounts, path: Path) -> str:
     """The summary at the end of a run."""
     from windtunnel.measurement.database import store_option
 
     counts = ", ".join(
-        f"{count} {state}" for state, count in sorted(tally.states.items(), key=lambda item: -item[1])
+        f"{count} {state}" for state, count in sorted(cell_counts.states.items(), key=lambda item: -item[1])
     )
     named = _named(study) + store_option(path)
-    again = f"\nwindtunnel study run {named} --rerun failed repeats the failed ones." if tally.failed else ""
+    again = (
+        f"\nwindtunnel study run {named} --rerun failed repeats the failed ones."
+        if cell_counts.failed
+        else ""
+    )
     beside = "beside the published times" if any(f.published for f in study.figures) else "and the claims"
     report = f"windtunnel study report {named} shows them {beside}."
     return f"{study.name}: {counts}; in {path}.{again}\n{report}"
@@ -274,7 +278,7 @@ def forecasting() -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
+def watching(name: str) -> Iterator[Callable[[Outcome | None, RunProgress], None]]:
     """A bar on a terminal, a line now and then elsewhere.
 
     It is updated between processes, never while one is timed.
@@ -295,14 +299,14 @@ def watching(name: str) -> Iterator[Callable[[Outcome | None, Standing], None]]:
         task = bar.add_task(shown(name), total=None, left="?", counted="processes")
         errors = _Errors(lambda text: bar.console.print(shown_lines(text), markup=False))
 
-        def tell(outcome: Outcome | None, standing: Standing) -> None:
+        def tell(outcome: Outcome | None, progress: RunProgress) -> None:
             errors.tell(outcome)
             bar.update(
                 task,
-                completed=standing.done,
-                total=standing.wanted,
-                left=units.show(standing.left_seconds, "s"),
-                counted=standing.counted,
+                completed=progress.done,
+                total=progress.wanted,
+                left=units.show(progress.left_seconds, "s"),
+                counted=progress.counted,
                 refresh=True,
             )
 
@@ -331,13 +335,13 @@ class _Lines:
     def __init__(self, name: str) -> None:
         self.name, self.last, self.errors = name, 0.0, _Errors(say)
 
-    def tell(self, outcome: Outcome | None, standing: Standing) -> None:
+    def tell(self, outcome: Outcome | None, progress: RunProgress) -> None:
         self.errors.tell(outcome)
-        if time.monotonic() - self.last > _LINE_SECONDS or standing.done == standing.wanted:
+        if time.monotonic() - self.last > _LINE_SECONDS or progress.done == progress.wanted:
             self.last = time.monotonic()
-            failed = f", {standing.failed} cells failed" if standing.failed else ""
-            left = units.show(standing.left_seconds, "s")
-            done = f"{standing.done} of {standing.wanted} {standing.counted}"
+            failed = f", {progress.failed} cells failed" if progress.failed else ""
+            left = units.show(progress.left_seconds, "s")
+            done = f"{progress.done} of {progress.wanted} {progress.counted}"
             say(f"{self.name}: {done}{failed}, about {left} left")
 
 

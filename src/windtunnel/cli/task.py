@@ -46,8 +46,8 @@ def advise_task(options: TaskOptions) -> None:
     )
     if options.data is None:
         _recommend(task, options)
-    elif kind.climbs:
-        _climb(task, options, options.data)
+    elif kind.has_ladder:
+        _run_ladder(task, options, options.data)
     else:
         _recommend_for_data(task, options, options.data)
 
@@ -60,7 +60,7 @@ def _recommend(task: NetworkTask, options: TaskOptions, data: str | None = None)
             raise BadInput(f"--{name} is for your own data.", hint="Give the data too, with --data.")
     answer = recommend(task, data)
     words.show(options.as_json, answer.plain, lambda: str(answer))
-    if not options.as_json and data is None and task.kind.climbs:
+    if not options.as_json and data is None and task.kind.has_ladder:
         place = {"classify images": "FOLDER", "generate text": "FILE.txt"}.get(task.kind.name, "FILE.csv")
         say("\nOr try networks from shallow to deep on data of your own:")
         say(f"  windtunnel advise --data {place}")
@@ -91,7 +91,7 @@ def _recommend_for_data(task: NetworkTask, options: TaskOptions, path: Path) -> 
         _recommend(sized, plain, str(path))
 
 
-def _climb(task: NetworkTask, options: TaskOptions, path: Path) -> None:
+def _run_ladder(task: NetworkTask, options: TaskOptions, path: Path) -> None:
     from windtunnel.choosing import ladder
     from windtunnel.choosing.own_data import read_own
     from windtunnel.choosing.task import check_form
@@ -121,7 +121,7 @@ def _climb(task: NetworkTask, options: TaskOptions, path: Path) -> None:
         fresh=options.fresh,
     )
     try:
-        result = ladder.climb(own, settings, _progress())
+        result = ladder.run_ladder(own, settings, _progress())
     finally:
         if sys.stderr.isatty():  # clear the line of the progress
             rewrite("", width=78, back=True)

@@ -33,7 +33,7 @@ def ask(options: TaskOptions) -> TaskOptions:
         asked = dataclasses.replace(options, task=task.name, data=data, target=_ask_for_target(data))
     else:
         asked = _ask_for_sizes(dataclasses.replace(options, task=task.name), task)
-    if task.climbs or task.outputs:
+    if task.has_ladder or task.outputs:
         error = _ask(_error_question(asked), f"{_ERROR}", parse_share)
         asked = dataclasses.replace(asked, error=f"{error:g}")
     seconds = _ask("How long may the training take? 30s, 5m, 2h", "5m", _as_typed(parse_duration))

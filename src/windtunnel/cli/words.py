@@ -23,7 +23,7 @@ from windtunnel.foreign import shown_lines
 from windtunnel.job.stored import StoredData
 from windtunnel.job.workload import Workload
 from windtunnel.machine.building import shared_storage
-from windtunnel.machine.machine import OF_THIS_MACHINE, DeviceKind, Machine
+from windtunnel.machine.machine import LOCAL_MACHINES, DeviceKind, Machine
 from windtunnel.machine.topology import Storage, striped
 from windtunnel.saved_plan import OPTIONS, SavedPlan
 from windtunnel.strategy import Strategy
@@ -277,7 +277,7 @@ def find_job(words: Sequence[str]) -> Workload:
 
 def find_device(on: str, task: str) -> DeviceKind:
     """The kind of device of this machine that `on` names; `task` says in errors what cannot run elsewhere."""
-    if on not in OF_THIS_MACHINE:
+    if on not in LOCAL_MACHINES:
         raise Unavailable(
             f"--on {on}: {task} runs on this machine only.", hint="Use --on here, --on cpu or --on cuda."
         )
@@ -329,18 +329,18 @@ def with_storage(machine: Machine, name: str | None) -> Machine:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBeside:
+class PlanAndTyped:
     """A plan that a command reads, and the names of the options that were typed in addition."""
 
     plan: SavedPlan
     typed: frozenset[str]
 
 
-def read_plan(path: Path | None, context: typer.Context) -> PlanBeside | None:
+def read_plan(path: Path | None, context: typer.Context) -> PlanAndTyped | None:
     """The plan in the file of --strategy, if one is given."""
     if path is None:
         return None
-    return PlanBeside(plan=SavedPlan.load(path), typed=typed_options(context))
+    return PlanAndTyped(plan=SavedPlan.load(path), typed=typed_options(context))
 
 
 def typed_options(context: typer.Context) -> frozenset[str]:
@@ -349,7 +349,7 @@ def typed_options(context: typer.Context) -> frozenset[str]:
     return frozenset(name for name, source in sources.items() if source and source.name == "COMMANDLINE")
 
 
-def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bool | None) -> Strategy:
+def make_strategy(beside: PlanAndTyped | None = None, /, **options: int | str | bool | None) -> Strategy:
     """A strategy from the options of a command; None leaves the default.
 
     With a plan, only options that were typed count; the plan has the others.
@@ -361,18 +361,18 @@ def make_strategy(beside: PlanBeside | None = None, /, **options: int | str | bo
     return Strategy.read({**records.plain(beside.plan.strategy), **typed})
 
 
-def further_options(beside: PlanBeside | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def further_options(beside: PlanAndTyped | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a forecast that are not part of its strategy: as typed, otherwise as in the plan."""
     kept = {} if beside is None else {k: v for k, v in beside.plan.options.items() if k not in beside.typed}
     return {name: kept.get(name, options[name]) for name in OPTIONS}
 
 
-def machine_of(beside: PlanBeside | None, on: str) -> str:
+def machine_of(beside: PlanAndTyped | None, on: str) -> str:
     """The machine that --on names; if it was not typed, that of the plan."""
     return on if beside is None or beside.plan.on is None or "on" in beside.typed else beside.plan.on
 
 
-def job_of(beside: PlanBeside | None, job: Sequence[str] | None) -> Sequence[str]:
+def job_of(beside: PlanAndTyped | None, job: Sequence[str] | None) -> Sequence[str]:
     """The words of the job; if none were typed, those of the plan."""
     found = job or (beside.plan.job if beside is not None else ())
     if not found:

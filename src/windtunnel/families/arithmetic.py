@@ -92,12 +92,12 @@ _OWN = frozenset(
 )
 
 
-def is_foreign(op_name: str) -> bool:
+def is_custom_op(op_name: str) -> bool:
     """Whether an op is a custom op of a user or a library, for which only its tensors are known."""
     return op_name.partition(".")[0] not in _OWN
 
 
-def is_untimed(op_name: str) -> bool:
+def is_unprobed(op_name: str) -> bool:
     """Whether no probed op allows an estimate of this op's time. The name includes the namespace."""
     name = op_name.rpartition(".")[2]
     return name in NAMES and name != _BY_PRODUCT

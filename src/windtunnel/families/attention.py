@@ -87,7 +87,7 @@ class AttentionFamily(Family):
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"attention": lambda: _draw(sizes), "heads": lambda: _draw_heads(sizes)}
 
 

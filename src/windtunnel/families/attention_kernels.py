@@ -71,14 +71,14 @@ def read_call(query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: 
 def attend(call: AttentionCall) -> Tensor:
     """The result of a call, by the first kernel that takes it."""
     if not call.is_regular:
-        return _attend_plainly(call)
+        return _attend_unfused(call)
     if _takes_cudnn(call):
         return _attend_fused(call, _as_additive(call))
     if _takes_flash(call):
         return _attend_padded(call)
     if _takes_memory_efficient(call):
         return _attend_fused(call, _aligned(_as_additive(call)))
-    return _attend_plainly(call)
+    return _attend_unfused(call)
 
 
 def _takes_cudnn(call: AttentionCall) -> bool:
@@ -135,7 +135,7 @@ def _attend_padded(call: AttentionCall) -> Tensor:
     return result[..., :size]
 
 
-def _attend_plainly(call: AttentionCall) -> Tensor:
+def _attend_unfused(call: AttentionCall) -> Tensor:
     """Two products with a softmax between, in fp32, as PyTorch's `_scaled_dot_product_attention_math`.
 
     The query and the key are each multiplied by the root of the scale. Shared keys are repeated.

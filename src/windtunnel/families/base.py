@@ -230,6 +230,6 @@ class Family:
         """
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         """For each name that is drawn, a function that draws a case; None if it is too large."""
         return {}

@@ -278,8 +278,8 @@ class ConvolutionFamily(Family):
     def gains_in_cudnn(self, piece: Piece) -> bool:
         return True
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {**convolution_image_draws.drawers(sizes), **convolution_draws.drawers(sizes)}
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+        return {**convolution_image_draws.samplers(sizes), **convolution_draws.samplers(sizes)}
 
 
 def sizes_of(op: DescribedOp) -> ConvolutionSizes:

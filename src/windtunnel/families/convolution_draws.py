@@ -59,7 +59,7 @@ class _Layer(NamedTuple):
         return self.examples * max(inside, outside)
 
 
-def drawers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+def samplers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
     """The draws by name."""
     return {
         "volume": lambda: _draw_volume(sizes),

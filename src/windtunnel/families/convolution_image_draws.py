@@ -17,9 +17,9 @@ _STANDARD_SIDES = (4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)
 _CHANNELS_LAST = 0.12  # share of images that are channels-last, as a layer norm over channels leaves them
 
 
-def drawers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+def samplers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
     """The draws by name."""
-    drawn = _Drawing(sizes)
+    drawn = _CaseSampler(sizes)
     return {
         "convolution": drawn.draw,
         "depthwise": drawn.draw_depthwise,
@@ -58,7 +58,7 @@ class _Layer(NamedTuple):
         return self.examples * max(self.channels * self.side**2, self.out_channels * self.out_side**2)
 
 
-class _Drawing:
+class _CaseSampler:
     """Draws convolutions of several sorts."""
 
     def __init__(self, sizes: Sizes) -> None:

@@ -54,7 +54,7 @@ class ForeachFamily(Family):
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         return [list_piece("foreach", op, dtype)]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"foreach": lambda: _draw(sizes)}
 
 

@@ -102,8 +102,8 @@ class FusedFamily(Family):
 
         return fake_kernels.trace_for_gpu()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
-        return {"fused_recurrent": _Drawing(sizes).draw}
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+        return {"fused_recurrent": _CaseSampler(sizes).draw}
 
 
 def engine_bytes(sizes: FusedSizes, *, backward: bool) -> float:
@@ -116,7 +116,7 @@ def engine_bytes(sizes: FusedSizes, *, backward: bool) -> float:
     return 4.0 * (weights + 1 + examples * timesteps * hidden + (examples * weights if examples > 1 else 0))
 
 
-class _Drawing:
+class _CaseSampler:
     """Draws several cases of one network, then the next network."""
 
     def __init__(self, sizes: Sizes) -> None:

@@ -166,12 +166,12 @@ class IndexingFamily(Family):
     def substitutes(self, op: DescribedOp, piece: Piece) -> list[Piece]:
         return [_plain_piece(op, piece.dtype)] if piece.kind in self.kinds else [piece]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "embedding": lambda: _draw_embedding(sizes),
             "loss": lambda: _draw_loss(sizes),
             "gather": lambda: _draw_gather(sizes),
-            **indexing_draws.drawers(sizes),
+            **indexing_draws.samplers(sizes),
         }
 
 

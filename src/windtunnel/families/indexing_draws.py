@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _MOST_GATHERED = 2**27  # elements of all rows that a case looks up
 
 
-def drawers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+def samplers(sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
     """The draws by name."""
     return {
         "bag": lambda: _draw_bag(sizes),

@@ -137,7 +137,7 @@ class MatmulFamily(Family):
     def workspace_bytes(self, op: DescribedOp, kernels: float, coefficients: Coefficients) -> float:
         return _BIASED_WORKSPACE if op.name == "aten.addmm" else 0.0
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "matmul": lambda: _draw(sizes),
             "thin": lambda: _draw_thin(sizes),

@@ -168,7 +168,7 @@ class NormalisationFamily(Family):
     def gains_in_cudnn(self, piece: Piece) -> bool:
         return piece.kind.startswith(("normalisation batch", "normalisation rows"))
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "batch_norm": lambda: _draw_batch_norm(sizes),
             "layer_norm": lambda: _draw_layer_norm(sizes),

@@ -26,7 +26,7 @@ class OptimiserFamily(Family):
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         return [list_piece("optimiser", op, dtype)]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"fused_optimiser": lambda: _draw(sizes)}
 
 

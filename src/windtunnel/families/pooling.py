@@ -102,7 +102,7 @@ class PoolingFamily(Family):
             return [_as_stream(op, piece.dtype)]
         return [piece._replace(kind=f"pooling {_STAND_INS.get(method, method)} {turned}")]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "pooling": lambda: _draw(sizes),
             "upsample": lambda: _draw_upsampling(sizes),

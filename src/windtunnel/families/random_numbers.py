@@ -38,7 +38,7 @@ class RandomFamily(Family):
         library.impl("dropout", _dropout, "AutogradCPU")
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"random": lambda: _draw(sizes)}
 
 

@@ -139,7 +139,7 @@ class RecurrentFamily(Family):
             library.impl(f"{name}.input", functools.partial(_call_cudnn, name), "AutogradCPU")
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"recurrent": lambda: _draw(sizes), "stacked": lambda: _draw_stacked(sizes)}
 
 

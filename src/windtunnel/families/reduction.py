@@ -70,7 +70,7 @@ class ReductionFamily(Family):
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         return [reduction_piece(op, dtype)]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"reduction": lambda: _draw(sizes), "map_reduction": lambda: _draw_of_maps(sizes)}
 
 

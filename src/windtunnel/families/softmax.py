@@ -66,7 +66,7 @@ class SoftmaxFamily(Family):
         _stand_in()  # the recorder's casts call it
         return contextlib.nullcontext()
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {"softmax": lambda: _draw(sizes), "scores": lambda: _draw_scores(sizes)}
 
 

@@ -93,7 +93,7 @@ class StreamingFamily(Family):
     def pieces(self, op: DescribedOp, dtype: str, cores: int) -> list[Piece]:
         return [streaming_piece(kind_of(op, "streaming"), op, dtype)]
 
-    def drawers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
+    def samplers(self, sizes: Sizes) -> Mapping[str, Callable[[], ProbeCase | None]]:
         return {
             "streaming": lambda: _draw(sizes),
             "cat": lambda: _draw_concatenation(sizes),

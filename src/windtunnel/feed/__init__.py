@@ -1,1 +1,2 @@
-"""How a job is fed: what each remedy for a starved device buys, and the guide's worked example."""
+"""How a job is fed: the gain of each remedy for a device that waits for data, and the guide's worked
+example."""

@@ -1,4 +1,4 @@
-"""A measured feed beside its forecast: each pass, and the parts of the step that the passes show."""
+"""A measured feed and its forecast: each pass, and the parts of the step that follow from the passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLACES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedBeside(Displayed):
+class FeedComparison(Displayed):
     """The passes as measured and as forecast. `reason`: why there is no forecast."""
 
     measured: FeedMeasurement
@@ -106,7 +106,7 @@ class FeedBeside(Displayed):
 def forecast_passes(
     workload: Workload, machine: Machine, strategy: Strategy, files: DataFiles, probe: FeedProbe
 ) -> dict[str, Forecast]:
-    """A forecast of every pass, from what single files showed."""
+    """A forecast of every pass, from the timing of single files."""
     data = StoredData(
         example_bytes=files.example_bytes, decode_seconds=probe.decode_seconds, examples=len(files.files)
     )

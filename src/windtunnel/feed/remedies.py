@@ -1,4 +1,4 @@
-"""What each remedy for a starved device buys: the same step, forecast again with one thing changed."""
+"""The gain of each remedy for a device that waits for data: the same step, forecast with one change."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def compare_remedies(workload: Workload, machine: Machine, strategy: Strategy) -
 
 
 def _title(base: Forecast) -> str:
-    """The headline without a degree that only says that no gradients are exchanged."""
+    """The headline without a data-parallel degree, since no gradients are exchanged here."""
     strategy = {name: value for name, value in base.strategy.items() if name != "data_parallel"}
     return dataclasses.replace(base, strategy=strategy).headline()
 
@@ -158,7 +158,8 @@ def fed_step(remedy: Remedy, forecast: Forecast) -> FedStep:
 
 
 def apply(remedies: Iterator[Remedy], evaluate: Callable[[Remedy], FedStep]) -> list[FedStep]:
-    """The step with each remedy. One that cannot be had says why; only the step as it is must be possible."""
+    """The step with each remedy. An impossible remedy has a reason instead; only the unchanged step must be
+    possible."""
     steps: list[FedStep] = []
     for number, remedy in enumerate(remedies):
         reason = remedy.reason

@@ -20,7 +20,7 @@ from windtunnel.forecast.contributors.loading import BatchLoading
 from windtunnel.forecast.contributors.ops import GpuOps, StepCalls
 from windtunnel.forecast.feeding import FedBatch, feed_of
 from windtunnel.forecast.price import Price
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.machine.building import shared_link, shared_storage
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
@@ -187,7 +187,7 @@ def schedule(
     streams = strategy.data != "resident"
     copies = [batch_copy(batch_bytes, machine, strategy, profile_for(machine))] if streams else []
     ops = GpuOps(ops=(_KERNEL,), prices=[Price(0.0, kernel_seconds)])
-    return lay_out(build_step([StepCalls(seconds=0.0), *feeding, *copies, ops]))
+    return steady_timeline(build_step([StepCalls(seconds=0.0), *feeding, *copies, ops]))
 
 
 def _transfer(gpus: int, link: str = LINK) -> float:

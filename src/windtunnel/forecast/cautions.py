@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from windtunnel import units
-from windtunnel.families.arithmetic import is_foreign, is_untimed
+from windtunnel.families.arithmetic import is_custom_op, is_unprobed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.compiled import first_step_seconds
 from windtunnel.forecast.feeding import stored_example
 from windtunnel.forecast.price import Pricer
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.timeline import Timeline
-from windtunnel.forecast.uncertainty import why_unlike
+from windtunnel.forecast.uncertainty import why_unjudged
 from windtunnel.forecast.workers import workers_of
 from windtunnel.machine.machine import Machine
 from windtunnel.results import INFERENCE_OF_LOSS
@@ -69,7 +69,7 @@ class Cautions:
                 f"{machine.name} was not probed: priced by its data sheet and by the probe of "
                 f"{self.profile.model}",
             )
-        unlike = why_unlike(machine)
+        unlike = why_unjudged(machine)
         if unlike:
             yield _Caution(1.0, f"no forecast was judged on {unlike}: it may be off by a factor of 2 to 3")
         if machine.host_factor is None and not machine.source_of("launch_costs").startswith("measured here"):
@@ -99,8 +99,8 @@ class Cautions:
         than its price is named however little that is."""
         assumed, on_gpu = self.pricer.assumed, self.machine.device.kind == "gpu"
         names = sorted(assumed, key=lambda name: -assumed[name])
-        foreign = [name for name in names if is_foreign(name)]
-        untimed = [name for name in names if on_gpu and is_untimed(name) and name not in foreign]
+        foreign = [name for name in names if is_custom_op(name)]
+        untimed = [name for name in names if on_gpu and is_unprobed(name) and name not in foreign]
         moving = [name for name in names if name not in foreign and name not in untimed]
         if untimed:
             yield _Caution(

@@ -120,10 +120,10 @@ def collective_seconds(kind: str, size_bytes: float, group: Group, machine: Mach
         return gloo.seconds(kind, size_bytes, group.ranks_per_node, group.nodes, machine)
     if kind == "send":
         return point_to_point_seconds(size_bytes, machine, within_node=group.nodes == 1)
-    course = _course(group, machine)
+    route = _route_of(group, machine)
     if kind == "all_to_all":
-        return _all_to_all_seconds(size_bytes, course)
-    return min(_times(kind, size_bytes, course))
+        return _all_to_all_seconds(size_bytes, route)
+    return min(_times(kind, size_bytes, route))
 
 
 def point_to_point_seconds(size_bytes: float, machine: Machine, *, within_node: bool) -> float:
@@ -148,7 +148,7 @@ def point_to_point_seconds(size_bytes: float, machine: Machine, *, within_node: 
     return min(times)
 
 
-class _Course(NamedTuple):
+class _Route(NamedTuple):
     """The path of a group's data through a machine."""
 
     group: Group
@@ -166,9 +166,9 @@ class _Course(NamedTuple):
         return min(self.path.rate * (CARD_SHARE if shares_root else 1.0), self.network.rate)
 
 
-def _course(group: Group, machine: Machine) -> _Course:
+def _route_of(group: Group, machine: Machine) -> _Route:
     is_alone = group.nodes == 1
-    return _Course(
+    return _Route(
         group=group,
         path=node_path(machine, group.ranks_per_node),
         network=None if is_alone else network_of(machine, group.ranks_per_node),
@@ -187,103 +187,103 @@ def _ll_rate(compute_capability: float, nodes: int) -> float:
     return 39e9
 
 
-def _times(kind: str, size_bytes: float, course: _Course) -> Iterator[float]:
+def _times(kind: str, size_bytes: float, route: _Route) -> Iterator[float]:
     """The seconds of each algorithm with a protocol that these links can use."""
-    tuned = course if course.network is None else course._replace(network=course.network.as_tuned)
+    tuned = route if route.network is None else route._replace(network=route.network.as_tuned)
     if kind != "all_reduce":
         # NCCL uses the protocol that its tuner expects to be fastest. The tuner does not know that posting
         # takes longer on this network.
-        protocols = _protocols(course)
+        protocols = _protocols(route)
         chosen = min(protocols, key=lambda protocol: _ring_seconds(kind, size_bytes, tuned, protocol))
-        yield _ring_seconds(kind, size_bytes, course, chosen)
+        yield _ring_seconds(kind, size_bytes, route, chosen)
         return
     # Published all-reduces over EFA do not show that posting takes longer.
     for protocol in _protocols(tuned):
         yield _ring_seconds(kind, size_bytes, tuned, protocol)
         yield _tree_seconds(size_bytes, tuned, protocol)
-    if course.reduction_rate is not None:
-        yield _reduction_seconds(size_bytes, tuned, course.reduction_rate)
+    if route.reduction_rate is not None:
+        yield _reduction_seconds(size_bytes, tuned, route.reduction_rate)
 
 
-def _protocols(course: _Course) -> list[WireProtocol]:
+def _protocols(route: _Route) -> list[WireProtocol]:
     """The protocols that the links of the path can use."""
-    usable = [protocol for protocol in (_LL, _LL128, _SIMPLE) if course.path.hop in protocol.ring_hops]
-    is_ordered = course.network is None or course.network.is_ordered
+    usable = [protocol for protocol in (_LL, _LL128, _SIMPLE) if route.path.hop in protocol.ring_hops]
+    is_ordered = route.network is None or route.network.is_ordered
     return usable if is_ordered else [protocol for protocol in usable if protocol is not _LL128]
 
 
-def _ring_seconds(kind: str, size_bytes: float, course: _Course, protocol: WireProtocol) -> float:
-    ranks, nodes = course.group.ranks, course.group.nodes
+def _ring_seconds(kind: str, size_bytes: float, route: _Route, protocol: WireProtocol) -> float:
+    ranks, nodes = route.group.ranks, route.group.nodes
     rounds = 2 if kind == "all_reduce" else 1
     steps = rounds * (ranks - 1)
     network_steps = min(steps, rounds * nodes) if nodes > 1 else 0
-    hop, network_hop = _hops(course, protocol, protocol.ring_hops)
-    if course.network is not None:
+    hop, network_hop = _hops(route, protocol, protocol.ring_hops)
+    if route.network is not None:
         # The host posts the sends of all steps, also while data moves inside of the nodes.
-        posts = _POSTS_IN_CHUNKS * course.network.cards if protocol.in_chunks else 1
-        hop = max(hop, posts * course.network.post_seconds)
+        posts = _POSTS_IN_CHUNKS * route.network.cards if protocol.in_chunks else 1
+        hop = max(hop, posts * route.network.post_seconds)
     start = protocol.start + (steps - network_steps) * hop + network_steps * network_hop
     # From or to one rank, every byte passes every hop; else, each rank's part of the tensor does not pass
     # its own.
     passes = 1.0 if kind in ("broadcast", "reduce") else rounds * (ranks - 1) / ranks
-    rate = course.rate * protocol.ring_share
-    return start + _transfer(passes * size_bytes, rate, course, protocol)
+    rate = route.rate * protocol.ring_share
+    return start + _transfer(passes * size_bytes, rate, route, protocol)
 
 
-def _tree_seconds(size_bytes: float, course: _Course, protocol: WireProtocol) -> float:
+def _tree_seconds(size_bytes: float, route: _Route, protocol: WireProtocol) -> float:
     """Up and down two trees, each with one half of the tensor."""
-    hop, network_hop = _hops(course, protocol, protocol.tree_hops)
-    depth = (course.group.ranks_per_node - 1) * hop + math.log2(course.group.nodes) * network_hop
-    filling = 2 * math.log2(course.group.nodes) * network_hop
-    transfer = _transfer(2 * size_bytes, course.rate * protocol.tree_share, course, protocol, filling)
+    hop, network_hop = _hops(route, protocol, protocol.tree_hops)
+    depth = (route.group.ranks_per_node - 1) * hop + math.log2(route.group.nodes) * network_hop
+    filling = 2 * math.log2(route.group.nodes) * network_hop
+    transfer = _transfer(2 * size_bytes, route.rate * protocol.tree_share, route, protocol, filling)
     return protocol.start + 2 * depth + transfer
 
 
-def _reduction_seconds(size_bytes: float, course: _Course, rate: float) -> float:
+def _reduction_seconds(size_bytes: float, route: _Route, rate: float) -> float:
     """NVLink SHARP: the switches add. Between nodes the sums of the nodes go up and down a tree."""
-    if course.network is None:
-        return _REDUCTION_START + _transfer(size_bytes, rate, course, _SIMPLE)
-    hop = _REDUCTION_NETWORK_HOP + 2 * course.network.latency_seconds
-    filling = 2 * math.log2(course.group.nodes) * hop
+    if route.network is None:
+        return _REDUCTION_START + _transfer(size_bytes, rate, route, _SIMPLE)
+    hop = _REDUCTION_NETWORK_HOP + 2 * route.network.latency_seconds
+    filling = 2 * math.log2(route.group.nodes) * hop
     # With two nodes each sends its sum to the other. In a larger tree a node sends up and down.
-    share = 1.0 if course.group.nodes == 2 else _TREE_SHARE / 2
-    rate = min(rate, course.network.rate * share)
-    return _REDUCTION_START + filling + _transfer(size_bytes, rate, course, _SIMPLE, filling)
+    share = 1.0 if route.group.nodes == 2 else _TREE_SHARE / 2
+    rate = min(rate, route.network.rate * share)
+    return _REDUCTION_START + filling + _transfer(size_bytes, rate, route, _SIMPLE, filling)
 
 
-def _all_to_all_seconds(size_bytes: float, course: _Course) -> float:
+def _all_to_all_seconds(size_bytes: float, route: _Route) -> float:
     """Every rank sends an equal part of its tensor to every other rank, all at the same time."""
-    ranks, per_node = course.group.ranks, course.group.ranks_per_node
-    hop, network_hop = _hops(course, _SIMPLE, _SIMPLE.ring_hops)
-    inside = size_bytes * (per_node - 1) / ranks / course.path.rate
-    if course.network is None:
+    ranks, per_node = route.group.ranks, route.group.ranks_per_node
+    hop, network_hop = _hops(route, _SIMPLE, _SIMPLE.ring_hops)
+    inside = size_bytes * (per_node - 1) / ranks / route.path.rate
+    if route.network is None:
         return _SIMPLE.start + hop + inside
     leaving = size_bytes * per_node * (ranks - per_node) / ranks
-    outside = leaving / (course.network.rate * _ALL_TO_ALL_SHARE)
+    outside = leaving / (route.network.rate * _ALL_TO_ALL_SHARE)
     posts = (ranks - per_node) * _POSTS_IN_CHUNKS * POST_SECONDS
     return _SIMPLE.start + max(hop, network_hop) + posts + max(inside, outside)
 
 
-def _hops(course: _Course, protocol: WireProtocol, hops: dict[Hop, float]) -> tuple[float, float]:
+def _hops(route: _Route, protocol: WireProtocol, hops: dict[Hop, float]) -> tuple[float, float]:
     """Seconds of a hop inside of a node and of one between nodes."""
-    hop = hops[course.path.hop]
-    if course.network is None:
+    hop = hops[route.path.hop]
+    if route.network is None:
         return hop, 0.0
     # In chunks, the receiver also waits for a flush of what the card has written.
     waits, posts = (2, _POSTS_IN_CHUNKS) if protocol.in_chunks else (1, 1)
-    return max(hop, posts * POST_SECONDS), hops["network"] + waits * course.network.latency_seconds
+    return max(hop, posts * POST_SECONDS), hops["network"] + waits * route.network.latency_seconds
 
 
 def _transfer(
-    size_bytes: float, rate: float, course: _Course, protocol: WireProtocol, filling: float = 0.0
+    size_bytes: float, rate: float, route: _Route, protocol: WireProtocol, filling: float = 0.0
 ) -> float:
     """Seconds for the bytes. `filling`: hops of the network that the chunks pass one after another."""
     if protocol is _LL:
-        rate = min(rate, course.ll_rate)
+        rate = min(rate, route.ll_rate)
     seconds = size_bytes / rate
     if not protocol.in_chunks:
         return seconds
-    inside = _PIPELINE_SECONDS if course.path.is_switched else 0.0
+    inside = _PIPELINE_SECONDS if route.path.is_switched else 0.0
     return seconds + math.sqrt((inside + filling) * seconds)
 
 

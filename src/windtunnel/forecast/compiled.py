@@ -58,7 +58,7 @@ def fuse(trace: Trace, *, for_gpu: bool = False) -> Trace:
         if any(op.family != "view" or op.phase == "update" for op in run):
             merged = (
                 _merge(run, early, trace.allocations, for_gpu)
-                if _vanishes(run[0])
+                if _is_fused_or_dropped(run[0])
                 else dataclasses.replace(run[0], allocated=(*early, *run[0].allocated))
             )
             ops.append(dataclasses.replace(merged, freed=(*late, *merged.freed)))
@@ -91,10 +91,10 @@ def _runs(ops: Sequence[Op]) -> Iterator[list[Op]]:
     run: list[Op] = []
     for op in ops:
         full = sum(other.family != "view" for other in run) >= _MOST_FUSED
-        if run and (full or run[0].phase != op.phase or not _vanishes(op)):
+        if run and (full or run[0].phase != op.phase or not _is_fused_or_dropped(op)):
             yield run
             run = []
-        if _vanishes(op):
+        if _is_fused_or_dropped(op):
             run.append(op)
         else:
             yield [op]
@@ -102,7 +102,7 @@ def _runs(ops: Sequence[Op]) -> Iterator[list[Op]]:
         yield run
 
 
-def _vanishes(op: Op) -> bool:
+def _is_fused_or_dropped(op: Op) -> bool:
     """Whether the compiler generates code for this op, or drops it, instead of calling a library."""
     return op.phase != "update" and (op.family == "view" or op.family in FUSIBLE)
 

@@ -16,10 +16,10 @@ from windtunnel.forecast.contributors import build_step, contributors_of
 from windtunnel.forecast.parallel import ParallelStep, parallel_step
 from windtunnel.forecast.price import Price, Pricer, threads_of
 from windtunnel.forecast.profile import Profile
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.forecast.uncertainty import interval_of, spreads_of
 from windtunnel.forecast.workers import workers_of
-from windtunnel.garbage import short_lives
+from windtunnel.garbage_collection import many_short_lived_objects
 from windtunnel.machine.machine import Machine
 from windtunnel.results import Result, Row
 from windtunnel.strategy import LOADED, Strategy
@@ -90,7 +90,7 @@ class ForecastStep(NamedTuple):
     timeline: Timeline
 
 
-@short_lives()
+@many_short_lived_objects()
 def forecast_step(
     trace: Trace, machine: Machine, strategy: Strategy, profile: Profile, examples: int | None = None
 ) -> ForecastStep:
@@ -149,7 +149,7 @@ def _price(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile)
         return _price_workers(trace, machine, strategy, profile)
     pricer = Pricer(machine, strategy, trace, profile)
     prices = pricer.price(trace.ops)
-    timeline = lay_out(build_step(contributors_of(trace, prices, machine, strategy, profile)))
+    timeline = steady_timeline(build_step(contributors_of(trace, prices, machine, strategy, profile)))
     workspaces = [price.workspace_bytes for price in prices]
     needed = memory.account(trace, machine, strategy, workspaces, Rounding(**profile.rounding))
     return _Priced(trace, pricer, prices, timeline, needed, sum(p.device_seconds for p in prices), trace.flop)
@@ -157,7 +157,7 @@ def _price(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile)
 
 def _price_workers(trace: Trace, machine: Machine, strategy: Strategy, profile: Profile) -> _Priced:
     step = step_of_workers(trace, machine, strategy, profile)
-    timeline = lay_out(build_step(step.contributors()))
+    timeline = steady_timeline(build_step(step.contributors()))
     prices = step.pricer.price(step.trace.ops)
     device = timeline.busy_seconds("device")
     return _Priced(step.trace, step.pricer, prices, timeline, memory_of_workers(step), device, step.flop)

@@ -14,7 +14,7 @@ from windtunnel.trace import Collective
 PEER, NETWORK = "peer link", "network"  # kinds of lanes
 
 
-class Carried(NamedTuple):
+class LinkSeconds(NamedTuple):
     """A collective on the link that carries it."""
 
     lane: str
@@ -27,24 +27,24 @@ class Links:
 
     machine: Machine
     workers: Workers
-    _known: dict[Collective, Carried] = field(default_factory=dict, compare=False)
+    _known: dict[Collective, LinkSeconds] = field(default_factory=dict, compare=False)
 
-    def carry(self, collective: Collective) -> Carried:
+    def carry(self, collective: Collective) -> LinkSeconds:
         """The link and the seconds of a collective."""
         if collective not in self._known:
             self._known[collective] = self._price(collective)
         return self._known[collective]
 
-    def _price(self, collective: Collective) -> Carried:
+    def _price(self, collective: Collective) -> LinkSeconds:
         group = self.workers.group(collective.axis, collective.ranks, collective.stride)
         lane = PEER if group.nodes == 1 else NETWORK
         if collective.kind == "server":
-            return Carried(lane, self._serve(collective.bytes, group))
+            return LinkSeconds(lane, self._serve(collective.bytes, group))
         if group.ranks == 1:
-            return Carried(PEER, 0.0)
+            return LinkSeconds(PEER, 0.0)
         if collective.kind in ("send", "recv"):
             return self._send(collective, group)
-        return Carried(lane, collective_seconds(collective.kind, collective.bytes, group, self.machine))
+        return LinkSeconds(lane, collective_seconds(collective.kind, collective.bytes, group, self.machine))
 
     def _serve(self, size: float, group: Group) -> float:
         """Seconds through parameter servers, with a share of all gradients on each node.
@@ -67,8 +67,8 @@ class Links:
         kinds = ("reduce_scatter", "all_gather")
         return sum(collective_seconds(kind, size, near, self.machine) for kind in kinds)
 
-    def _send(self, collective: Collective, group: Group) -> Carried:
+    def _send(self, collective: Collective, group: Group) -> LinkSeconds:
         """The slowest hop of a pipeline counts: between nodes, if one of them is."""
         within = group.nodes == 1
         seconds = point_to_point_seconds(collective.bytes, self.machine, within_node=within)
-        return Carried(PEER if within else NETWORK, seconds)
+        return LinkSeconds(PEER if within else NETWORK, seconds)

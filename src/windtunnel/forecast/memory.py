@@ -102,7 +102,7 @@ def account(
         )
     plenty, script = _pools(strategy, rounding), _script_of(trace, workspace)
     replay = _run(script, plenty, strategy)
-    scarce = _run_scarcely(trace, script, replay, strategy, workspace)
+    scarce = _run_in_least_memory(trace, script, replay, strategy, workspace)
     return DeviceMemory(
         peak_bytes=float(replay.peak),
         parts=replay.peak_parts(),
@@ -145,7 +145,7 @@ def fits(
         plenty = _run(_script_of(trace, workspace), _pools(strategy, rounding), strategy)
         if plenty.reserved * (1 + SPARE) + CONTEXT <= capacity:
             return True
-        needs = _indispensable(trace, workspace)
+        needs = _required_workspaces(trace, workspace)
         script = _script_of(trace, needs)
         least = plenty if needs == workspace else _run(script, _pools(strategy, rounding), strategy)
         if least.peak + CONTEXT > capacity:
@@ -153,7 +153,7 @@ def fits(
     return account(trace, machine, strategy, workspace, rounding).fits is not False
 
 
-def _run_scarcely(
+def _run_in_least_memory(
     trace: Trace, script: _Script, plenty: _Replay, strategy: Strategy, workspace: Sequence[float] | None
 ) -> _Replay:
     """Replay steps in the smallest memory in which they run.
@@ -167,7 +167,7 @@ def _run_scarcely(
             return _run(script, _pools(strategy, plenty.rounding, limit), strategy)
         return None
 
-    needs = _indispensable(trace, workspace)
+    needs = _required_workspaces(trace, workspace)
     least = plenty if needs == workspace else run(math.inf, _script_of(trace, needs))
     assert least is not None, "nothing fails without a limit"
     peak, low, high, best = least.peak, float(least.peak), float(plenty.reserved), plenty
@@ -185,7 +185,7 @@ def _run_scarcely(
     return best
 
 
-def _indispensable(trace: Trace, workspace: Sequence[float] | None) -> list[float] | None:
+def _required_workspaces(trace: Trace, workspace: Sequence[float] | None) -> list[float] | None:
     """The workspaces without optional ones: an op with an optional workspace has an algorithm that needs
     none."""
     if workspace is None:

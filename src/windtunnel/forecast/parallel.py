@@ -19,7 +19,7 @@ from windtunnel.forecast.contributors.ops import StepCalls
 from windtunnel.forecast.contributors.stages import Stages, StageWork, Turn, most_in_flight, order_of
 from windtunnel.forecast.contributors.workers import RepeatedOps, Segment, WorkerOps, segment_of
 from windtunnel.forecast.feeding import FedBatch
-from windtunnel.forecast.links import Carried, Links
+from windtunnel.forecast.links import Links, LinkSeconds
 from windtunnel.forecast.price import Pricer, threads_of
 from windtunnel.forecast.profile import Profile
 from windtunnel.forecast.workers import Workers, share_of_batch, workers_of
@@ -160,7 +160,7 @@ class ParallelStep:
             stages.append(StageWork(forward, backward, self._exchange(groups), fold(own)))
         return Stages(stages=stages, orders=orders_of(strategy), send=self._send())
 
-    def _send(self) -> Carried:
+    def _send(self) -> LinkSeconds:
         """The transfer from one stage to the next.
 
         All tensor-parallel workers hold the whole tensor. Each sends its part to its counterpart in the next
@@ -171,14 +171,14 @@ class ParallelStep:
         if tensor == 1 or self.strategy.sequence_parallel:
             return self.links.carry(Collective("send", size, "pipeline"))
         lane, seconds = self.links.carry(Collective("send", size / tensor, "pipeline"))
-        return Carried(lane, seconds + self.links.carry(Collective("all_gather", size, "tensor")).seconds)
+        return LinkSeconds(lane, seconds + self.links.carry(Collective("all_gather", size, "tensor")).seconds)
 
     def _update(self, update: Sequence[Op], share: float) -> list[Op]:
         """The update of a stage's share of the weights."""
         parts = share / ((self.strategy.data_parallel or 1) if self.strategy.shard != "none" else 1)
         return [_scaled(op, parts) for op in update]
 
-    def _exchange(self, groups: Sequence[range]) -> Carried | None:
+    def _exchange(self, groups: Sequence[range]) -> LinkSeconds | None:
         """The exchange of a stage's gradients: an all-reduce; with sharded state, a reduce-scatter and an
         all-gather."""
         if (self.strategy.data_parallel or 1) == 1:
@@ -190,7 +190,7 @@ class ParallelStep:
         halves = [
             self.links.carry(Collective(kind, size, "data")) for kind in ("reduce_scatter", "all_gather")
         ]
-        return Carried(halves[0].lane, sum(half.seconds for half in halves))
+        return LinkSeconds(halves[0].lane, sum(half.seconds for half in halves))
 
     def memory_traces(self) -> list[tuple[Trace, list[float]]]:
         """For each worker that may need the most memory: its step, and the workspace of each op."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from windtunnel import families
 from windtunnel.families import Piece, registry
-from windtunnel.families.arithmetic import is_foreign, is_untimed
+from windtunnel.families.arithmetic import is_custom_op, is_unprobed
 from windtunnel.families.base import GENERATED
 from windtunnel.forecast.inference_costs import inference_costs
 from windtunnel.forecast.profile import UNPROBED_SPREAD, Profile
@@ -109,7 +109,7 @@ class Pricer:
         backward = sum(op.phase == "backward" for op in trace.ops)
         forward = sum(op.phase == "forward" for op in trace.ops)
         # The costs of autograd and of modules are spread over the ops of their phase.
-        self._beside = {
+        self._overheads = {
             "forward": self._call_seconds(trace) / max(forward, 1),
             "backward": self._node_seconds() * trace.nodes / max(backward, 1),
             "update": 0.0,
@@ -186,9 +186,9 @@ class Pricer:
         host, family = self.host_seconds(op), registry.get(op.family)
         if self.device.kind == "cpu":
             # The timing of an op on a CPU includes its own launch, but no modules and no autograd.
-            beside = self._beside[op.phase]
-            launch = max(host - beside, min(work.fixed_seconds, _MOST_CALL_SECONDS))
-            return Price(launch + beside, max(0.0, work.seconds - launch))
+            overhead = self._overheads[op.phase]
+            launch = max(host - overhead, min(work.fixed_seconds, _MOST_CALL_SECONDS))
+            return Price(launch + overhead, max(0.0, work.seconds - launch))
         if family is not None and family.launches_by_size:
             launches = max(0.0, work.kernels - _MICROBENCHMARK_KERNELS)
             host += launches * self.profile.launch_seconds * (self.machine.host_factor or 1.0)
@@ -200,12 +200,12 @@ class Pricer:
 
     def host_seconds(self, op: Op) -> float:
         if self._is_compiled and op.phase != "update":
-            return self._compiled_seconds(op) + self._beside[op.phase]
+            return self._compiled_seconds(op) + self._overheads[op.phase]
         table = self._tables[op.phase]
         seconds = table.get(op.family, table["other"]) + self.launch_costs.tensor_seconds * (op.calls - 1)
         if self.strategy.execution == "compiled" and op.phase != "update":
             seconds *= _COMPILED_SHARE
-        return seconds + self._beside[op.phase]
+        return seconds + self._overheads[op.phase]
 
     def _compiled_seconds(self, op: Op) -> float:
         """The host's cost of one call from compiled code; zero in a captured graph."""
@@ -234,7 +234,7 @@ class Pricer:
         for owner, piece, each, share, workspace in zip(owners, pieces, timed, fixed, sizes, strict=True):
             total, duration = totals[owner], each.seconds
             op = ops[owner]
-            is_unknown = op.family == families.OTHER and (is_untimed(op.name) or is_foreign(op.name))
+            is_unknown = op.family == families.OTHER and (is_unprobed(op.name) or is_custom_op(op.name))
             spread = max(self.profile.spread(piece), UNPROBED_SPREAD if is_unknown else 1.0)
             self._known_pieces[_key(op)].append(PricedPiece(piece, each, spread))
             total[0] += duration
@@ -280,9 +280,9 @@ class Pricer:
         many = min(self.threads, cores)
         alone = self.profile.seconds(pieces, self._roofline(1), 1)
         together = self.profile.seconds(pieces, self._roofline(many), many)
-        crowd = max(1.0, self.threads / cores) * _OVERSUBSCRIBED if self.threads > cores else 1.0
+        oversubscription = max(1.0, self.threads / cores) * _OVERSUBSCRIBED if self.threads > cores else 1.0
         return [
-            Timed(b * crowd if registry.of_kind(piece.kind).is_shared(piece) else a)
+            Timed(b * oversubscription if registry.of_kind(piece.kind).is_shared(piece) else a)
             for piece, a, b in zip(pieces, alone, together, strict=True)
         ]
 

@@ -23,7 +23,9 @@ _OUTSIDE_FACTOR = 4.0  # beyond the probed sizes by more than this counts as out
 UNPROBED_SPREAD = 2.0  # of a kind that no probe had: its roofline may be half of its time
 MOST_SPREAD = 1e3  # a larger spread means that the probe failed, because other programs kept the machine busy
 _MAX_WORKSPACE_RATIO = 12.0
-_LIKELY = 0.2  # low, because a step that does not fit is worse than a forecast of a little too much memory
+_PER_EXAMPLE_PROBABILITY = (
+    0.2  # low, because a step that does not fit is worse than a forecast of a little too much memory
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,10 @@ class Profile:
         if ends > _OUTSIDE_FACTOR * max(row[1] for row in self.epochs):
             return None
         logs = [
-            math.log(_by_ends(rows, ends, 1) * timesteps + _by_ends(rows, ends, 2)) for rows in timed.values()
+            math.log(
+                _by_inputs_and_outputs(rows, ends, 1) * timesteps + _by_inputs_and_outputs(rows, ends, 2)
+            )
+            for rows in timed.values()
         ]
         return math.exp(float(np.interp(math.log(units), list(timed), logs)))
 
@@ -147,7 +152,7 @@ class Profile:
                 sizes[place] = workspace_bytes(pieces[place], ratio)
             if kind.per_example is not None:
                 for place, chance in zip(places, kind.per_example.predict(table).tolist(), strict=True):
-                    if chance > _LIKELY:
+                    if chance > _PER_EXAMPLE_PROBABILITY:
                         sizes[place] = max(sizes[place], pieces[place].per_example_bytes)
             if self.workspaces and registry.of_kind(name).repeats_workspaces:
                 for place in places:
@@ -206,7 +211,7 @@ def workspace_bytes(piece: Piece, ratio: float) -> float:
     return max(0.0, ratio) * piece.bytes
 
 
-def _by_ends(rows: Sequence[tuple[float, ...]], ends: int, column: int) -> float:
+def _by_inputs_and_outputs(rows: Sequence[tuple[float, ...]], ends: int, column: int) -> float:
     """A column of rows (ends, timestep seconds, update seconds) at this many ends, also beyond the last."""
     many, seconds = [row[0] for row in rows], [row[column] for row in rows]
     beyond = 0.0

@@ -56,7 +56,7 @@ class Timeline:
         for the lanes that it is made of. "waiting" belongs to no lane."""
         path = self._known_path
         if not path:
-            for task, seconds in self._followed_back():
+            for task, seconds in self._critical_spans():
                 if seconds > 0:
                     key = task.part, task.limited_by or task.lane.kind
                     path[key] = path.get(key, 0.0) + seconds / self.period_steps
@@ -65,12 +65,12 @@ class Timeline:
     def labels_of(self, part: str) -> dict[str, float]:
         """Seconds of the critical path in one part, by the labels of its tasks."""
         labels: dict[str, float] = {}
-        for task, seconds in self._followed_back():
+        for task, seconds in self._critical_spans():
             if seconds > 0 and task.part == part:
                 labels[task.label] = labels.get(task.label, 0.0) + seconds / self.period_steps
         return labels
 
-    def _followed_back(self) -> Iterator[tuple[LaneTask, float]]:
+    def _critical_spans(self) -> Iterator[tuple[LaneTask, float]]:
         ends = [span.end for span in self.spans]
         index, now = ends.index(max(ends)), self.end
         while index >= 0 and now > self.begin:
@@ -96,7 +96,7 @@ class Timeline:
         return sum(task.seconds for task in self.step if task.lane in lanes)
 
 
-def lay_out(step: Step) -> Timeline:
+def steady_timeline(step: Step) -> Timeline:
     """Repeat the step until its length no longer changes, or changes in a pattern of a few steps."""
     reach = step.reach
     scheduler, steps = scheduler_of(step), max(_MIN_STEPS, reach + 2)

@@ -38,13 +38,13 @@ _BORROWED_CPU_SPREAD = 1.6
 _BORROWED_HOST_SPREAD = 1.6
 # Hosts of the same kind as the one whose launch costs were measured, on another day: five factors measured on
 # hosts of an H200 (0.76, 0.80, 0.83, 1.0, 1.03). It is added to the error of a probed host's costs.
-_OTHER_DAY_SPREAD = 1.26
+_DAY_TO_DAY_SPREAD = 1.26
 # Devices that no forecast was judged on: GPUs with fewer multiprocessors than a K80, and CPUs of another make
 # than any that was probed. GPU: four of five published inferences of a Jetson Nano are within this factor,
 # over two tables that differ by a factor of two for the same networks (37 rows). CPU: the only published one
 # that was found (MobileNetV2 on a Raspberry Pi 5) took 2.29 times as long as forecast. Both were chosen on
 # these rows (benchmarks/inference_boards.py), so these do not show that they hold.
-_UNLIKE_SPREADS = {"gpu": 2.7, "cpu": 2.3}
+_UNJUDGED_SPREADS = {"gpu": 2.7, "cpu": 2.3}
 _PROBED_MAKES = ("intel", "amd")
 _FEWEST_MULTIPROCESSORS = 13
 _MIN_SPREAD = 0.01
@@ -84,8 +84,8 @@ def spreads_of(machine: Machine, profile: Profile, work: Work = ()) -> Spreads:
     if machine.device.kind == "cpu" and not machine.profile:
         device = max(_BORROWED_CPU_SPREAD, device)
     host = _host_spread(machine, profile)
-    if why_unlike(machine):
-        device = max(device, _UNLIKE_SPREADS[machine.device.kind])
+    if why_unjudged(machine):
+        device = max(device, _UNJUDGED_SPREADS[machine.device.kind])
         host = max(host, device) if machine.device.kind == "cpu" else host
     return Spreads(host=host, device=device, copy=device)
 
@@ -95,11 +95,11 @@ def _host_spread(machine: Machine, profile: Profile) -> float:
     if machine.host_factor is not None:
         return machine.host_spread or profile.host_spread
     if machine.profile:
-        return math.exp(math.hypot(math.log(profile.host_spread), math.log(_OTHER_DAY_SPREAD)))
+        return math.exp(math.hypot(math.log(profile.host_spread), math.log(_DAY_TO_DAY_SPREAD)))
     return max(_BORROWED_HOST_SPREAD, profile.host_spread)
 
 
-def why_unlike(machine: Machine) -> str:
+def why_unjudged(machine: Machine) -> str:
     """Why no forecast was judged on such a device, in words; empty if forecasts were."""
     device = machine.device
     if machine.profile:

@@ -1,4 +1,5 @@
-"""The result of a survey: a table, a tornado chart in text, interactions, scale. It prints itself."""
+"""The result of varying all factors: a table, a tornado chart in text, interactions, scale. It prints
+itself."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class VariedSetup:
         return dataclasses.replace(self, strategy=dataclasses.replace(self.strategy, **fields))  # type: ignore[arg-type]
 
     def on(self, machine: Machine) -> VariedSetup:
-        """The same job elsewhere, with the options that the other device has."""
+        """The same job on another machine, without options that its device does not have."""
         strategy = self.strategy
         if machine.device.kind == "cpu":
             only_gpu: dict[str, object] = {"prefetch": 0, "pinned": None, "direct": False}
@@ -95,6 +95,6 @@ def _fed(job: Workload) -> object:
 
 
 def _own(machine: Machine) -> object:
-    """What factors change of a machine without giving it another name."""
+    """The properties of a machine that factors change without changing its name."""
     storage = machine.storage
     return machine.devices, machine.nodes, storage and storage.name, machine.topology, machine.host_factor

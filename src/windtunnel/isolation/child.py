@@ -1,7 +1,8 @@
 """The contained process: builds jobs, traces their steps, and answers on a pipe of its own.
 
-Started by `windtunnel.lifeline`, or forked for a job made of functions that only the parent has. A request is
-a line of JSON; an answer is a line of JSON and so many bytes. What the job prints goes to standard error.
+Started by `windtunnel.child_lifetime`, or forked for a job made of functions that only the parent has. A
+request is a line of JSON; an answer is a line of JSON and so many bytes. What the job prints goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windtunnel import lifeline, records
+from windtunnel import child_lifetime, records
 from windtunnel.errors import WindtunnelError, is_out_of_memory, kind_of, text_of
-from windtunnel.garbage import many_objects
+from windtunnel.garbage_collection import many_lasting_objects
 from windtunnel.isolation import codec
 from windtunnel.isolation.contained import CLOSED, WHERE
 from windtunnel.isolation.watch import Watch
@@ -164,7 +165,7 @@ class _Desk:
 
     def answer(self, request: Plain) -> bytes:
         workload = self._workload(request["job"], request["settings"])
-        with many_objects():
+        with many_lasting_objects():
             body = (self.tasks.get(request["task"]) or _named(request["task"]))(workload, request)
         gc.collect(0)
         return body
@@ -261,7 +262,7 @@ def _probe_feed(workload: Workload, request: Plain) -> bytes:
 def start_in_fork(descriptors: tuple[int, int, int], workload: Workload | None) -> None:
     """What a forked copy of the parent does, to its end."""
     try:
-        lifeline.die_with_parent()
+        child_lifetime.die_with_parent()
         run_in_fork(descriptors, workload)
     finally:
         os._exit(1)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.errors import BadJob, JobStopped
 from windtunnel.isolation.limits import TraceLimits
 from windtunnel.records import Plain
@@ -22,7 +22,7 @@ from windtunnel.records import Plain
 if TYPE_CHECKING:
     from windtunnel.job.workload import Workload
 
-Hear = Callable[[str], None]
+OnMessage = Callable[[str], None]
 _CHUNK = 1 << 16
 _MOST_ANSWER = 1 << 30
 _LOOK_SECONDS = 0.05  # between two looks at the child's memory
@@ -46,10 +46,10 @@ class Answer(NamedTuple):
 class Contained:
     """A living child. It answers one request at a time; whatever ends it is named by JobStopped."""
 
-    def __init__(self, limits: TraceLimits, hear: Hear | None = None) -> None:
+    def __init__(self, limits: TraceLimits, hear: OnMessage | None = None) -> None:
         self.limits, self.hear = limits, hear
         self.pid = self.worker = 0
-        self.mark = lifeline.new_mark()
+        self.mark = child_lifetime.new_mark()
         self.words = self.answers = self.errors = -1
         self.notes: IO[bytes] | None = None
         self.heard = 0
@@ -63,7 +63,7 @@ class Contained:
         words, answers, errors, notes = theirs
         for number in (words, answers, notes):
             os.set_inheritable(number, True)
-        command = [*lifeline.command(module), str(os.getpid())]
+        command = [*child_lifetime.command(module), str(os.getpid())]
         command += map(str, (words, answers, notes))
         silent = os.open(os.devnull, os.O_RDONLY)
         actions = [(os.POSIX_SPAWN_DUP2, silent, 0), *((os.POSIX_SPAWN_DUP2, errors, n) for n in (1, 2))]
@@ -71,7 +71,7 @@ class Contained:
         self.pid = os.posix_spawn(
             sys.executable,
             command,
-            {**os.environ, lifeline.MARK: self.mark},
+            {**os.environ, child_lifetime.MARK: self.mark},
             file_actions=actions,
             setpgroup=0,
         )
@@ -88,7 +88,7 @@ class Contained:
         self.pid = os.fork()
         if self.pid == 0:
             os.setpgid(0, 0)
-            lifeline.keep(own)
+            child_lifetime.keep(own)
             from windtunnel.isolation import child
 
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -186,7 +186,7 @@ class Contained:
                     self.heard += is_last
 
     def _watch_memory(self, what: str, whole: bool) -> None:
-        self.worker = self.worker or lifeline.worker_of(self.pid)
+        self.worker = self.worker or child_lifetime.worker_of(self.pid)
         used = _resident_bytes(self.worker)
         if whole:
             used = _resident_with_children(self.pid)
@@ -223,7 +223,7 @@ class Contained:
                 state="exited",
                 hint=self._with_line("Let the job return its workload, and not exit (os._exit)."),
             )
-        name = lifeline.signal_name(-code)
+        name = child_lifetime.signal_name(-code)
         if -code == signal.SIGKILL:
             return JobStopped(
                 f"{what} was ended by {name} while it was {self.doing}.{self._said()}",
@@ -245,7 +245,7 @@ class Contained:
                 self.pid = 0
                 code = os.waitstatus_to_exitcode(status)
                 if code == -signal.SIGKILL:  # perhaps not the worker, but its keeper
-                    lifeline.kill_marked(self.mark)
+                    child_lifetime.kill_marked(self.mark)
                 return code
             time.sleep(0.01)
         return None
@@ -290,7 +290,7 @@ class Contained:
     def end(self) -> None:
         """End the child and all that it has started."""
         if self.pid > 0:
-            lifeline.end(self.pid, self._has_ended_within, self.mark)
+            child_lifetime.end(self.pid, self._has_ended_within, self.mark)
             self.pid = 0
         for number in (self.words, self.answers, self.errors):
             if number >= 0:

@@ -19,7 +19,7 @@ from windtunnel import errors, records
 from windtunnel.errors import BadJob, JobStopped, WindtunnelError
 from windtunnel.isolation import codec
 from windtunnel.isolation.cache import AnswerCache
-from windtunnel.isolation.contained import Answer, Contained, Hear
+from windtunnel.isolation.contained import Answer, Contained, OnMessage
 from windtunnel.isolation.limits import TraceLimits
 from windtunnel.job import workload as jobs
 from windtunnel.job.stored import StoredData
@@ -47,7 +47,7 @@ class Containment:
         limits: TraceLimits | None = None,
         *,
         cache: AnswerCache | None = None,
-        hear: Hear | None = None,
+        hear: OnMessage | None = None,
         started: Contained | None = None,
         rests: bool = False,
     ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.job.workload import is_users
 
 Seen = dict[str, str]
@@ -85,7 +85,7 @@ class Watch:
         read, variables = kind.__getitem__, self.variables
 
         def noted(self: Any, key: Any) -> Any:
-            if isinstance(key, str) and key != lifeline.MARK and _is_asked_by_user():
+            if isinstance(key, str) and key != child_lifetime.MARK and _is_asked_by_user():
                 variables[key] = None
             return read(self, key)
 

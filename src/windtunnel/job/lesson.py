@@ -1,4 +1,4 @@
-"""A lesson: how a network is trained on real data, in stages, and how it is tested on held-out examples.
+"""A lesson: the stages in which a network is trained on real data, and its test on held-out examples.
 
 Every network's `teach(settings, data)` returns a `Lesson`; `windtunnel.learning.training` runs it.
 """

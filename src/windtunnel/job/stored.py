@@ -1,4 +1,4 @@
-"""Stored data: what one example of a job is as a file or record, before it is decoded into tensors."""
+"""Stored data: one example of a job as a file or record, before it is decoded into tensors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StoredData:
         return None if self.examples is None else self.examples * self.example_bytes
 
     def timed(self) -> float:
-        """Seconds to decode one example: as stated, or as the job's own function takes on this machine."""
+        """Seconds to decode one example: as stated, or the job's own function timed on this machine."""
         if self.decode_seconds is not None or self.decode is None:
             return self.decode_seconds or 0.0
         elsewhere = getattr(self.decode, "timed_elsewhere", None)

@@ -218,7 +218,7 @@ def describe_inputs(examples: Batch, batch: int) -> str:
 
 
 def _forward_of(workload: Workload) -> Forward:
-    """What inference runs: the job's own forward, else its loss."""
+    """The function that inference runs: the job's own forward, otherwise its loss."""
     forward = workload.forward or workload.loss
     if forward is None:
         raise BadJob(

@@ -179,7 +179,7 @@ def opened_by(opener: Opener) -> Iterator[None]:
 
 
 def forget_openers() -> None:
-    """Build every job in this process: it is the other process."""
+    """Build every job in this process, which is the child process of jobs."""
     _openers.clear()
 
 
@@ -196,7 +196,7 @@ def build_here(name: str, settings: Mapping[str, object]) -> Workload:
 
 
 def _check_function(job: str, name: str, function: Any) -> None:
-    """Refuse what cannot be called as the job's `name` will be."""
+    """Refuse an object that cannot be called with the arguments of the job's function `name`."""
     if function is None:
         return
     is_module = type(function).__module__.startswith("torch.nn") or hasattr(function, "forward")
@@ -324,7 +324,8 @@ def _import_file(path: Path, name: str) -> types.ModuleType:
 
 @contextlib.contextmanager
 def _as_script(path: Path) -> Iterator[None]:
-    """Code that reads the command line finds the file's name and no options, so that defaults hold."""
+    """While it is imported, a job file sees its own name and no options on the command line, so defaults
+    apply."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield
@@ -333,7 +334,7 @@ def _as_script(path: Path) -> Iterator[None]:
 
 
 def ends_program(what: str, error: SystemExit) -> BadJob:
-    """The user's code called exit(), or a parser of options did."""
+    """The error for user code that called exit(), itself or through a parser of options."""
     return BadJob(
         f"{what} ended the program (SystemExit: {text_of(error) or None}).",
         hint='Put code that reads options or exits under: if __name__ == "__main__". ' + place_of(error),
@@ -355,7 +356,7 @@ def place_of(error: BaseException, function: Callable[..., Any] | None = None) -
 
 
 def _unset_variable(error: BaseException) -> str:
-    """What to do about an environment variable that the user's code reads and that is not set."""
+    """A hint for an environment variable that the user's code reads and that is not set."""
     frames = traceback.extract_tb(error.__traceback__)
     is_read = bool(frames) and frames[-1].filename.endswith(("os.py", "<frozen os>"))
     if not is_read or not isinstance(error, KeyError):

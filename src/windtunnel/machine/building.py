@@ -29,9 +29,9 @@ from windtunnel.records import Plain
 _MOST_DIGITS = 9  # of a count of nodes or devices
 _COUNTED = re.compile(r"^(?:(?P<nodes>\d+)x)?(?:(?P<devices>\d+)x)(?P<name>.+)$")
 # Fields that a node takes from the file of its GPU, unless it states them.
-_OF_THE_DEVICE = ("year", "host", "link", "peer_link", "launch_costs", "assumed_host", "profile")
+_FIELDS_OF_ITS_GPU = ("year", "host", "link", "peer_link", "launch_costs", "assumed_host", "profile")
 # Fields that a count of GPUs (`8xh100`) takes from the usual node of that GPU.
-_OF_THE_NODE = ("topology", "network", "storage")
+_FIELDS_OF_USUAL_NODE = ("topology", "network", "storage")
 _SHARED = {"link": "links", "peer_link": "links", "network": "links", "storage": "storage"}
 # Nodes that no figure of a real machine describes have this network; their sources say that it is assumed.
 _ASSUMED_NETWORK = "ethernet-25g"
@@ -118,7 +118,7 @@ def _with_device(data: Plain, sources: dict[str, str], where: str) -> tuple[Plai
     gpu = named(str(data["device"]))
     if gpu.device.kind != "gpu":
         raise BadRecord(f"{where}: device names {gpu.name}, which is a CPU machine.", hint="Name a GPU.")
-    taken = [key for key in ("device", *_OF_THE_DEVICE) if key == "device" or key not in data]
+    taken = [key for key in ("device", *_FIELDS_OF_ITS_GPU) if key == "device" or key not in data]
     plain = records.plain(gpu)
     figures = {key: plain[key] for key in taken if key in plain}
     kept = {key: text for key, text in gpu.sources.items() if key.partition(".")[0] in taken}
@@ -149,12 +149,12 @@ def _count_devices(gpu: Machine, name: str, nodes: int, count: int) -> Machine:
             assumed_topology=assumed,
             sources={**machine.sources, "topology": f"assumed: {assumed}"},
         )
-    node = _with_fewer(_from_catalog(gpu.usual_node), count)
+    node = _with_fewer_devices(_from_catalog(gpu.usual_node), count)
     return dataclasses.replace(
         machine,
-        **{key: getattr(node, key) for key in _OF_THE_NODE},
+        **{key: getattr(node, key) for key in _FIELDS_OF_USUAL_NODE},
         assumed_topology=f"that of {node.name}",
-        sources={**_sources_of(node, _OF_THE_NODE), **gpu.sources},
+        sources={**_sources_of(node, _FIELDS_OF_USUAL_NODE), **gpu.sources},
     )
 
 
@@ -164,11 +164,11 @@ def _count_nodes(node: Machine, name: str, count: int, devices: int) -> Machine:
             f"{name!r} asks for {devices} devices in a node; a {node.name} has {node.devices}.",
             hint=f"Several of them: {count}x{node.name}",
         )
-    fewer = _with_network(_with_fewer(node, devices))
+    fewer = _with_network(_with_fewer_devices(node, devices))
     return dataclasses.replace(fewer, name=name, devices=devices, nodes=count * node.nodes)
 
 
-def _with_fewer(node: Machine, devices: int) -> Machine:
+def _with_fewer_devices(node: Machine, devices: int) -> Machine:
     """The node with only some of its devices in use: the network cards near the others stay idle."""
     if devices >= node.devices:
         return node

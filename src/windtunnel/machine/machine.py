@@ -26,7 +26,7 @@ CATALOG = Path(__file__).parent.parent / "catalog"
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 DeviceKind = Literal["cpu", "gpu"]
 _MOST_LAUNCH_SECONDS = 3600.0  # far above any sensible value: only refuses obvious mistakes
-OF_THIS_MACHINE = ("here", "cpu", "cuda", "gpu")
+LOCAL_MACHINES = ("here", "cpu", "cuda", "gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class Machine:
         """
         if text.endswith((".toml", ".json")):
             return Machine.load(text)
-        if text not in OF_THIS_MACHINE:
+        if text not in LOCAL_MACHINES:
             return Machine.named(text)
         machine = Machine.here()
         if text == "cpu":

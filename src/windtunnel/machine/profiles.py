@@ -43,7 +43,7 @@ def nearest(machine: Machine) -> str:
     reference = REFERENCE[machine.device.kind]
     if machine.device.kind == "gpu":
         return reference
-    known = sorted(stand_ins(), key=lambda name: name != reference)
+    known = sorted(profiles_for_other_cpus(), key=lambda name: name != reference)
     makes = {vendor_of(Machine.named(name).device.model) for name in known}
     if vendor_of(machine.device.model) not in makes:
         return reference
@@ -51,7 +51,7 @@ def nearest(machine: Machine) -> str:
 
 
 @functools.cache
-def stand_ins() -> tuple[str, ...]:
+def profiles_for_other_cpus() -> tuple[str, ...]:
     """The probed CPUs whose profiles may price other CPUs: enough ops were timed, and on data outside of the
     first-level caches.
 

@@ -1,8 +1,8 @@
 """The measuring child process: builds a job or a framework's tasks, times steps, and reports on a pipe.
 
-Run by `windtunnel.lifeline` with the number of its pipe, or through frameworks/start.py in a framework's own
-interpreter, with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the user's code
-prints goes to standard error and disturbs nothing.
+Run by `windtunnel.child_lifetime` with the number of its pipe, or through frameworks/start.py in a
+framework's own interpreter, with a ChildOrder as JSON on standard input. Messages are lines of JSON. What the
+user's code prints goes to standard error and disturbs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.errors import WindtunnelError, is_out_of_memory, text_of
 from windtunnel.measurement import process
 from windtunnel.measurement.frameworks import child as framework_child
@@ -64,7 +64,7 @@ def run_in_fork(order: ChildOrder, workload: Workload, descriptor: int) -> None:
     The work runs on a new thread: the parent's thread pools do not survive the fork, and OpenMP keeps a pool
     for each thread that starts parallel work.
     """
-    lifeline.die_with_parent()
+    child_lifetime.die_with_parent()
     child = _Child(order, process.emit_on(descriptor), process.words(), workload)
     thread = threading.Thread(target=child.run)
     thread.start()
@@ -83,7 +83,7 @@ def _job_subject(order: JobOrder, workload: Workload | None) -> Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _SubjectPlace:
     """A subject's number within its process, and the process's memory before it was built."""
 
     number: int
@@ -131,7 +131,7 @@ class _Child:
                 self.lock.take()
             if shared:
                 self.emit({"kind": "task"})
-            place = _Place(number=number, resident_bytes=process.resident_bytes(reset_peak=False))
+            place = _SubjectPlace(number=number, resident_bytes=process.resident_bytes(reset_peak=False))
             built = subject.build()
             self.emit({"kind": "ready", "place": number, **_facts(built)})
             self._time(subject, built, place)
@@ -140,7 +140,7 @@ class _Child:
             del built
             gc.collect()
 
-    def _time(self, subject: Subject, built: Built, place: _Place) -> None:
+    def _time(self, subject: Subject, built: Built, place: _SubjectPlace) -> None:
         """Memory and the clock check are reported for a process's first subject only, because later ones
         would include its memory. Compilation happens before the lock is taken, because it only uses the host,
         for seconds.

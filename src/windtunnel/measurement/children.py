@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.errors import BadRecord, MeasurementFailed
 from windtunnel.measurement import environment, report
 from windtunnel.measurement.process import END
@@ -26,7 +26,7 @@ from windtunnel.records import Plain
 if TYPE_CHECKING:
     from windtunnel.measurement.order import ChildOrder
 
-_LIVING = set[int]()
+_RUNNING = set[int]()
 # Allowed from a child's last message to its exit: frameworks write their caches when they unload.
 _GRACE_SECONDS = 2.0
 _CRASH_SECONDS = 20.0  # allowed from the end of the messages to the exit of a child that crashes
@@ -34,7 +34,7 @@ _KEPT_BYTES, _CHUNKS = 1 << 14, 64  # of a child's output; chunks that are read 
 _MOST_LINE = 1 << 28  # bytes of a message: a timeline of a million ops has fewer
 _LINE = 300  # characters of a printed line that an error shows
 Message = Plain
-Hear = Callable[[Message], None]
+OnMessage = Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ChildResult:
     """All messages of a child, and how it ended."""
 
     messages: Sequence[Message]
@@ -71,17 +71,17 @@ def _ignore(message: Message) -> None:
     """Ignore a child's messages."""
 
 
-def spawn(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> ProcessReport:
+def spawn(launch: Launch, order: ChildOrder, on_message: OnMessage = _ignore) -> ProcessReport:
     """Carry out one order in a fresh interpreter. Raises MeasurementFailed, with the reason, if there is no
     report."""
-    return report_of(converse(launch, order, hear))
+    return report_of(run_child(launch, order, on_message))
 
 
 def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | MeasurementFailed | None]:
     """Carry out an order of several tasks. The result is a report or a failure for each, or None if the child
     ended before it."""
     assert order.tasks is not None
-    ending = converse(launch, order)
+    ending = run_child(launch, order)
     parts = list[list[Message]]()
     for message in ending.messages:
         if message["kind"] == "task":
@@ -97,16 +97,16 @@ def spawn_shared(launch: Launch, order: ChildOrder) -> list[ProcessReport | Meas
     return outcomes + [None] * (len(order.tasks.tasks) - len(outcomes))
 
 
-def converse(launch: Launch, order: ChildOrder, hear: Hear = _ignore) -> Ending:
+def run_child(launch: Launch, order: ChildOrder, on_message: OnMessage = _ignore) -> ChildResult:
     """Start a child, send it the order, and read its messages until it ends."""
-    return start(launch, order, hear).finish()
+    return start(launch, order, on_message).finish()
 
 
 def fork(
-    run: Callable[[int], None], threads: int | None, timeout: float, hear: Hear = _ignore
+    run: Callable[[int], None], threads: int | None, timeout: float, on_message: OnMessage = _ignore
 ) -> ProcessReport:
     """Call `run` with the pipe's number in a copy of this process, for a job that exists only here."""
-    return report_of(start_fork(run, threads, timeout, hear).finish())
+    return report_of(start_fork(run, threads, timeout, on_message).finish())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +122,19 @@ class _Started:
     mark: str = ""
 
 
-class Conversation:
+class RunningChild:
     """A running child. Its messages are read until it ends, or until it waits for a line from us.
 
     A message must come within `timeout` seconds; waits for a lock do not count.
     """
 
-    def __init__(self, started: _Started, timeout: float, hear: Hear) -> None:
-        self.started, self.timeout, self.hear = started, timeout, hear
+    def __init__(self, started: _Started, timeout: float, on_message: OnMessage) -> None:
+        self.started, self.timeout, self.on_message = started, timeout, on_message
         self.messages = list[Message]()
         self.rest, self.timed_out, self.words_open = bytearray(), False, True
         self.printed, self.prints = b"", True
         os.set_blocking(started.errors, False)
-        _LIVING.add(started.pid)
+        _RUNNING.add(started.pid)
 
     def listen(self, until: str = "") -> bool:
         """Read messages. True if one of the kind `until` came before the child ended or the time was over."""
@@ -173,7 +173,7 @@ class Conversation:
 
     def _hear(self, message: Message) -> str:
         self.messages.append(message)
-        self.hear(message)
+        self.on_message(message)
         return str(message["kind"])
 
     def _keep_printed(self) -> None:
@@ -191,7 +191,7 @@ class Conversation:
         with contextlib.suppress(BrokenPipeError):
             os.write(self.started.words, f"{word}\n".encode())
 
-    def say_no_more(self) -> None:
+    def send_end(self) -> None:
         """Send an empty line, which ends the turns: closing the pipe is not enough if a forked sibling keeps
         it open."""
         if self.words_open:
@@ -199,9 +199,9 @@ class Conversation:
             self.tell("")
             os.close(self.started.words)
 
-    def finish(self) -> Ending:
+    def finish(self) -> ChildResult:
         """Read the remaining messages, and wait for the child to exit."""
-        self.say_no_more()
+        self.send_end()
         try:
             ended = not self.timed_out and self.listen(END)
             if self.timed_out:
@@ -212,7 +212,7 @@ class Conversation:
             raise
         self._keep_printed()
         self._close()
-        return Ending(
+        return ChildResult(
             messages=self.messages,
             code=code,
             timed_out=self.timed_out,
@@ -227,32 +227,32 @@ class Conversation:
         if code is None:
             self._end()
         elif code == -signal.SIGKILL:  # perhaps not the worker, but its keeper
-            lifeline.kill_marked(self.started.mark)
+            child_lifetime.kill_marked(self.started.mark)
         return 0 if ended or code is None else code
 
     def _end(self) -> None:
         wait = self.started.wait
-        lifeline.end(self.started.pid, lambda seconds: wait(seconds) is not None, self.started.mark)
+        child_lifetime.end(self.started.pid, lambda seconds: wait(seconds) is not None, self.started.mark)
 
     def abandon(self) -> None:
         """End the child now; its results are not needed."""
-        if self.started.pid in _LIVING:
+        if self.started.pid in _RUNNING:
             self._end()
-            self.say_no_more()
+            self.send_end()
             self._close()
 
     def _close(self) -> None:
-        _LIVING.discard(self.started.pid)
+        _RUNNING.discard(self.started.pid)
         os.close(self.started.messages)
         os.close(self.started.errors)
 
 
-def start(launch: Launch, order: SentOrder, hear: Hear = _ignore) -> Conversation:
+def start(launch: Launch, order: SentOrder, on_message: OnMessage = _ignore) -> RunningChild:
     """Start a child in a fresh interpreter and send it the order."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
     errors, printed = os.pipe()
-    mark = lifeline.new_mark()
+    mark = child_lifetime.new_mark()
     with pinned(launch.threads):
         child = subprocess.Popen(
             [*launch.command, str(os.getpid()), str(writer)],
@@ -260,21 +260,21 @@ def start(launch: Launch, order: SentOrder, hear: Hear = _ignore) -> Conversatio
             stdout=printed,
             stderr=printed,
             pass_fds=(writer,),
-            env={**launch.environment, lifeline.MARK: mark},
+            env={**launch.environment, child_lifetime.MARK: mark},
             start_new_session=True,  # so that what the child starts can be ended with it
         )
     for theirs in (writer, reader, printed):
         os.close(theirs)
     wait = functools.partial(_wait_for, child)
     started = _Started(pid=child.pid, messages=messages, words=words, errors=errors, wait=wait, mark=mark)
-    conversation = Conversation(started, order.timeout_seconds, hear)
+    conversation = RunningChild(started, order.timeout_seconds, on_message)
     conversation.tell(json.dumps(order.plain()))
     return conversation
 
 
 def start_fork(
-    run: Callable[[int], None], threads: int | None, timeout: float, hear: Hear = _ignore
-) -> Conversation:
+    run: Callable[[int], None], threads: int | None, timeout: float, on_message: OnMessage = _ignore
+) -> RunningChild:
     """Start a copy of this process, which calls `run` with the number of the pipe for its messages."""
     messages, writer = os.pipe()
     reader, words = os.pipe()
@@ -284,7 +284,7 @@ def start_fork(
         pid = os.fork()
         if pid == 0:
             os.setpgid(0, 0)
-            lifeline.keep(own)
+            child_lifetime.keep(own)
             os.dup2(reader, 0)
             os.dup2(printed, 2)
             for inherited in (messages, words, reader, errors, printed):
@@ -299,7 +299,7 @@ def start_fork(
         os.close(theirs)
     wait = functools.partial(_wait, pid, [])
     started = _Started(pid=pid, messages=messages, words=words, errors=errors, wait=wait)
-    return Conversation(started, timeout, hear)
+    return RunningChild(started, timeout, on_message)
 
 
 def _wait_for(child: subprocess.Popen[bytes], seconds: float | None) -> int | None:
@@ -322,8 +322,8 @@ def _wait(pid: int, known: list[int], seconds: float | None) -> int | None:
 
 def end_all() -> None:
     """End every child of this process, whichever thread waits for it."""
-    for child in tuple(_LIVING):
-        lifeline.tell_to_end(child)
+    for child in tuple(_RUNNING):
+        child_lifetime.tell_to_end(child)
 
 
 @contextlib.contextmanager
@@ -361,7 +361,7 @@ def _is_whole(message: Message) -> bool:
     return isinstance(kind, str)
 
 
-def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> ProcessReport:
+def report_of(ending: ChildResult, messages: Sequence[Message] | None = None) -> ProcessReport:
     """The child's report, assembled from its messages. Raises MeasurementFailed with the reason if it
     failed."""
     messages = ending.messages if messages is None else messages
@@ -383,7 +383,7 @@ def report_of(ending: Ending, messages: Sequence[Message] | None = None) -> Proc
     raise silent_failure(ending)
 
 
-def silent_failure(ending: Ending) -> MeasurementFailed:
+def silent_failure(ending: ChildResult) -> MeasurementFailed:
     """The error for a child that ended without a report."""
     if ending.timed_out:
         return MeasurementFailed(
@@ -398,9 +398,9 @@ def silent_failure(ending: Ending) -> MeasurementFailed:
             state="no result",
             hint=hint,
         )
-    killed = -ending.code == signal.SIGKILL
+    killed, name = -ending.code == signal.SIGKILL, child_lifetime.signal_name(-ending.code)
     return MeasurementFailed(
-        f"A process was ended by {lifeline.signal_name(-ending.code)} before it had a result.{ending.errors}",
+        f"A process was ended by {name} before it had a result.{ending.errors}",
         state="killed" if killed else "crashed",
         hint="SIGKILL most often means that memory ran out: try a smaller batch." if killed else hint,
     )

@@ -167,13 +167,13 @@ def compare(
     sides = base.side(a), base.side(b)
     opened = store or Store()
     try:
-        return _Contest(sides, base.machine.name, opened, options).run()
+        return _Comparison(sides, base.machine.name, opened, options).run()
     finally:
         if store is None:
             opened.close()
 
 
-class _Contest:
+class _Comparison:
     """One comparison from its first pair of processes to its last. Each side is a measurement of its own in
     the store."""
 

@@ -63,36 +63,36 @@ def interval_of(logs: Sequence[float], within: float, *, is_last: bool) -> Ratio
     middle, error = statistics.fmean(logs), error_at(len(logs), is_last=is_last)
     reach = math.inf
     if len(logs) > 1:
-        reach = student(len(logs) - 1, error) * statistics.stdev(logs) / math.sqrt(len(logs))
+        reach = student_t(len(logs) - 1, error) * statistics.stdev(logs) / math.sqrt(len(logs))
     low, high = _exp(middle - reach), _exp(middle + reach)
     verdict = judge(low, high, within)
     return RatioAnswer(ratio=math.exp(middle), low=low, high=high, level=1.0 - error, verdict=verdict)
 
 
 @functools.cache
-def student(freedom: int, error: float) -> float:
+def student_t(degrees_of_freedom: int, error: float) -> float:
     """The quantile of Student's t that is exceeded on either side with probability `error`, by bisection."""
     low, high = 0.0, 1.0
-    while _beyond(high, freedom) > error:
+    while _two_sided_tail(high, degrees_of_freedom) > error:
         low, high = high, 2.0 * high
     for _ in range(60):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if _beyond(middle, freedom) > error else (low, middle)
+        low, high = (middle, high) if _two_sided_tail(middle, degrees_of_freedom) > error else (low, middle)
     return (low + high) / 2.0
 
 
-def _beyond(t: float, freedom: int) -> float:
+def _two_sided_tail(t: float, degrees_of_freedom: int) -> float:
     """The probability that Student's t is beyond `t` on either side: Abramowitz and Stegun 26.7.3 and
     26.7.4."""
-    angle = math.atan(t / math.sqrt(freedom))
+    angle = math.atan(t / math.sqrt(degrees_of_freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
-    term = total = cosine if freedom % 2 else 1.0
-    for k in range(freedom % 2 + 2, freedom - 1, 2):
+    term = total = cosine if degrees_of_freedom % 2 else 1.0
+    for k in range(degrees_of_freedom % 2 + 2, degrees_of_freedom - 1, 2):
         term *= cosine**2 * (k - 1) / k
         total += term
-    if freedom % 2 == 0:
+    if degrees_of_freedom % 2 == 0:
         return 1.0 - sine * total
-    return 1.0 - 2.0 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
+    return 1.0 - 2.0 / math.pi * (angle + (sine * total if degrees_of_freedom > 1 else 0.0))
 
 
 def _planned(most: int) -> list[int]:

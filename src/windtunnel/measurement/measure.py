@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from windtunnel import lifeline, records
+from windtunnel import child_lifetime, records
 from windtunnel.errors import BadJob, StoreError, Unavailable
 from windtunnel.job.workload import Workload
 from windtunnel.machine import here
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import breakdown, children, environment, frameworks
-from windtunnel.measurement.children import Conversation, Hear, Launch
+from windtunnel.measurement.children import Launch, OnMessage, RunningChild
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.order import ChildOrder, JobOrder
 from windtunnel.measurement.processes import MeasurementPlan, MeasureOptions, Processes
@@ -90,7 +90,7 @@ def measure_task(
 ) -> Summary:
     """Run a framework's task on this machine, as a job is run."""
 
-    def child(number: int, timeline: bool, hear: Hear) -> ProcessReport:
+    def child(number: int, timeline: bool, on_message: OnMessage) -> ProcessReport:
         return frameworks.run_task(task, protocol, number=number)
 
     plan = MeasurementPlan(
@@ -162,7 +162,7 @@ class MeasuredJob:
                 choices["precision"] = "fp32"
         return choices
 
-    def start(self, number: int) -> Conversation:
+    def start(self, number: int) -> RunningChild:
         """A child that takes turns with another one."""
         self.strategy.in_memory()
         order = dataclasses.replace(self._order(number, timeline=False), takes_turns=True)
@@ -171,11 +171,11 @@ class MeasuredJob:
             return children.start_fork(run, self._pinned, order.protocol.timeout_seconds)
         return children.start(launch_for(order, self._pinned), order)
 
-    def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
+    def _child(self, number: int, timeline: bool, on_message: OnMessage) -> ProcessReport:
         order = self._order(number, timeline)
         if self.workload.origin is None:
-            return fork(order, self.workload, self._pinned, hear)
-        return spawn(order, self._pinned, hear)
+            return fork(order, self.workload, self._pinned, on_message)
+        return spawn(order, self._pinned, on_message)
 
     @property
     def _pinned(self) -> int | None:
@@ -328,16 +328,16 @@ def has_spare_cores(device: str) -> bool:
     return device != "cpu" and len(here.available_cpus()) >= _CORES_TO_SPARE
 
 
-def spawn(order: ChildOrder, pinned: int | None, hear: Hear) -> ProcessReport:
+def spawn(order: ChildOrder, pinned: int | None, on_message: OnMessage) -> ProcessReport:
     """One order in a fresh interpreter."""
-    return children.spawn(launch_for(order, pinned), order, hear)
+    return children.spawn(launch_for(order, pinned), order, on_message)
 
 
 def launch_for(order: ChildOrder, pinned: int | None) -> Launch:
     """How a child that runs a job in a fresh interpreter is started."""
     assert order.job is not None
     return Launch(
-        command=lifeline.command("windtunnel.measurement.child"),
+        command=child_lifetime.command("windtunnel.measurement.child"),
         environment=environment.for_child(
             order.job.threads, expandable=order.job.strategy.get("expandable_segments") is True
         ),
@@ -345,9 +345,9 @@ def launch_for(order: ChildOrder, pinned: int | None) -> Launch:
     )
 
 
-def fork(order: ChildOrder, workload: Workload, pinned: int | None, hear: Hear) -> ProcessReport:
+def fork(order: ChildOrder, workload: Workload, pinned: int | None, on_message: OnMessage) -> ProcessReport:
     """One order in a copy of this process, for a job that exists only here."""
-    return children.fork(forked(order, workload), pinned, order.protocol.timeout_seconds, hear)
+    return children.fork(forked(order, workload), pinned, order.protocol.timeout_seconds, on_message)
 
 
 def forked(order: ChildOrder, workload: Workload) -> Callable[[int], None]:

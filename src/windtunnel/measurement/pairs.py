@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from windtunnel.errors import MeasurementFailed
 from windtunnel.measurement import children
-from windtunnel.measurement.children import Conversation
+from windtunnel.measurement.children import RunningChild
 from windtunnel.measurement.report import ProcessReport
 
 TURN_SECONDS = 0.025
 TURN_VARIES = 0.5  # each turn is up to this share shorter or longer
 _ORDERS = ((0, 1, 1, 0), (1, 0, 0, 1))
 _LEAST_ROUNDS = 3
-Start = Callable[[int], Conversation]
+Start = Callable[[int], RunningChild]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def run_pair(starts: Sequence[Start], names: Sequence[str], number: int, seconds
     Raises MeasurementFailed, with the side and the reason, if a side has no report. An interrupt ends the
     rounds; the samples so far are kept.
     """
-    living = dict[int, Conversation]()
+    living = dict[int, RunningChild]()
     try:
         for place in (0, 1) if number % 2 == 0 else (1, 0):
             living[place] = starts[place](number)
@@ -81,7 +81,7 @@ def run_pair(starts: Sequence[Start], names: Sequence[str], number: int, seconds
 
 
 def _take_rounds(
-    living: dict[int, Conversation], names: Sequence[str], seconds: float, lengths: random.Random
+    living: dict[int, RunningChild], names: Sequence[str], seconds: float, lengths: random.Random
 ) -> bool:
     """Whether the user interrupted the rounds; an interrupt before the first one ends the pair."""
     end, rounds = time.monotonic() + seconds, 0
@@ -99,13 +99,13 @@ def _take_rounds(
     return False
 
 
-def _await_turn(child: Conversation, name: str) -> None:
+def _await_turn(child: RunningChild, name: str) -> None:
     if not child.listen("turn"):
         _report(child, name)
         raise MeasurementFailed(f"{name}: a process ended before its turn.", state="no result")
 
 
-def _report(child: Conversation, name: str) -> ProcessReport:
+def _report(child: RunningChild, name: str) -> ProcessReport:
     try:
         return children.report_of(child.finish())
     except MeasurementFailed as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from windtunnel import records
 from windtunnel.errors import Interrupted, MeasurementFailed, StoreError
 from windtunnel.measurement import children, environment, summary
-from windtunnel.measurement.children import Hear
+from windtunnel.measurement.children import OnMessage
 from windtunnel.measurement.report import STEADY, ProcessReport
 from windtunnel.measurement.steady import LEVELS, Interval, Protocol, interval
 from windtunnel.measurement.store import Settled, Store
@@ -65,7 +65,7 @@ class MeasurementPlan:
     task: Mapping[str, object]
     facts: Mapping[str, object]
     protocol: Protocol
-    child: Callable[[int, bool, Hear], ProcessReport]
+    child: Callable[[int, bool, OnMessage], ProcessReport]
     code: str = ""
     resumes: bool = True
     starts_together: bool = False
@@ -166,14 +166,14 @@ class Processes:
             follower.finish(self._interval().spread)
 
     def _run_one(self, numbers: range, followers: Sequence[_Follower]) -> Iterator[ProcessReport]:
-        yield self.plan.child(numbers[0], followers[0].timeline is not None, followers[0].hear)
+        yield self.plan.child(numbers[0], followers[0].timeline is not None, followers[0].on_message)
 
     def _run_together(self, numbers: range, followers: Sequence[_Follower]) -> Iterator[ProcessReport]:
         """Each child has a thread of its own; an error or interrupt in one of them ends all."""
         with ThreadPoolExecutor(len(numbers)) as pool:
             try:
                 started = [
-                    pool.submit(self.plan.child, number, follower.timeline is not None, follower.hear)
+                    pool.submit(self.plan.child, number, follower.timeline is not None, follower.on_message)
                     for number, follower in zip(numbers, followers, strict=True)
                 ]
                 for child in started:
@@ -235,7 +235,7 @@ class _Follower:
         self.samples = 0
         self._show("starting")
 
-    def hear(self, message: Plain) -> None:
+    def on_message(self, message: Plain) -> None:
         kind = message["kind"]
         if kind == "samples":
             self.samples += len(message["seconds"]) if message["phase"] == STEADY else 0

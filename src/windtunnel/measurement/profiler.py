@@ -47,7 +47,7 @@ class Event(NamedTuple):
         return self.end - self.start
 
 
-class Watched(NamedTuple):
+class ProfiledSteps(NamedTuple):
     """The profiler's events of `steps` steps that took `wall` seconds together."""
 
     events: tuple[Event, ...]
@@ -57,7 +57,7 @@ class Watched(NamedTuple):
 
 def watch(
     torch: ModuleType, step: Callable[[], object], sync: Callable[[], None], device: str, steps: int
-) -> Watched:
+) -> ProfiledSteps:
     """Run steps under the profiler."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -70,7 +70,7 @@ def watch(
                 step()
         sync()
         wall = time.perf_counter() - start
-    return Watched(
+    return ProfiledSteps(
         tuple(read(recorded.profiler.kineto_results.events(), torch.autograd.DeviceType.CUDA)), steps, wall
     )
 
@@ -113,7 +113,7 @@ def read(raw: Sequence[Any], device: Any) -> Iterator[Event]:
             )
 
 
-def sum_up(watched: Watched, device: str) -> Profiled:
+def sum_up(watched: ProfiledSteps, device: str) -> Profiled:
     """Seconds of one step: in all, of the device by op and by family, of the optimizer, and of copies."""
     pieces = list(_device_pieces(watched.events) if device != "cpu" else _cpu_pieces(watched.events))
     updates = [
@@ -143,7 +143,7 @@ def sum_up(watched: Watched, device: str) -> Profiled:
     )
 
 
-def last_step(watched: Watched) -> Plain:
+def last_step(watched: ProfiledSteps) -> Plain:
     """The last step as plain data: all events that began since the host began the step, and the number left
     out."""
     begin = max((e.start for e in watched.events if e.marked and e.name == _STEP), default=0.0)

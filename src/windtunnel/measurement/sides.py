@@ -12,7 +12,7 @@ from windtunnel.job import libraries
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import children, environment, frameworks
-from windtunnel.measurement.children import Conversation
+from windtunnel.measurement.children import RunningChild
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.measure import MeasuredJob
 from windtunnel.measurement.processes import MeasurementPlan
@@ -39,7 +39,7 @@ class Side:
     batch: int
     kind: str
     plan: MeasurementPlan
-    start: Callable[[int], Conversation]
+    start: Callable[[int], RunningChild]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class ComparisonBase:
                 task=records.plain(task),
                 facts=environment.describe(),
                 protocol=self.protocol,
-                child=lambda number, timeline, hear: children.spawn(launch, order, hear),
+                child=lambda number, timeline, on_message: children.spawn(launch, order, on_message),
             ),
             start=lambda number: children.start(launch, order),
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from windtunnel import folders, ownership, records
 from windtunnel.errors import StoreError
-from windtunnel.garbage import many_objects
+from windtunnel.garbage_collection import many_lasting_objects
 from windtunnel.measurement import checksums, migration
 from windtunnel.measurement.cells import DONE as DONE
 from windtunnel.measurement.cells import WAITING as WAITING
@@ -403,7 +403,7 @@ class Store(Database):
         return f"{ownership.show(row[0])} since {row[1]}"
 
     def _cells(self, study: str) -> list[tuple[str, str, StoredCell]]:
-        with many_objects():
+        with many_lasting_objects():
             cells = self._select("WHERE study = ? ORDER BY figure, cell.id", study)
         self._check_count(f"place of {study}", len(cells))
         return cells

@@ -3,9 +3,9 @@
 | file          | what it has                                                                     |
 |---------------|---------------------------------------------------------------------------------|
 | `goal`        | what a plan is for: aim, deadline, budget, length of the run                    |
-| `candidates`  | one way to run the job, and all ways on a number of devices                     |
+| `candidates`  | one way to run the job, and all candidates on a number of devices                     |
 | `facts`       | what bounds every plan of a job: memory that it must hold, arithmetic at best   |
-| `bounds`      | what a step takes at least, which way needs more memory than another            |
+| `bounds`      | what a step takes at least, which candidate needs more memory than another            |
 | `search`      | for each number of devices, plans that fit in the order of their time           |
 | `run`         | the whole run: steps, time, cost                                                |
 | `table`       | the result: the best plans, the scaling curve, what was refused; prints itself  |

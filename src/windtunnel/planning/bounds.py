@@ -1,6 +1,6 @@
-"""Lower bounds of a step: what its micro-batches, its update and its exchange take at least.
+"""Lower bounds on the time of a step, from its micro-batches, its update and its exchange.
 
-Links are priced as the forecast prices them. Whatever may overlap counts once.
+Links are priced as in the forecast. Work that may overlap counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZES = tuple(10.0**power for power in range(3, 11))  # bytes of an exchange
 class WorkerSeconds(NamedTuple):
     """One micro-batch of the whole network, and the update of all weights, on one kind of worker.
 
-    For `exchanging` seconds of the micro-batch the worker waits for tensor-parallel others.
+    `exchanging`: the seconds of the micro-batch in which the worker waits for other tensor-parallel workers.
     """
 
     micro_batch: float
@@ -30,7 +30,7 @@ class WorkerSeconds(NamedTuple):
 
 
 class ExchangeSeconds(NamedTuple):
-    """How long links work in a step, and how long all wait for them at its end."""
+    """How long links are busy in a step, and how long all workers wait for them at its end."""
 
     busy: float
     exposed: float
@@ -44,12 +44,19 @@ class Exchanges:
         self._known: dict[object, ExchangeSeconds] = {}
         self._kept: dict[int, float] = {}
 
-    def of(self, way: Candidate) -> ExchangeSeconds:
-        if way.data == 1:
+    def of(self, candidate: Candidate) -> ExchangeSeconds:
+        if candidate.data == 1:
             return ExchangeSeconds(0.0, 0.0)
-        key = (way.precision, way.degrees, way.expert, way.shard, way.exchange, way.accumulate)
+        key = (
+            candidate.precision,
+            candidate.degrees,
+            candidate.expert,
+            candidate.shard,
+            candidate.exchange,
+            candidate.accumulate,
+        )
         if key not in self._known:
-            self._known[key] = self._price(way)
+            self._known[key] = self._price(candidate)
         return self._known[key]
 
     def kept_of_two(self, tensor: int) -> float:
@@ -67,15 +74,18 @@ class Exchanges:
         workers = Workers(tensor=tensor, devices_per_node=self._machine.devices)
         return Links(machine=self._machine, workers=workers).carry(Collective(kind, size, "tensor")).seconds
 
-    def _price(self, way: Candidate) -> ExchangeSeconds:
+    def _price(self, candidate: Candidate) -> ExchangeSeconds:
         """Layers, stages and experts divide weights and gradients equally at best."""
-        facts, parts = self._facts[way.precision], way.tensor * way.pipeline * way.expert
+        facts, parts = (
+            self._facts[candidate.precision],
+            candidate.tensor * candidate.pipeline * candidate.expert,
+        )
         weights, gradients = facts.state_bytes["weights"] / parts, facts.gradient_bytes / parts
         workers = Workers(
-            data=way.data,
-            tensor=way.tensor,
-            pipeline=way.pipeline,
-            expert=way.expert,
+            data=candidate.data,
+            tensor=candidate.tensor,
+            pipeline=candidate.pipeline,
+            expert=candidate.expert,
             devices_per_node=self._machine.devices,
         )
         links = Links(machine=self._machine, workers=workers)
@@ -85,28 +95,30 @@ class Exchanges:
 
         whole = seconds("all_reduce", gradients)
         half = seconds("reduce_scatter", gradients)
-        if way.pipeline > 1:  # stages exchange when all have ended
+        if candidate.pipeline > 1:  # stages exchange when all have ended
             both = half + seconds("all_gather", gradients)
-            return ExchangeSeconds(0.0, whole if way.shard == "none" else both)
-        if way.shard == "none":
-            return ExchangeSeconds(0.0, whole) if way.exchange == "after" else ExchangeSeconds(whole, 0.0)
+            return ExchangeSeconds(0.0, whole if candidate.shard == "none" else both)
+        if candidate.shard == "none":
+            return (
+                ExchangeSeconds(0.0, whole) if candidate.exchange == "after" else ExchangeSeconds(whole, 0.0)
+            )
         gathered = seconds("all_gather", weights)
-        if way.shard == "weights":
-            return ExchangeSeconds(way.accumulate * (2 * gathered + half), 0.0)
-        times = way.accumulate if way.shard == "gradients" else 1
+        if candidate.shard == "weights":
+            return ExchangeSeconds(candidate.accumulate * (2 * gathered + half), 0.0)
+        times = candidate.accumulate if candidate.shard == "gradients" else 1
         return ExchangeSeconds(times * half, gathered)
 
 
-def step_bound(way: Candidate, seconds: WorkerSeconds, exchange: ExchangeSeconds) -> float:
-    """A step takes at least this.
+def step_bound(candidate: Candidate, seconds: WorkerSeconds, exchange: ExchangeSeconds) -> float:
+    """A lower bound on the time of a step.
 
     Each stage does its part of all micro-batches. The last one waits until one micro-batch has passed the
     others; with several groups of blocks on a stage, one group of each.
     """
-    turns = way.accumulate + (way.pipeline - 1) / way.groups
-    computing = seconds.micro_batch * turns / way.pipeline
-    owners = way.data if way.shard != "none" else 1
-    update = seconds.update / (way.pipeline * owners)
+    turns = candidate.accumulate + (candidate.pipeline - 1) / candidate.groups
+    computing = seconds.micro_batch * turns / candidate.pipeline
+    owners = candidate.data if candidate.shard != "none" else 1
+    update = seconds.update / (candidate.pipeline * owners)
     return max(computing, exchange.busy) + exchange.exposed + update
 
 
@@ -134,21 +146,21 @@ def bound_by_other(
     return (computing + exchanging * kept_of_two) * kind.micro_batch / other.micro_batch
 
 
-_LEANNESS = ("none", "optimizer", "gradients", "weights")
+_SHARD_ORDER = ("none", "optimizer", "gradients", "weights")
 
 
-def needs_more(way: Candidate, other: Candidate) -> bool:
-    """Whether a way needs at least the memory of another one.
+def needs_more(candidate: Candidate, other: Candidate) -> bool:
+    """Whether a candidate needs at least the memory of another one.
 
     It has the same network in the same parts, at least as large micro-batches, as many of them in flight, and
     as much that every worker keeps whole.
     """
     same = ("precision", "data", "tensor", "pipeline", "recompute", "expert", "sequence")
     return (
-        all(getattr(way, name) == getattr(other, name) for name in same)
-        and way.micro_batch >= other.micro_batch
-        and min(way.accumulate, way.pipeline) >= min(other.accumulate, other.pipeline)
-        and way.groups >= other.groups
-        and _LEANNESS.index(way.shard) <= _LEANNESS.index(other.shard)
-        and (way.exchange == "buckets" or way.exchange == other.exchange)
+        all(getattr(candidate, name) == getattr(other, name) for name in same)
+        and candidate.micro_batch >= other.micro_batch
+        and min(candidate.accumulate, candidate.pipeline) >= min(other.accumulate, other.pipeline)
+        and candidate.groups >= other.groups
+        and _SHARD_ORDER.index(candidate.shard) <= _SHARD_ORDER.index(other.shard)
+        and (candidate.exchange == "buckets" or candidate.exchange == other.exchange)
     )

@@ -91,12 +91,12 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All ways that are searched.
+    """All candidates that are searched.
 
     blocks            repeated blocks of the network, which stages of a pipeline divide
     experts           experts of each mixture layer; 0: the network has none
     devices_per_node  the most tensor-parallel workers: their links must be fast
-    refused           how many ways do not divide, by reason
+    refused           how many candidates do not divide, by reason
     """
 
     batches: tuple[int, ...]
@@ -106,7 +106,7 @@ class Space:
     devices_per_node: int
     refused: Counter[str] = field(default_factory=Counter)
 
-    def ways(self, count: int) -> Iterator[Candidate]:
+    def candidates(self, count: int) -> Iterator[Candidate]:
         """All that divide, without recomputation: that is tried where memory is short."""
         for batch in self.batches:
             for tensor in _divisors(count, self.devices_per_node):
@@ -116,54 +116,58 @@ class Space:
                         self.refused[f"a batch of {batch} does not divide among their workers"] += 1
                         continue
                     for precision in self.precisions:
-                        way = Candidate(batch, precision, data, tensor, pipeline, 1, sequence=tensor > 1)
-                        yield from self._of_degrees(way)
+                        candidate = Candidate(
+                            batch, precision, data, tensor, pipeline, 1, sequence=tensor > 1
+                        )
+                        yield from self._of_degrees(candidate)
 
-    def _of_degrees(self, way: Candidate) -> Iterator[Candidate]:
-        share = way.batch // way.data
+    def _of_degrees(self, candidate: Candidate) -> Iterator[Candidate]:
+        share = candidate.batch // candidate.data
         for micro_batch in micro_batches(share):
             accumulate = share // micro_batch
-            if way.devices == 1 and accumulate > MOST_MICRO_BATCHES_ALONE:
+            if candidate.devices == 1 and accumulate > MOST_MICRO_BATCHES_ALONE:
                 self.refused[
                     f"more than {MOST_MICRO_BATCHES_ALONE} micro-batches on one device are not forecast"
                 ] += 1
                 continue
-            if way.pipeline > 1 and way.pipeline * accumulate > MOST_TURNS:
+            if candidate.pipeline > 1 and candidate.pipeline * accumulate > MOST_TURNS:
                 self.refused[f"more than {MOST_TURNS:,} turns of a pipeline are not forecast"] += 1
                 continue
-            for expert in self._expert_degrees(way.data):
-                one = way._replace(accumulate=accumulate, expert=expert)
-                yield from self._exchanges(one) if way.pipeline == 1 else self._schedules(one)
+            for expert in self._expert_degrees(candidate.data):
+                one = candidate._replace(accumulate=accumulate, expert=expert)
+                yield from self._exchanges(one) if candidate.pipeline == 1 else self._schedules(one)
 
     def _expert_degrees(self, data: int) -> list[int]:
         if not self.experts:
             return [1]
         return [degree for degree in _divisors(data, self.experts) if self.experts % degree == 0]
 
-    def _exchanges(self, way: Candidate) -> Iterator[Candidate]:
-        if way.data == 1:
-            yield way
+    def _exchanges(self, candidate: Candidate) -> Iterator[Candidate]:
+        if candidate.data == 1:
+            yield candidate
             return
         for exchange in _EXCHANGES:
-            yield way._replace(exchange=exchange)
-        yield way._replace(shard="optimizer")
-        yield way._replace(shard="weights")
+            yield candidate._replace(exchange=exchange)
+        yield candidate._replace(shard="optimizer")
+        yield candidate._replace(shard="weights")
 
-    def _schedules(self, way: Candidate) -> Iterator[Candidate]:
+    def _schedules(self, candidate: Candidate) -> Iterator[Candidate]:
         """Stages exchange gradients when all have ended, whole or with the optimizer's state divided."""
-        for groups in _divisors(self.blocks // way.pipeline, _MOST_GROUPS):
-            if groups > 1 and (way.accumulate % way.pipeline or self.blocks % (way.pipeline * groups)):
+        for groups in _divisors(self.blocks // candidate.pipeline, _MOST_GROUPS):
+            if groups > 1 and (
+                candidate.accumulate % candidate.pipeline or self.blocks % (candidate.pipeline * groups)
+            ):
                 continue
-            yield way._replace(groups=groups)
-            if way.data > 1:
-                yield way._replace(groups=groups, shard="optimizer")
+            yield candidate._replace(groups=groups)
+            if candidate.data > 1:
+                yield candidate._replace(groups=groups, shard="optimizer")
 
-    def leaner(self, way: Candidate) -> Iterator[Candidate]:
-        """What to try where a way needs too much memory, and takes at least as long."""
-        if way.recompute == "none" and self.blocks:
-            yield way._replace(recompute="blocks")
-        if way.shard == "optimizer" and way.pipeline == 1:
-            yield way._replace(shard="gradients")
+    def with_less_memory(self, candidate: Candidate) -> Iterator[Candidate]:
+        """What to try where a candidate needs too much memory, and takes at least as long."""
+        if candidate.recompute == "none" and self.blocks:
+            yield candidate._replace(recompute="blocks")
+        if candidate.shard == "optimizer" and candidate.pipeline == 1:
+            yield candidate._replace(shard="gradients")
 
 
 def micro_batches(share: int) -> list[int]:

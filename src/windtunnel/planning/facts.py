@@ -1,6 +1,7 @@
-"""What bounds every plan of a job: the memory that it must hold, and its arithmetic at the device's rates.
+"""Lower bounds for every plan of a job: the memory that it must hold, and its arithmetic at the device's
+rates.
 
-Both are lower bounds. They only decide which plans need not be forecast.
+They only decide which plans need not be forecast.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STATE: tuple[Part, ...] = ("weights", "gradients", "optimiser")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """Of the whole network, undivided. What grows with the batch is that of one example.
+    """Facts of the whole, undivided network. Figures that grow with the batch are those of one example.
 
     state_bytes       weights, gradients and optimizer state that exist between steps, by part
     gradient_bytes    all gradients, which exist at the end of backward at the latest
@@ -41,26 +42,32 @@ class JobFacts:
     repeated_seconds: float
     inputs: str
 
-    def least_seconds(self, way: Candidate) -> float:
+    def least_seconds(self, candidate: Candidate) -> float:
         """One micro-batch of the whole network on one worker."""
-        repeated = self.repeated_seconds if way.recompute != "none" else 0.0
-        return (self.peak_seconds + repeated) * way.micro_batch / way.tensor
+        repeated = self.repeated_seconds if candidate.recompute != "none" else 0.0
+        return (self.peak_seconds + repeated) * candidate.micro_batch / candidate.tensor
 
-    def least_bytes(self, way: Candidate) -> float:
+    def least_bytes(self, candidate: Candidate) -> float:
         """What the worker of a plan that needs most must hold.
 
         Layers, stages and experts divide everything equally at best. The first stage keeps the activations of
         as many micro-batches as there are stages; with several groups of blocks, of more (`order_of`).
         """
-        parts = way.tensor * way.pipeline * way.expert
-        divided: dict[str, int] = {part: way.data if part in DIVIDED[way.shard] else 1 for part in _STATE}
+        parts = candidate.tensor * candidate.pipeline * candidate.expert
+        divided: dict[str, int] = {
+            part: candidate.data if part in DIVIDED[candidate.shard] else 1 for part in _STATE
+        }
         state: float = sum(size / parts / divided[part] for part, size in self._states())
-        example = self.kept_bytes if way.recompute == "none" else self.boundary_bytes * self.blocks
-        most = way.pipeline if way.groups == 1 else 2 * way.pipeline - 1 + (way.groups - 1) * way.pipeline
-        in_flight = min(way.accumulate * way.groups, most) / way.groups
-        activations = example * way.micro_batch / (way.tensor * way.pipeline) * in_flight
-        if way.shard == "weights":  # two blocks are gathered at a time
-            state += 2 * self.state_bytes["weights"] / way.tensor / max(2, self.blocks)
+        example = self.kept_bytes if candidate.recompute == "none" else self.boundary_bytes * self.blocks
+        most = (
+            candidate.pipeline
+            if candidate.groups == 1
+            else 2 * candidate.pipeline - 1 + (candidate.groups - 1) * candidate.pipeline
+        )
+        in_flight = min(candidate.accumulate * candidate.groups, most) / candidate.groups
+        activations = example * candidate.micro_batch / (candidate.tensor * candidate.pipeline) * in_flight
+        if candidate.shard == "weights":  # two blocks are gathered at a time
+            state += 2 * self.state_bytes["weights"] / candidate.tensor / max(2, self.blocks)
         unheld = max(0.0, self.gradient_bytes - self.state_bytes.get("gradients", 0.0))
         return state + max(activations, unheld / parts / divided["gradients"])
 

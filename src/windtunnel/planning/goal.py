@@ -65,7 +65,7 @@ class PlanGoal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoices:
-    """What the search may change beside the degrees. Empty: as the strategy has it.
+    """What the search may vary in addition to the degrees. Empty: as in the strategy.
 
     batches     global batches to try
     precisions  number formats to try

@@ -9,24 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from windtunnel import units
 from windtunnel.errors import BadInput, DoesNotFit, WindtunnelError
-from windtunnel.fitting import fewest_that_fit
-from windtunnel.garbage import many_objects
+from windtunnel.garbage_collection import many_lasting_objects
 from windtunnel.job.workload import Workload
-from windtunnel.kept_traces import KeptTraces
 from windtunnel.machine.machine import Machine
 from windtunnel.machine.profiles import profile_for
+from windtunnel.memory_advice import fewest_that_fit
 from windtunnel.planning.candidates import Candidate, Space, counts_of
 from windtunnel.planning.facts import JobFacts, facts_of
 from windtunnel.planning.goal import PlanChoices, PlanGoal
 from windtunnel.planning.run import RunLength, RunTotals, length_of, totals_of
-from windtunnel.planning.search import SLACK, PlannedJob, Search, TimedWay
+from windtunnel.planning.search import TIME_TOLERANCE, PlannedJob, Search, TimedCandidate
 from windtunnel.planning.table import PlanTable, RankedPlan, ScalingPoint
 from windtunnel.strategy import Precision, Strategy
+from windtunnel.trace_cache import TraceCache
 
 _MOST_PLANS = 3
 _MOST_SEARCHED = 65_536  # devices; the ways to divide more take minutes to compare
 _MOST_DEVICES = 4096  # up to which the smallest number that fits is sought
-_FRUGAL_TRIES = 4  # ways whose memory is computed before a number of devices counts as too small
+_LEAST_MEMORY_TRIES = 4  # candidates whose memory is computed before a number of devices counts as too small
 _SEARCHED = (
     *("data_parallel", "tensor_parallel", "pipeline_parallel", "pipeline_schedule", "virtual_stages"),
     *("accumulate", "recompute", "shard", "exchange", "sequence_parallel", "expert_parallel"),
@@ -43,13 +43,13 @@ def plan(
     """Find the fastest, cheapest or smallest way to run a job on a machine, on any number of its devices.
 
     `strategy` has what stays: batch, precision, optimizer, layout. Default batch: the job's own on each
-    device of the machine. Raises DoesNotFit if no way fits, and BadInput if none keeps the deadline or the
-    budget.
+    device of the machine. Raises DoesNotFit if no candidate fits, and BadInput if none keeps the deadline or
+    the budget.
     """
     goal, choices = goal or PlanGoal(), choices or PlanChoices()
     base = strategy or Strategy()
     _refuse(machine, base)
-    with many_objects():
+    with many_lasting_objects():
         planning = _Planning(workload, machine, base, choices)
         length = length_of(goal, workload.examples, planning.inputs, workload.name)
         return planning.table(goal, length)
@@ -98,7 +98,7 @@ class _Planning:
         self._has_own_batch = not choices.batches and base.batch is None
         batches = choices.batches or (base.batch or own,)
         precisions: Sequence[Precision] = choices.precisions or (base.precision,)
-        traces = KeptTraces(workload, machine.device.kind)
+        traces = TraceCache(workload, machine.device.kind)
         facts: dict[str, JobFacts] = {
             precision: _facts(traces, machine, base, precision) for precision in precisions
         }
@@ -120,10 +120,10 @@ class _Planning:
         limited = goal.deadline_seconds is not None or goal.budget is not None
         counts = counts_of(self._devices, finely=limited)
         ranked = {count: self._search.ranked(count) for count in counts}
-        found = {count: way for count in counts if (way := next(ranked[count], None)) is not None}
+        found = {count: candidate for count in counts if (candidate := next(ranked[count], None)) is not None}
         if not found:
             raise self._does_not_fit()
-        totals = {count: self._totals(way, length, goal) for count, way in found.items()}
+        totals = {count: self._totals(candidate, length, goal) for count, candidate in found.items()}
         count = _chosen(found, totals, goal, self._machine.name)
         plans = sorted(self._best_of(found[count], ranked[count]), key=lambda each: each.example_seconds)
         # Within the slack of the search a plan that was found later may be the faster one.
@@ -133,49 +133,49 @@ class _Planning:
             machine=self._machine.name,
             goal=goal,
             length=length,
-            plans=tuple(self._ranked_plan(way, length, goal) for way in plans),
+            plans=tuple(self._ranked_plan(candidate, length, goal) for candidate in plans),
             curve=self._curve(found, totals, count),
             refused=self._refusals(counts, found),
             searched=self._searched(counts),
             notes=self._notes(found[count], length),
         )
 
-    def _totals(self, found: TimedWay, length: RunLength, goal: PlanGoal) -> RunTotals:
-        way = found.way
-        return totals_of(length, way.batch, found.step_seconds, way.devices, goal.price)
+    def _totals(self, found: TimedCandidate, length: RunLength, goal: PlanGoal) -> RunTotals:
+        candidate = found.candidate
+        return totals_of(length, candidate.batch, found.step_seconds, candidate.devices, goal.price)
 
-    def _best_of(self, first: TimedWay, others: Iterator[TimedWay]) -> list[TimedWay]:
+    def _best_of(self, first: TimedCandidate, others: Iterator[TimedCandidate]) -> list[TimedCandidate]:
         """The fastest plans on one number of devices whose degrees differ."""
-        best = {first.way.degrees: first}
+        best = {first.candidate.degrees: first}
         for other in others:
-            best.setdefault(other.way.degrees, other)
+            best.setdefault(other.candidate.degrees, other)
             if len(best) == _MOST_PLANS:
                 break
         return list(best.values())
 
-    def _ranked_plan(self, found: TimedWay, length: RunLength, goal: PlanGoal) -> RankedPlan:
-        way, subject = found.way, self._search.subject
-        peak = subject.facts[way.precision].peak_seconds * way.batch / way.devices
+    def _ranked_plan(self, found: TimedCandidate, length: RunLength, goal: PlanGoal) -> RankedPlan:
+        candidate, subject = found.candidate, self._search.subject
+        peak = subject.facts[candidate.precision].peak_seconds * candidate.batch / candidate.devices
         return RankedPlan(
-            strategy=way.strategy(subject.base),
-            forecast=subject.forecast(way),
-            devices=way.devices,
+            strategy=candidate.strategy(subject.base),
+            forecast=subject.forecast(candidate),
+            devices=candidate.devices,
             mfu=peak / found.step_seconds,
             run=self._totals(found, length, goal),
         )
 
     def _curve(
-        self, found: Mapping[int, TimedWay], totals: Mapping[int, RunTotals], chosen: int
+        self, found: Mapping[int, TimedCandidate], totals: Mapping[int, RunTotals], chosen: int
     ) -> tuple[ScalingPoint, ...]:
         """Powers of two, all devices, and the number that was chosen."""
         smallest = next(iter(found.values()))
-        least = smallest.example_seconds * smallest.way.devices
+        least = smallest.example_seconds * smallest.candidate.devices
         shown = [n for n in found if n & (n - 1) == 0 or n in (self._devices, chosen)]
         return tuple(
             ScalingPoint(
                 devices=count,
-                batch=found[count].way.batch,
-                degrees=found[count].way.degrees,
+                batch=found[count].candidate.batch,
+                degrees=found[count].candidate.degrees,
                 step_seconds=found[count].step_seconds,
                 examples_per_second=1 / found[count].example_seconds,
                 efficiency=least / (found[count].example_seconds * count),
@@ -184,7 +184,7 @@ class _Planning:
             for count in shown
         )
 
-    def _refusals(self, counts: Sequence[int], found: Mapping[int, TimedWay]) -> tuple[str, ...]:
+    def _refusals(self, counts: Sequence[int], found: Mapping[int, TimedCandidate]) -> tuple[str, ...]:
         search = self._search
         capacity = units.show(self._machine.device.memory_bytes or 0.0, "B")
         texts = [
@@ -205,25 +205,26 @@ class _Planning:
     def _searched(self, counts: Sequence[int]) -> str:
         search = self._search
         return (
-            f"{search.ways:,} ways on {counts[0]} to {counts[-1]} devices; {search.forecasts:,} were "
-            f"forecast from {len(search.subject.traces)} traces, the others cannot be {SLACK:.0%} faster"
+            f"{search.candidates:,} candidates on {counts[0]} to {counts[-1]} devices; {search.forecasts:,} "
+            f"were forecast from {len(search.subject.traces)} traces, the others cannot be "
+            f"{TIME_TOLERANCE:.0%} faster"
         )
 
-    def _notes(self, best: TimedWay, length: RunLength) -> tuple[str, ...]:
-        notes, way, batches = [], best.way, self._search.space.batches
+    def _notes(self, best: TimedCandidate, length: RunLength) -> tuple[str, ...]:
+        notes, candidate, batches = [], best.candidate, self._search.space.batches
         if self._has_own_batch:
             notes.append(
-                f"batch {way.batch}: the job's own {self._workload.default_batch} on each of {self._devices} "
-                "devices; --batch sets the batch of all devices together"
+                f"batch {candidate.batch}: the job's own {self._workload.default_batch} on each of "
+                f"{self._devices} devices; --batch sets the batch of all devices together"
             )
         if len(batches) > 1:
             most = batches[-1]
             notes.append(
-                f"batches {', '.join(map(str, batches))} were tried; batch {way.batch} takes "
-                f"{most / way.batch:.3g} times the steps of batch {most}. Whether each example teaches as "
-                "much at every batch is not known"
+                f"batches {', '.join(map(str, batches))} were tried; batch {candidate.batch} takes "
+                f"{most / candidate.batch:.3g} times the steps of batch {most}. Whether each example "
+                "teaches as much at every batch is not known"
             )
-        idle = self._devices - way.devices
+        idle = self._devices - candidate.devices
         if idle:
             notes.append(f"{idle} of the {self._devices} devices stay idle and are not paid for")
         return tuple(notes)
@@ -232,9 +233,11 @@ class _Planning:
         memory_bytes = self._machine.device.memory_bytes or 0.0
         least, _ = self._least_memory(self._devices)
         if not math.isfinite(least):
-            reasons = [f"{reason} ({count} ways)" for reason, count in self._search.space.refused.items()]
+            reasons = [
+                f"{reason} ({count} candidates)" for reason, count in self._search.space.refused.items()
+            ]
             return BadInput(
-                f"{self._workload.name} at batch {self._search.space.batches[0]}: no way on "
+                f"{self._workload.name} at batch {self._search.space.batches[0]}: no plan on "
                 f"{self._machine.name} can be forecast.",
                 hint="\n    ".join(["Use another batch.", *reasons]),
             )
@@ -242,9 +245,9 @@ class _Planning:
         node = self._machine.devices
         kind = self._machine.device.model
         return DoesNotFit(
-            f"{self._workload.name} at batch {self._search.space.batches[0]} fits in no way on "
-            f"{self._machine.name}: the leanest needs {units.show(least, 'B')} on each device, and each has "
-            f"{units.show(memory_bytes, 'B')}.",
+            f"{self._workload.name} at batch {self._search.space.batches[0]} fits on "
+            f"{self._machine.name} with no plan. The one with the least memory needs "
+            f"{units.show(least, 'B')} on each device, which has {units.show(memory_bytes, 'B')}.",
             hint=f"Smallest number of devices that fits: {count} ({count // node} nodes of {node} {kind})."
             if count
             else f"Not even {_MOST_DEVICES} devices are enough: use a smaller network, a smaller batch or "
@@ -252,17 +255,17 @@ class _Planning:
         )
 
     def _least_memory(self, count: int) -> tuple[float, bool]:
-        """The memory of the leanest ways on this many devices, and whether one of them fits."""
+        """The memory of the candidates with the least memory on this many devices, and whether one fits."""
         least, fits = float("inf"), False
-        for way in self._search.frugal(count)[:_FRUGAL_TRIES]:
-            memory = self._memory(way)
+        for candidate in self._search.least_memory(count)[:_LEAST_MEMORY_TRIES]:
+            memory = self._memory(candidate)
             if memory is not None:
                 least, fits = min(least, memory[0]), fits or memory[1]
         return least, fits
 
-    def _memory(self, way: Candidate) -> tuple[float, bool] | None:
+    def _memory(self, candidate: Candidate) -> tuple[float, bool] | None:
         try:
-            memory = self._search.subject.memory(way)
+            memory = self._search.subject.memory(candidate)
         except WindtunnelError:
             return None
         return memory.total_bytes, memory.fits is not False
@@ -271,7 +274,7 @@ class _Planning:
         return fewest_that_fit(lambda count: self._least_memory(count)[1], 2 * self._devices, _MOST_DEVICES)
 
 
-def _facts(traces: KeptTraces, machine: Machine, base: Strategy, precision: Precision) -> JobFacts:
+def _facts(traces: TraceCache, machine: Machine, base: Strategy, precision: Precision) -> JobFacts:
     own = dataclasses.replace(
         base, batch=2 * traces.workload.default_batch, precision=precision, data_parallel=2
     )
@@ -291,7 +294,7 @@ def _experts(workload: Workload) -> int:
 
 
 def _chosen(
-    found: Mapping[int, TimedWay], totals: Mapping[int, RunTotals], goal: PlanGoal, machine: str
+    found: Mapping[int, TimedCandidate], totals: Mapping[int, RunTotals], goal: PlanGoal, machine: str
 ) -> int:
     """The number of devices that the goal prefers."""
     allowed = list(found)
@@ -302,7 +305,7 @@ def _chosen(
     if goal.budget is not None:
         within = [count for count in allowed if (totals[count].cost or 0.0) <= goal.budget]
         if not within:
-            raise _too_dear({count: totals[count] for count in allowed}, goal)
+            raise _over_budget({count: totals[count] for count in allowed}, goal)
         allowed = within
     keys = {
         "fastest": lambda count: (totals[count].seconds, count),
@@ -321,7 +324,7 @@ def _too_late(totals: Mapping[int, RunTotals], deadline: float, machine: str) ->
     )
 
 
-def _too_dear(totals: Mapping[int, RunTotals], goal: PlanGoal) -> BadInput:
+def _over_budget(totals: Mapping[int, RunTotals], goal: PlanGoal) -> BadInput:
     cheapest = min(totals, key=lambda count: totals[count].device_hours)
     best = totals[cheapest]
     late = " within the deadline" if goal.deadline_seconds is not None else ""

@@ -1,10 +1,10 @@
 """For each number of devices, the plans that fit, in the order of their time.
 
-A queue holds every way with a lower bound of its time. The way with the lowest bound is looked at more
-closely. First its bound is the arithmetic at the device's rates, or what traces of other workers tell. Then
-it is traced, and the time of one micro-batch gives a higher bound. Then its memory is forecast and, if it
-fits, its time. A plan that fits and is faster than every bound is the fastest. So most ways are never traced
-or forecast.
+A queue holds every candidate with a lower bound of its time. The candidate with the lowest bound is examined
+more closely. First its bound is the arithmetic at the device's rates, or what traces of other workers tell.
+Then it is traced, and the time of one micro-batch gives a higher bound. Then its memory is forecast and, if
+it fits, its time. A plan that fits and is faster than every bound is the fastest. So most candidates are
+never traced or forecast.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from windtunnel.forecast.forecast import (
 )
 from windtunnel.forecast.parallel import ParallelStep, parallel_step
 from windtunnel.forecast.profile import Profile
-from windtunnel.forecast.timeline import lay_out
-from windtunnel.kept_traces import KeptTraces
+from windtunnel.forecast.timeline import steady_timeline
 from windtunnel.machine.machine import Machine
 from windtunnel.planning.bounds import Exchanges, WorkerSeconds, bound_by_other, needs_more, step_bound
 from windtunnel.planning.candidates import Candidate, Space, WorkerKind
 from windtunnel.planning.facts import JobFacts
 from windtunnel.results import Memory
 from windtunnel.strategy import Strategy
+from windtunnel.trace_cache import TraceCache
 
 _UNTRACED, _TRACED = range(2)
-# No way is looked at that could be less than this share faster than a plan that is known: forecasts are not
-# more precise.
-SLACK = 0.02
+# No candidate is considered that could be less than this share faster than a plan that is known: forecasts
+# are not more precise.
+TIME_TOLERANCE = 0.02
 # A pipeline takes turns steadily after as many micro-batches as it has stages. So the times of these
 # multiples tell that of many more.
 _FEW_ROUNDS, _MORE_ROUNDS = 2, 3
@@ -55,7 +55,7 @@ class PlannedJob:
     """What is planned: a job's traces, a machine, the fields of the strategy that stay, and facts by number
     format."""
 
-    traces: KeptTraces
+    traces: TraceCache
     machine: Machine
     base: Strategy
     profile: Profile
@@ -68,43 +68,45 @@ class PlannedJob:
         size = self.machine.device.memory_bytes
         return math.inf if size is None else (size - memory.CONTEXT) / (1 + memory.SPARE)
 
-    def may_fit(self, way: Candidate) -> bool:
-        return self.facts[way.precision].least_bytes(way) <= self.capacity
+    def may_fit(self, candidate: Candidate) -> bool:
+        return self.facts[candidate.precision].least_bytes(candidate) <= self.capacity
 
-    def forecast(self, way: Candidate) -> Forecast:
-        """The forecast of a way, as `predict` makes it."""
-        strategy = way.strategy(self.base)
+    def forecast(self, candidate: Candidate) -> Forecast:
+        """The forecast of a candidate, as `predict` makes it."""
+        strategy = candidate.strategy(self.base)
         examples = self.traces.workload.examples
         trace = self.traces.of(strategy)
         return forecast_step(trace, self.machine, strategy, self.profile, examples).forecast
 
-    def memory(self, way: Candidate) -> Memory:
-        if way.devices == 1:
-            return self.forecast(way).memory
-        return memory_of_workers(self.step(way))
+    def memory(self, candidate: Candidate) -> Memory:
+        if candidate.devices == 1:
+            return self.forecast(candidate).memory
+        return memory_of_workers(self.step(candidate))
 
-    def fits(self, way: Candidate) -> bool:
-        if way.devices == 1:
-            return self.forecast(way).memory.fits is not False
-        return workers_fit(self.step(way))
+    def fits(self, candidate: Candidate) -> bool:
+        if candidate.devices == 1:
+            return self.forecast(candidate).memory.fits is not False
+        return workers_fit(self.step(candidate))
 
-    def step(self, way: Candidate) -> ParallelStep:
+    def step(self, candidate: Candidate) -> ParallelStep:
         """The step of one worker. The last one is kept: its memory is asked for first, then its time."""
-        if way not in self._last:
+        if candidate not in self._last:
             machine = with_network_launch_costs(self.machine, self.profile)
-            strategy = way.strategy(self.base)
+            strategy = candidate.strategy(self.base)
             self._last.clear()
-            self._last[way] = step_of_workers(self.traces.of(strategy), machine, strategy, self.profile)
-        return self._last[way]
+            self._last[candidate] = step_of_workers(self.traces.of(strategy), machine, strategy, self.profile)
+        return self._last[candidate]
 
-    def worker_seconds(self, way: Candidate) -> WorkerSeconds:
+    def worker_seconds(self, candidate: Candidate) -> WorkerSeconds:
         """A micro-batch and the update of a worker that exchanges nothing with data-parallel others."""
         machine = with_network_launch_costs(self.machine, self.profile)
-        machine = machine.with_busy_boards(min(way.devices, machine.devices))
-        share = way.micro_batch * way.accumulate
-        alone = way._replace(batch=share, data=1, pipeline=1, groups=1, shard="none", exchange="buckets")
+        machine = machine.with_busy_boards(min(candidate.devices, machine.devices))
+        share = candidate.micro_batch * candidate.accumulate
+        alone = candidate._replace(
+            batch=share, data=1, pipeline=1, groups=1, shard="none", exchange="buckets"
+        )
         # One alone is traced as if it were one of two.
-        two = way if way.devices > 1 else way._replace(data=2, batch=2 * way.batch)
+        two = candidate if candidate.devices > 1 else candidate._replace(data=2, batch=2 * candidate.batch)
         trace = self.traces.of(two.strategy(self.base))
         step = parallel_step(trace, machine, alone.strategy(self.base), self.profile)
         one = step.micro_batch()
@@ -112,28 +114,29 @@ class PlannedJob:
         return WorkerSeconds(one.seconds, step.update_seconds(), exchanging)
 
 
-class TimedWay(NamedTuple):
-    """A way that fits, and its time: forecast, or first an estimate from forecasts of fewer micro-batches."""
+class TimedCandidate(NamedTuple):
+    """A candidate that fits, and its time: forecast, or first an estimate from forecasts of fewer
+    micro-batches."""
 
-    way: Candidate
+    candidate: Candidate
     step_seconds: float
     is_exact: bool = True
 
     @property
     def example_seconds(self) -> float:
-        return self.step_seconds / self.way.batch
+        return self.step_seconds / self.candidate.batch
 
 
 class _Entry(NamedTuple):
-    """A way in the queue. Of equal bounds, that of the least divided network and the largest micro-batch is
-    looked at first: its trace bounds those of the others."""
+    """A candidate in the queue. Of equal bounds, that of the least divided network and the largest
+    micro-batch is looked at first: its trace bounds those of the others."""
 
     example_seconds: float
     level: int
     tensor: int
     negative_micro_batch: int
     number: int
-    way: Candidate
+    candidate: Candidate
 
 
 class Search:
@@ -141,7 +144,7 @@ class Search:
 
     def __init__(self, subject: PlannedJob, space: Space) -> None:
         self.subject, self.space = subject, space
-        self.ways = self.too_large = self.forecasts = self.unfit = 0
+        self.candidates = self.too_large = self.forecasts = self.unfit = 0
         self.banned: Counter[str] = Counter()
         self._known: dict[WorkerKind, WorkerSeconds] = {}
         self._exchanges = Exchanges(subject.machine, subject.facts)
@@ -155,167 +158,206 @@ class Search:
     def _largest(self) -> int:
         """The largest micro-batch that may fit on all devices, on which the network is divided most."""
         machine, space = self.subject.machine, dataclasses.replace(self.space, refused=Counter())
-        ways = list(space.ways(machine.devices * machine.nodes))
-        ways += [leaner for way in ways for leaner in space.leaner(way)]
-        return max((way.micro_batch for way in ways if self.subject.may_fit(way)), default=1)
+        candidates = list(space.candidates(machine.devices * machine.nodes))
+        candidates += [smaller for candidate in candidates for smaller in space.with_less_memory(candidate)]
+        return max(
+            (candidate.micro_batch for candidate in candidates if self.subject.may_fit(candidate)), default=1
+        )
 
-    def ranked(self, count: int) -> Iterator[TimedWay]:
-        """Plans on this many devices that fit, the fastest first; `SLACK` says how sure that order is."""
+    def ranked(self, count: int) -> Iterator[TimedCandidate]:
+        """Plans on this many devices that fit, the fastest first; `TIME_TOLERANCE` says how sure that order
+        is."""
         queue: list[_Entry] = []
         seen: set[Candidate] = set()
-        fitting: list[TimedWay] = []
-        for way in self.space.ways(count):
-            self._admit(queue, seen, way)
+        fitting: list[TimedCandidate] = []
+        for candidate in self.space.candidates(count):
+            self._admit(queue, seen, candidate)
         while queue or fitting:
             best = min(fitting, key=_by_time) if fitting else None
-            if best is None or (queue and queue[0].example_seconds < best.example_seconds * (1 - SLACK)):
-                found = self._look_closer(queue, seen, heapq.heappop(queue))
+            if best is None or (
+                queue and queue[0].example_seconds < best.example_seconds * (1 - TIME_TOLERANCE)
+            ):
+                found = self._refine(queue, seen, heapq.heappop(queue))
                 fitting += [found] if found else []
                 continue
             fitting.remove(best)
             if best.is_exact:
                 yield best
             else:
-                fitting.append(TimedWay(best.way, self._step_seconds(best.way)))
+                fitting.append(TimedCandidate(best.candidate, self._step_seconds(best.candidate)))
 
-    def _admit(self, queue: list[_Entry], seen: set[Candidate], way: Candidate) -> None:
-        """Put a way into the queue, or those that need less memory if it cannot fit."""
-        if way in seen:
+    def _admit(self, queue: list[_Entry], seen: set[Candidate], candidate: Candidate) -> None:
+        """Put a candidate into the queue, or those that need less memory if it cannot fit."""
+        if candidate in seen:
             return
-        seen.add(way)
-        self.ways += 1
-        if not self.subject.may_fit(way):
+        seen.add(candidate)
+        self.candidates += 1
+        if not self.subject.may_fit(candidate):
             self.too_large += 1
-            self._admit_leaner(queue, seen, way)
+            self._admit_with_less_memory(queue, seen, candidate)
         else:
-            self._push(queue, way, _UNTRACED, self._least_seconds(way))
+            self._push(queue, candidate, _UNTRACED, self._least_seconds(candidate))
 
-    def _admit_leaner(self, queue: list[_Entry], seen: set[Candidate], way: Candidate) -> None:
-        for leaner in self.space.leaner(way):
-            self._admit(queue, seen, leaner)
+    def _admit_with_less_memory(
+        self, queue: list[_Entry], seen: set[Candidate], candidate: Candidate
+    ) -> None:
+        for smaller in self.space.with_less_memory(candidate):
+            self._admit(queue, seen, smaller)
 
-    def _push(self, queue: list[_Entry], way: Candidate, level: int, seconds: float) -> None:
+    def _push(self, queue: list[_Entry], candidate: Candidate, level: int, seconds: float) -> None:
         self._number += 1
-        entry = _Entry(seconds / way.batch, level, way.tensor, -way.micro_batch, self._number, way)
+        entry = _Entry(
+            seconds / candidate.batch,
+            level,
+            candidate.tensor,
+            -candidate.micro_batch,
+            self._number,
+            candidate,
+        )
         heapq.heappush(queue, entry)
 
-    def _look_closer(self, queue: list[_Entry], seen: set[Candidate], entry: _Entry) -> TimedWay | None:
-        """Raise the bound of a way, or forecast it. It is returned if it fits."""
-        way = entry.way
-        reason = self._why_not(way)
+    def _refine(self, queue: list[_Entry], seen: set[Candidate], entry: _Entry) -> TimedCandidate | None:
+        """Raise the bound of a candidate, or forecast it. It is returned if it fits."""
+        candidate = entry.candidate
+        reason = self._why_not(candidate)
         if reason:
             self.banned[reason] += 1
-            if way.sequence and way.recompute == "none" and (way.tensor, True) in self._impossible:
-                self._admit(queue, seen, way._replace(sequence=False))
+            if (
+                candidate.sequence
+                and candidate.recompute == "none"
+                and (candidate.tensor, True) in self._impossible
+            ):
+                self._admit(queue, seen, candidate._replace(sequence=False))
         elif entry.level == _TRACED:
-            if self._fits(way):
+            if self._fits(candidate):
                 self.forecasts += 1
-                return TimedWay(way, self._estimated_seconds(way), not _is_long(way))
-            self._admit_leaner(queue, seen, way)
-        elif (bound := self._least_seconds(way)) > entry.example_seconds * way.batch * (1 + _RISE):
-            self._push(queue, way, _UNTRACED, bound)
-        elif self._trace(self._widest(way)) and (wider := self._least_seconds(way)) > bound * (1 + _RISE):
-            self._push(queue, way, _UNTRACED, wider)
-        elif self._trace(way):
-            self._push(queue, way, _TRACED, self._step_bound(way, self._known[way.kind]))
+                return TimedCandidate(candidate, self._estimated_seconds(candidate), not _is_long(candidate))
+            self._admit_with_less_memory(queue, seen, candidate)
+        elif (bound := self._least_seconds(candidate)) > entry.example_seconds * candidate.batch * (
+            1 + _RISE
+        ):
+            self._push(queue, candidate, _UNTRACED, bound)
+        elif self._trace(self._widest(candidate)) and (wider := self._least_seconds(candidate)) > bound * (
+            1 + _RISE
+        ):
+            self._push(queue, candidate, _UNTRACED, wider)
+        elif self._trace(candidate):
+            self._push(queue, candidate, _TRACED, self._step_bound(candidate, self._known[candidate.kind]))
         else:
-            return self._look_closer(queue, seen, entry)  # says why not
+            return self._refine(queue, seen, entry)  # says why not
         return None
 
-    def _widest(self, way: Candidate) -> Candidate:
-        """A way whose trace bounds all of the same form: the largest micro-batch, on at most two workers that
-        divide a layer, which shows what they exchange."""
-        tensor = min(way.tensor, 2)
-        micro_batch = max(self._largest, way.micro_batch)
-        return way._replace(
-            batch=micro_batch * way.data, accumulate=1, tensor=tensor, sequence=way.sequence and tensor > 1
+    def _widest(self, candidate: Candidate) -> Candidate:
+        """A candidate whose trace bounds all of the same form: the largest micro-batch, on at most two
+        workers that divide a layer, which shows what they exchange."""
+        tensor = min(candidate.tensor, 2)
+        micro_batch = max(self._largest, candidate.micro_batch)
+        return candidate._replace(
+            batch=micro_batch * candidate.data,
+            accumulate=1,
+            tensor=tensor,
+            sequence=candidate.sequence and tensor > 1,
         )
 
-    def _least_seconds(self, way: Candidate) -> float:
+    def _least_seconds(self, candidate: Candidate) -> float:
         """A bound of the step from the rates, and from traces of others."""
-        kind = way.kind
-        micro_batch = self.subject.facts[way.precision].least_seconds(way)
-        kept = self._exchanges.kept_of_two(way.tensor) if way.tensor > 1 else 1.0
+        kind = candidate.kind
+        micro_batch = self.subject.facts[candidate.precision].least_seconds(candidate)
+        kept = self._exchanges.kept_of_two(candidate.tensor) if candidate.tensor > 1 else 1.0
         for other, seconds in self._known.items():
             micro_batch = max(micro_batch, bound_by_other(kind, other, seconds, kept))
-        return self._step_bound(way, WorkerSeconds(micro_batch, 0.0))
+        return self._step_bound(candidate, WorkerSeconds(micro_batch, 0.0))
 
-    def _step_bound(self, way: Candidate, seconds: WorkerSeconds) -> float:
-        return step_bound(way, seconds, self._exchanges.of(way))
+    def _step_bound(self, candidate: Candidate, seconds: WorkerSeconds) -> float:
+        return step_bound(candidate, seconds, self._exchanges.of(candidate))
 
-    def _trace(self, way: Candidate) -> bool:
+    def _trace(self, candidate: Candidate) -> bool:
         """Trace the kind of worker and time its micro-batch; False if the job does not allow it."""
-        if way.kind in self._known:
+        if candidate.kind in self._known:
             return True
         try:
-            self._known[way.kind] = self.subject.worker_seconds(way)
+            self._known[candidate.kind] = self.subject.worker_seconds(candidate)
         except WindtunnelError as error:
-            key, words = _culprit(way)
+            key, words = _rejected_degree(candidate)
             self._impossible[key] = f"{words}: {error.message.splitlines()[0]}"
             return False
         return True
 
-    def _why_not(self, way: Candidate) -> str:
+    def _why_not(self, candidate: Candidate) -> str:
         """Why the job does not allow this; empty if nothing is known against it."""
-        for key in ((way.tensor, way.sequence), way.recompute, way.expert, way.kind):
+        for key in (
+            (candidate.tensor, candidate.sequence),
+            candidate.recompute,
+            candidate.expert,
+            candidate.kind,
+        ):
             if key in self._impossible:
                 return self._impossible[key]
         return ""
 
-    def _estimated_seconds(self, way: Candidate) -> float:
+    def _estimated_seconds(self, candidate: Candidate) -> float:
         """The forecast of the step; for a pipeline with many micro-batches, from forecasts with fewer."""
-        if not _is_long(way):
-            return self._step_seconds(way)
-        few, more = (_with_micro_batches(way, way.pipeline * n) for n in (_FEW_ROUNDS, _MORE_ROUNDS))
+        if not _is_long(candidate):
+            return self._step_seconds(candidate)
+        few, more = (
+            _with_micro_batches(candidate, candidate.pipeline * n) for n in (_FEW_ROUNDS, _MORE_ROUNDS)
+        )
         least, most = self._step_seconds(few), self._step_seconds(more)
         each = (most - least) / (more.accumulate - few.accumulate)
-        return most + (way.accumulate - more.accumulate) * each
+        return most + (candidate.accumulate - more.accumulate) * each
 
-    def _step_seconds(self, way: Candidate) -> float:
-        if way not in self._timed and way.devices == 1:
-            self._timed[way] = self.subject.forecast(way).step_seconds
-        elif way not in self._timed:
-            self._timed[way] = lay_out(build_step(self.subject.step(way).contributors())).step_seconds
-        return self._timed[way]
+    def _step_seconds(self, candidate: Candidate) -> float:
+        if candidate not in self._timed and candidate.devices == 1:
+            self._timed[candidate] = self.subject.forecast(candidate).step_seconds
+        elif candidate not in self._timed:
+            self._timed[candidate] = steady_timeline(
+                build_step(self.subject.step(candidate).contributors())
+            ).step_seconds
+        return self._timed[candidate]
 
-    def _fits(self, way: Candidate) -> bool:
-        if way not in self._fitting:
-            plain = way._replace(groups=1)  # whose memory is computed once for all numbers of groups
-            fits = not any(needs_more(way, other) for other in self._too_large)
-            fits = fits and (plain == way or self._fits(plain))
-            fits = fits and self.subject.fits(way)
-            self._fitting[way] = fits
+    def _fits(self, candidate: Candidate) -> bool:
+        if candidate not in self._fitting:
+            plain = candidate._replace(groups=1)  # whose memory is computed once for all numbers of groups
+            fits = not any(needs_more(candidate, other) for other in self._too_large)
+            fits = fits and (plain == candidate or self._fits(plain))
+            fits = fits and self.subject.fits(candidate)
+            self._fitting[candidate] = fits
             if not fits:
                 self.unfit += 1
-                self._too_large.append(way)
-        return self._fitting[way]
+                self._too_large.append(candidate)
+        return self._fitting[candidate]
 
-    def frugal(self, count: int) -> list[Candidate]:
-        """The ways on this many devices that need least memory by the bound, the leanest first."""
-        ways = set(self.space.ways(count))
-        ways |= {leaner for way in ways for leaner in self.space.leaner(way)}
-        allowed = [way for way in ways if not self._why_not(way)]
-        return sorted(allowed, key=lambda way: (self.subject.facts[way.precision].least_bytes(way), way))
-
-
-def _by_time(found: TimedWay) -> tuple[float, Candidate]:
-    return found.example_seconds, found.way
-
-
-def _is_long(way: Candidate) -> bool:
-    return way.pipeline > 1 and way.accumulate > 2 * _MORE_ROUNDS * way.pipeline
+    def least_memory(self, count: int) -> list[Candidate]:
+        """The candidates on this many devices that need least memory by the bound, in that order."""
+        candidates = set(self.space.candidates(count))
+        candidates |= {
+            smaller for candidate in candidates for smaller in self.space.with_less_memory(candidate)
+        }
+        allowed = [candidate for candidate in candidates if not self._why_not(candidate)]
+        return sorted(
+            allowed,
+            key=lambda candidate: (self.subject.facts[candidate.precision].least_bytes(candidate), candidate),
+        )
 
 
-def _with_micro_batches(way: Candidate, number: int) -> Candidate:
-    return way._replace(accumulate=number, batch=way.micro_batch * way.data * number)
+def _by_time(found: TimedCandidate) -> tuple[float, Candidate]:
+    return found.example_seconds, found.candidate
 
 
-def _culprit(way: Candidate) -> tuple[object, str]:
+def _is_long(candidate: Candidate) -> bool:
+    return candidate.pipeline > 1 and candidate.accumulate > 2 * _MORE_ROUNDS * candidate.pipeline
+
+
+def _with_micro_batches(candidate: Candidate, number: int) -> Candidate:
+    return candidate._replace(accumulate=number, batch=candidate.micro_batch * candidate.data * number)
+
+
+def _rejected_degree(candidate: Candidate) -> tuple[object, str]:
     """What the job does not allow, where a trace of it failed and simpler ones did not; and in words."""
-    if way.recompute != "none":
-        return way.recompute, "recomputation"
-    if way.expert > 1:
-        return way.expert, f"expert_parallel {way.expert}"
-    if way.tensor > 1:
-        return (way.tensor, way.sequence), f"tensor_parallel {way.tensor}"
-    return way.kind, f"micro-batches of {way.micro_batch}"
+    if candidate.recompute != "none":
+        return candidate.recompute, "recomputation"
+    if candidate.expert > 1:
+        return candidate.expert, f"expert_parallel {candidate.expert}"
+    if candidate.tensor > 1:
+        return (candidate.tensor, candidate.sequence), f"tensor_parallel {candidate.tensor}"
+    return candidate.kind, f"micro-batches of {candidate.micro_batch}"

@@ -1,4 +1,4 @@
-"""The result of planning: the best plans, the scaling curve, the whole run, what was refused."""
+"""The result of planning: the best plans, the scaling curve, the whole run, refused candidates."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class PlanTable(Printed):
 
     bend       the number of devices from which on doubling them gains less than 1.5 times; None: no such
     refused    what was not possible, how often and why
-    searched   how many ways there were, and how many had to be forecast
+    searched   how many candidates there were, and how many had to be forecast
     notes      what was assumed about the question
     """
 

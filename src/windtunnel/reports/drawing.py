@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.reports.charts import Chart
 
 _ENOUGH = 24  # with fewer charts for each, starting a process (0.7 s of a core) costs more than it saves
@@ -37,7 +37,7 @@ def _cores() -> int:
 
 def _start(share: Sequence[Chart]) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [*lifeline.command("windtunnel.reports.drawing"), str(os.getpid())],
+        [*child_lifetime.command("windtunnel.reports.drawing"), str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

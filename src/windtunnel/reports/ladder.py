@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from windtunnel.choosing.climbed import METRICS, Climbed
+from windtunnel.choosing.ladder_result import METRICS, LadderResult
 from windtunnel.errors import BadInput
 from windtunnel.reports.charts import SUFFIXES, Chart, VegaLite, require_converter
 from windtunnel.reports.palette import COLOURS, INK
@@ -22,7 +22,7 @@ def check(path: Path) -> None:
     require_converter()
 
 
-def draw(result: Climbed) -> Chart:
+def draw(result: LadderResult) -> Chart:
     """The score on the rows to choose on after each round, over the training time of all rungs."""
     values, names, before = [], [], 0.0
     for rung in result.rungs:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import windtunnel
-from windtunnel.garbage import many_objects
+from windtunnel.garbage_collection import many_lasting_objects
 from windtunnel.measurement import summary
 from windtunnel.measurement.store import DONE, Store, StoredCell
 from windtunnel.records import Plain
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.run.cells import points
 from windtunnel.study.run.forecasts import ABSENT_GPU
-from windtunnel.study.run.surroundings import NO_GPU
+from windtunnel.study.run.run_environment import NO_GPU
 from windtunnel.study.study import NOT_AVAILABLE, OF_TASK, Figure, Published, Study
 from windtunnel.study.trained import trained
 
@@ -41,7 +41,7 @@ def results(
     """
     opened = store if isinstance(store, Store) else Store(store)
     try:
-        with many_objects():
+        with many_lasting_objects():
             cells = chosen_cells(study, opened, level)
             return [
                 *_measured(study, opened, cells, samples),

@@ -23,7 +23,7 @@ from windtunnel.job.trainer import Trainer
 from windtunnel.job.workload import Workload, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import batches
-from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.plain import PlainFakeMode
 
 DYNAMIC = (DataDependentOutputException, DynamicOutputShapeException)
@@ -37,7 +37,7 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rpartition(' ')[0]} ..."
 
 
-FakeMode = KnownTensorMode | PlainFakeMode
+FakeMode = ValueTrackingMode | PlainFakeMode
 
 
 def fake_model(workload: Workload, strategy: Strategy, fake: FakeMode) -> torch.nn.Module:
@@ -145,7 +145,7 @@ def fake_batch(workload: Workload, fake: FakeMode, batch: int) -> Any:
     found = batches.tensors(examples)
     for tensor in found:
         fake.place_on_device(tensor)
-    if isinstance(fake, KnownTensorMode) and _ignores_size(workload, examples, found, batch):
+    if isinstance(fake, ValueTrackingMode) and _ignores_size(workload, examples, found, batch):
         fake.notes.say(f"batch(n) of the job returns as much for every n: the step is not one of {batch}")
     return examples
 

@@ -15,14 +15,14 @@ from torch._decomp import decompositions
 from torch.nn import functional as F
 
 from windtunnel.families.recurrent import GATES, call_packed
-from windtunnel.trace.known import KnownTensorMode
+from windtunnel.trace.fake_values import ValueTrackingMode
 
 _KEY = "AutogradCPU"
 States = tuple[Tensor, ...]
 
 
 @contextlib.contextmanager
-def unpacked(mode: KnownTensorMode) -> Iterator[None]:
+def unpacked(mode: ValueTrackingMode) -> Iterator[None]:
     """Replace the ops that read lengths by the same in Python."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
@@ -42,13 +42,13 @@ def _ctc_loss(call: Any, logs: Tensor, targets: Tensor, lengths: Any, target_len
     return call(logs, targets, *tensors, *args)
 
 
-def _sizes(mode: KnownTensorMode, batch_sizes: Tensor) -> list[int]:
+def _sizes(mode: ValueTrackingMode, batch_sizes: Tensor) -> list[int]:
     with torch.utils._python_dispatch._disable_current_modes():
         sizes: list[int] = mode.need(batch_sizes).value.tolist()
     return sizes
 
 
-def _run_layers(mode: KnownTensorMode, name: str, data: Tensor, batch_sizes: Tensor, *args: Any) -> Any:
+def _run_layers(mode: ValueTrackingMode, name: str, data: Tensor, batch_sizes: Tensor, *args: Any) -> Any:
     """All layers: on a GPU one call of cuDNN, on a CPU the ops of every timestep."""
     sizes = _sizes(mode, batch_sizes)
     if mode.target == "gpu":
@@ -134,7 +134,7 @@ _CELLS: dict[str, Callable[[Tensor, States, Sequence[Tensor], bool], States]] = 
 
 
 def _pad(
-    mode: KnownTensorMode,
+    mode: ValueTrackingMode,
     data: Tensor,
     batch_sizes: Tensor,
     batch_first: bool,

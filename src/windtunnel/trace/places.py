@@ -42,7 +42,7 @@ def caller() -> tuple[str, int]:
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
 
 
-def users_line() -> str:
+def user_line() -> str:
     """The user's own line that is running, such as "train.py line 12"; empty if there is none.
 
     Code that called the forecast is not part of the step.

@@ -9,25 +9,25 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.places import caller, users_line
-from windtunnel.trace.rehearsal import Lessons
+from windtunnel.trace.places import caller, user_line
+from windtunnel.trace.rehearsal import RehearsalValues
 
 
 class PlainFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Fake tensors of which no value is known, with the interface of KnownTensorMode. A number that the step
-    asks for is that of a real step, if there was one."""
+    """Fake tensors of which no value is known, with the interface of ValueTrackingMode. A number that the
+    step asks for is that of a real step, if there was one."""
 
     is_building = False
 
-    def __init__(self, notes: Notes | None = None, lessons: Lessons | None = None) -> None:
+    def __init__(self, notes: Notes | None = None, rehearsal_values: RehearsalValues | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._notes, self._lessons = notes or Notes(), lessons
+        self._notes, self._lessons = notes or Notes(), rehearsal_values
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and self._lessons is not None:
             number = self._lessons.next_number(caller())
             if number is not None:
-                self._notes.decide(users_line())
+                self._notes.decide(user_line())
                 return number
         return super().dispatch(func, types, args, kwargs)
 

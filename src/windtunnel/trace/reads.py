@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from windtunnel.trace.known import KnownTensorMode
-from windtunnel.trace.places import users_line
+from windtunnel.trace.fake_values import ValueTrackingMode
+from windtunnel.trace.places import user_line
 from windtunnel.trace.rehearsal import NeedsRehearsal
 
 _item = Tensor.item
@@ -38,7 +38,7 @@ def _deciding(name: str) -> Callable[..., Any]:
 
     def decide(self: float, *others: Any) -> Any:
         if ReadFloat.asks:
-            raise NeedsRehearsal(users_line())
+            raise NeedsRehearsal(user_line())
         return plain(self, *others)
 
     return decide
@@ -61,14 +61,14 @@ for _name in "add radd sub rsub mul rmul truediv rtruediv neg abs pos".split():
 
 
 @contextlib.contextmanager
-def unasked() -> Iterator[None]:
+def comparable_reads() -> Iterator[None]:
     """Allow comparisons of numbers that an earlier trace assumed, for example while a real step runs."""
     with mock.patch.object(ReadFloat, "asks", False):
         yield
 
 
 @contextlib.contextmanager
-def answered(mode: KnownTensorMode) -> Iterator[None]:
+def readable(mode: ValueTrackingMode) -> Iterator[None]:
     """Let fake tensors of this mode be read and copied in Python."""
     methods: dict[str, Any] = {
         "item": lambda self: _read(mode, self),
@@ -83,32 +83,32 @@ def answered(mode: KnownTensorMode) -> Iterator[None]:
         "__deepcopy__": _deep_copy,
     }
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(ReadFloat, "asks", mode.lessons is None))
+        stack.enter_context(mock.patch.object(ReadFloat, "asks", mode.rehearsal_values is None))
         for name, method in methods.items():
             stack.enter_context(mock.patch.object(FakeTensor, name, method, create=True))
         yield
 
 
-def _read(mode: KnownTensorMode, tensor: Tensor) -> Any:
+def _read(mode: ValueTrackingMode, tensor: Tensor) -> Any:
     number = _item(tensor)
     return ReadFloat(number) if mode.assumed_last and type(number) is float else number
 
 
-def _format(mode: KnownTensorMode, tensor: Tensor, spec: str) -> str:
+def _format(mode: ValueTrackingMode, tensor: Tensor, spec: str) -> str:
     return format(_read(mode, tensor), spec) if tensor.dim() == 0 else repr(tensor)
 
 
-def _numpy(mode: KnownTensorMode, tensor: Tensor) -> Any:
+def _numpy(mode: ValueTrackingMode, tensor: Tensor) -> Any:
     """The values as an array; unknown floats are drawn at random."""
     known = mode.known(tensor)
     if known is None and tensor.is_floating_point() and not mode.is_building:
-        mode.notes.assume_values(users_line())
-        mode.notes.read(users_line())
+        mode.notes.assume_values(user_line())
+        mode.notes.read(user_line())
         with torch.utils._python_dispatch._disable_current_modes():
             return torch.rand(tensor.shape).to(tensor.dtype).numpy()
     found = mode.need(tensor)
     if found.on_device:
-        mode.notes.read(users_line())
+        mode.notes.read(user_line())
     with torch.utils._python_dispatch._disable_current_modes():
         return found.value.clone().numpy()
 

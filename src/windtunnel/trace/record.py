@@ -26,8 +26,10 @@ from windtunnel.job.trainer import Trainer, arrange, describe_inputs
 from windtunnel.job.workload import Workload, ends_program, place_of
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Op, Trace, batches, lower, packed, sparse
+from windtunnel.trace.block_tracker import BlockTracker, main_gradients
 from windtunnel.trace.checks import rows_of_one_worker
 from windtunnel.trace.expert_parallel import divide_experts
+from windtunnel.trace.fake_values import ValueTrackingMode
 from windtunnel.trace.first_steps import has_learned, memory_of
 from windtunnel.trace.folding import CannotUnfold, folded_of, shorten, unfold
 from windtunnel.trace.inputs import (
@@ -37,17 +39,15 @@ from windtunnel.trace.inputs import (
     fake_model,
     first_line,
 )
-from windtunnel.trace.known import KnownTensorMode
-from windtunnel.trace.marks import Marks, main_gradients
 from windtunnel.trace.notes import Notes
 from windtunnel.trace.plain import PlainFakeMode
-from windtunnel.trace.reads import answered, unasked
+from windtunnel.trace.reads import comparable_reads, readable
 from windtunnel.trace.recorder import Recorder, tensors_of
 from windtunnel.trace.refusals import cannot_be_divided, refusal, undecided
-from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, TooLong, rehearse
-from windtunnel.trace.standins import CudaIsCpu, replaced
+from windtunnel.trace.rehearsal import NeedsRehearsal, RehearsalValues, TooLong, rehearse
 from windtunnel.trace.tensor_parallel import divide
-from windtunnel.trace.updates import Updates
+from windtunnel.trace.torch_replacements import CudaIsCpu, replaced
+from windtunnel.trace.updates import OptimizerTracker
 
 _LEAST_PRODUCTS = 0.95  # of an eager step's, in the compiled step
 _MORE_EXAMPLES = 16  # of a real step, if REHEARSED_BATCH examples are too few
@@ -89,8 +89,8 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
     except NeedsRehearsal as asked:
         line = asked.line or "a library's code"
     try:
-        lessons, small = _learn(workload, strategy, target, batch)
-        return _record(workload, strategy, target, Notes(rehearsed_batch=small), lessons)
+        rehearsal_values, small = _learn(workload, strategy, target, batch)
+        return _record(workload, strategy, target, Notes(rehearsed_batch=small), rehearsal_values)
     except NeedsRehearsal as asked:
         raise undecided(workload, asked.line or line, "a real step did not show it") from None
     except TooLong as error:
@@ -103,14 +103,14 @@ def _record_or_rehearse(workload: Workload, strategy: Strategy, target: str, bat
         raise undecided(workload, line, reason) from error
 
 
-def _learn(workload: Workload, strategy: Strategy, target: str, batch: int) -> tuple[Lessons, int]:
+def _learn(workload: Workload, strategy: Strategy, target: str, batch: int) -> tuple[RehearsalValues, int]:
     """What a real step of a few examples shows, and of how many. A part of two examples may be empty, so that
     the step fails or finds no number: then a step of more examples is run."""
     few, more = (_smallest(strategy, batch, count) for count in (REHEARSED_BATCH, _MORE_EXAMPLES))
     try:
-        lessons = _rehearse(workload, _small(strategy, few), target)
-        if few == more or not lessons.has_undefined:
-            return lessons, few
+        rehearsal_values = _rehearse(workload, _small(strategy, few), target)
+        if few == more or not rehearsal_values.has_undefined:
+            return rehearsal_values, few
     except Exception:
         if few == more:
             raise
@@ -140,13 +140,17 @@ def _quiet() -> Iterator[None]:
 
 
 def _record(
-    workload: Workload, strategy: Strategy, target: str, notes: Notes, lessons: Lessons | None = None
+    workload: Workload,
+    strategy: Strategy,
+    target: str,
+    notes: Notes,
+    rehearsal_values: RehearsalValues | None = None,
 ) -> Trace:
     """The step. Of several workers' steps, equal blocks are traced a few times and repeated."""
     if strategy.is_parallel and target == "gpu" and workload.step is None:
         with contextlib.suppress(CannotUnfold):
-            return _record_once(workload, strategy, target, notes, lessons, folds=True)
-    return _record_once(workload, strategy, target, notes, lessons)
+            return _record_once(workload, strategy, target, notes, rehearsal_values, folds=True)
+    return _record_once(workload, strategy, target, notes, rehearsal_values)
 
 
 def _record_once(
@@ -154,15 +158,15 @@ def _record_once(
     strategy: Strategy,
     target: str,
     notes: Notes,
-    lessons: Lessons | None = None,
+    rehearsal_values: RehearsalValues | None = None,
     *,
     folds: bool = False,
 ) -> Trace:
     torch.manual_seed(0)
     batch = strategy.batch or workload.default_batch
-    fake = KnownTensorMode(target, notes, lessons)
+    fake = ValueTrackingMode(target, notes, rehearsal_values)
     world = (strategy.data_parallel or 1) * strategy.model_parallel
-    with replaced(target, notes, world), answered(fake):
+    with replaced(target, notes, world), readable(fake):
         model = fake_model(workload, strategy, fake)
         parameters = _count(model, workload)
         removed = shorten(model) if folds else 0
@@ -197,9 +201,9 @@ def _steady_step(
     notes: Notes,
     make: Callable[[], Recorder],
     known: Callable[[Tensor], Any],
-) -> tuple[Recorder, Marks | None]:
+) -> tuple[Recorder, BlockTracker | None]:
     """Record a step after the first one. Of a job that updates weights in some steps only, one that does."""
-    updates = Updates(target, trainer.all_optimizers())
+    updates = OptimizerTracker(target, trainer.all_optimizers())
     with updates.watch():
         _prime(trainer, examples)
     idle, recorder, before = updates.idle, make(), memory_of(trainer.model, known)
@@ -229,8 +233,8 @@ def _steady_step(
 
 
 def _record_step(
-    trainer: Trainer, examples: Any, updates: Updates, notes: Notes, recorder: Recorder
-) -> Marks | None:
+    trainer: Trainer, examples: Any, updates: OptimizerTracker, notes: Notes, recorder: Recorder
+) -> BlockTracker | None:
     """Record one step, with all memory that exists before it."""
     model = trainer.model
     _hold(recorder, model, updates)
@@ -239,7 +243,7 @@ def _record_step(
         recorder.hold((*other.parameters(), *other.buffers()), "weights")
     recorder.hold(batches.tensors(examples), "data")
     notes.begin()
-    marks = Marks(recorder, model) if trainer.strategy.is_parallel else None
+    marks = BlockTracker(recorder, model) if trainer.strategy.is_parallel else None
     if marks is not None:
         marks.own(trainer.all_optimizers())
     with recorder.watch(model), marks.watch() if marks else contextlib.nullcontext(), recorder:
@@ -248,7 +252,7 @@ def _record_step(
     return marks
 
 
-def _hold(recorder: Recorder, model: torch.nn.Module, updates: Updates) -> None:
+def _hold(recorder: Recorder, model: torch.nn.Module, updates: OptimizerTracker) -> None:
     """What a network and its optimizers keep from step to step."""
     recorder.hold(model.parameters(), "weights")
     recorder.hold(model.buffers(), "weights")
@@ -317,9 +321,9 @@ def _record_compiled(workload: Workload, strategy: Strategy, target: str, batch:
     try:
         return _record_compiled_once(workload, strategy, target, batch, Notes())
     except DataDependentOutputException:
-        lessons, small = _learn(workload, strategy, target, batch)
+        rehearsal_values, small = _learn(workload, strategy, target, batch)
         notes = Notes(rehearsed_batch=small)
-        compiled = _record_compiled_once(workload, strategy, target, batch, notes, lessons)
+        compiled = _record_compiled_once(workload, strategy, target, batch, notes, rehearsal_values)
         eager = _record_or_rehearse(workload, dataclasses.replace(strategy, execution="eager"), target, batch)
         if _product_flop(compiled) < _LEAST_PRODUCTS * _product_flop(eager):
             raise BadJob(
@@ -341,13 +345,13 @@ def _record_compiled_once(
     target: str,
     batch: int,
     notes: Notes,
-    lessons: Lessons | None = None,
+    rehearsal_values: RehearsalValues | None = None,
 ) -> Trace:
     """The compiler needs plain fake tensors, without known values."""
     from windtunnel.trace.compiled import Compiler  # PyTorch's compiler takes seconds to import
 
     torch.manual_seed(0)
-    fake = PlainFakeMode(notes, lessons)
+    fake = PlainFakeMode(notes, rehearsal_values)
     model = fake_model(workload, strategy, fake)
     recorder = Recorder(target)
     compiler = Compiler(recorder, tf32=strategy.precision == "tf32")
@@ -355,7 +359,7 @@ def _record_compiled_once(
     with fake, lower.as_on(target), lower.decide_as_real(), without_fast_path, compiler:
         examples = arrange(fake_batch(workload, fake, batch), strategy)
         trainer = Trainer(compiler.compile(workload, model), model, strategy, "cpu")
-        updates = Updates(target, trainer.all_optimizers())
+        updates = OptimizerTracker(target, trainer.all_optimizers())
         with updates.watch():
             _prime(trainer, examples)
             compiler.warm_up(trainer, examples)
@@ -386,11 +390,11 @@ def record_compiled_call(make: Callable[[], list[Tensor]], call: Callable[..., A
     return tuple(op for op in recorder.finish() if op.family != "view")
 
 
-def _rehearse(workload: Workload, strategy: Strategy, target: str) -> Lessons:
+def _rehearse(workload: Workload, strategy: Strategy, target: str) -> RehearsalValues:
     """What a real step shows. It runs on this machine's CPU, whatever the target."""
     torch.manual_seed(0)
     on_cpu = CudaIsCpu() if target == "gpu" else contextlib.nullcontext()
-    with replaced(target, Notes()), on_cpu, unasked():
+    with replaced(target, Notes()), on_cpu, comparable_reads():
         model = workload.model()
         _refuse_large(workload, model)
         trainer = Trainer(workload, model, strategy, "cpu")
@@ -450,7 +454,7 @@ class Observer:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self._fake = KnownTensorMode(target, Notes())
+        self._fake = ValueTrackingMode(target, Notes())
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Observer:

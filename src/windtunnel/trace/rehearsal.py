@@ -33,7 +33,7 @@ class TooLong(BaseException):
     """A real step takes too long. Not an Exception, because user code may catch those."""
 
 
-class Lessons:
+class RehearsalValues:
     """Values of a real step, by the line that computed them. A line gets them in the order it ran."""
 
     def __init__(self) -> None:
@@ -81,12 +81,12 @@ class Lessons:
         return series[min(number, len(series) - 1)]
 
 
-class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ValueRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the values of all ops that run while it is active."""
 
-    def __init__(self, lessons: Lessons) -> None:
+    def __init__(self, rehearsal_values: RehearsalValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.lessons = lessons
+        self.rehearsal_values = rehearsal_values
         self._end, self._ops = time.monotonic() + _MOST_SECONDS, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,17 +96,17 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TooLong(f"a real step of a small batch took more than {limits} here")
         result = func(*args, **(kwargs or {}))
         if func is torch.ops.aten._local_scalar_dense.default:
-            self.lessons.add_number(caller(), result)
+            self.rehearsal_values.add_number(caller(), result)
         elif not func._schema.is_mutable:
             results, inputs = _tensors((result,)), _tensors((*args, *(kwargs or {}).values()))
-            if results and is_judgement(inputs, results):
-                self.lessons.has_undefined |= any(bool(torch.isnan(each).any()) for each in inputs)
+            if results and is_comparison(inputs, results):
+                self.rehearsal_values.has_undefined |= any(bool(torch.isnan(each).any()) for each in inputs)
                 for tensor in results:
-                    self.lessons.add_values(func, caller(), tensor)
+                    self.rehearsal_values.add_values(func, caller(), tensor)
         return result
 
 
-def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+def is_comparison(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
     """Whether an op turns floats into booleans or integers only, as comparisons do."""
     return (
         bool(results)
@@ -115,12 +115,12 @@ def is_judgement(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
     )
 
 
-def rehearse(run: Callable[[], Any]) -> Lessons:
+def rehearse(run: Callable[[], Any]) -> RehearsalValues:
     """Run a real step and keep its values."""
-    lessons = Lessons()
-    with Listener(lessons):
+    rehearsal_values = RehearsalValues()
+    with ValueRecorder(rehearsal_values):
         run()
-    return lessons
+    return rehearsal_values
 
 
 def _tensors(values: Any) -> list[Tensor]:

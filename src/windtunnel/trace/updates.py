@@ -19,7 +19,7 @@ _MOST_STEPS = 64
 _MOST_OPS = 200_000
 
 
-class Updates:
+class OptimizerTracker:
     """The optimizers of a job, and which of them a step calls."""
 
     def __init__(self, target: str, known: Iterable[Optimizer]) -> None:

@@ -17,10 +17,10 @@ from windtunnel.isolation.cache import AnswerCache
 from windtunnel.isolation.contained import Answer
 from windtunnel.isolation.jobs import Containment
 from windtunnel.job.workload import Workload
-from windtunnel.kept_traces import KeptTraces
 from windtunnel.records import Plain
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
+from windtunnel.trace_cache import TraceCache
 from windtunnel.web.allowed import AllowedJobs
 from windtunnel.web.state import PageState
 
@@ -53,7 +53,7 @@ class WorkerCache:
     def __init__(self, allowed: AllowedJobs, containment: Containment) -> None:
         self.allowed, self.containment = allowed, containment
         self._jobs: OrderedDict[object, Workload] = OrderedDict()
-        self._traces: OrderedDict[object, KeptTraces] = OrderedDict()
+        self._traces: OrderedDict[object, TraceCache] = OrderedDict()
         self._stamps: dict[str, str] = {}
 
     def job(self, state: PageState) -> Workload:
@@ -72,7 +72,7 @@ class WorkerCache:
         share_of_batch(strategy, batch)  # an error if the workers cannot share it
         key = (*self._key(state), target)
         if key not in self._traces:
-            self._traces[key] = KeptTraces(self.job(state), target)
+            self._traces[key] = TraceCache(self.job(state), target)
         self._traces.move_to_end(key)
         traced = strategy.as_traced()
         if not strategy.compiles and strategy.precision in _WITHOUT_AUTOCAST:
@@ -98,4 +98,4 @@ class WorkerCache:
             self._traces.popitem(last=False)
         for key, kept in self._traces.items():
             if len(kept) > _MOST_TRACES:
-                self._traces[key] = KeptTraces(kept.workload, str(key[-1]) if isinstance(key, tuple) else "")
+                self._traces[key] = TraceCache(kept.workload, str(key[-1]) if isinstance(key, tuple) else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windtunnel import units
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.machines import code_to, gpus_of_the_catalogue, is_faster, spaced
+from windtunnel.advice.machines import code_to, evenly_spaced, gpus_of_the_catalogue, is_faster
 from windtunnel.advice.setups import StepChange
 from windtunnel.machine.machine import Machine
 
@@ -25,7 +25,7 @@ def propose(situation: Situation) -> Answer:
         faster = gpus_of_the_catalogue()
     if not faster:
         return f"no single GPU of the catalogue is faster than {machine.device.model}"
-    return tuple(_on(situation, gpu) for gpu in spaced(faster, _TRIED))
+    return tuple(_on(situation, gpu) for gpu in evenly_spaced(faster, _TRIED))
 
 
 def _on(situation: Situation, gpu: Machine) -> Proposal:

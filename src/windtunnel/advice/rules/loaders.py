@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, feed_in_words, remedy_of
 from windtunnel.advice.setups import StepChange
 
 
@@ -22,7 +22,7 @@ def propose(situation: Situation) -> Answer:
             change=change_of(situation, remedy) if count == most else StepChange(strategy={"loaders": count}),
             flag=f"--loaders {count}",
             code=f"DataLoader(data, num_workers={count}, persistent_workers=True)",
-            reason=f"{starved(situation)}; {_now(strategy.loaders)} now",
+            reason=f"{feed_in_words(situation)}; {_now(strategy.loaders)} now",
             costs="each loader is a process with memory of its own, and takes cores from other work",
             source="the guide (Wuensche 2018), IV-B: transfers must be hidden behind computing; docs/feed.md",
         )

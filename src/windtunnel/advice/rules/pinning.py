@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import starved
+from windtunnel.advice.feeding import feed_in_words
 from windtunnel.advice.setups import StepChange
 
 
@@ -19,7 +19,7 @@ def propose(situation: Situation) -> Answer:
             change=StepChange(strategy={"pinned": True}),
             flag="--pinned",
             code="DataLoader(data, pin_memory=True)   # or: batch = batch.pin_memory()",
-            reason=f"{starved(situation)}; from pageable memory the host copies each batch once more",
+            reason=f"{feed_in_words(situation)}; from pageable memory the host copies each batch once more",
             costs="page-locked memory is lost to other programs",
             source="PyTorch, pin_memory; docs/feed.md",
         ),

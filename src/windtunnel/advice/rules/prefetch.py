@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, flag_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, feed_in_words, flag_of, remedy_of
 
 
 def propose(situation: Situation) -> Answer:
@@ -24,7 +24,7 @@ def propose(situation: Situation) -> Answer:
             change=change,
             flag=flag_of(situation, change),
             code="batch = batch.to('cuda', non_blocking=True)   # from pinned memory, on its own stream",
-            reason=f"{starved(situation)}; batches copied ahead do not stop the device",
+            reason=f"{feed_in_words(situation)}; batches copied ahead do not stop the device",
             costs=f"device memory for {remedy.strategy.prefetch} further batches",
             source="the guide (Wuensche 2018), IV-B: prefetching hides a part of the transfer; docs/feed.md",
         ),

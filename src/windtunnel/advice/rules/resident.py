@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windtunnel import units
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, flag_of, remedy_of, room_of, starved
+from windtunnel.advice.feeding import change_of, feed_in_words, flag_of, remedy_of, resident_memory_of
 from windtunnel.strategy import LOADED
 
 
@@ -24,7 +24,7 @@ def propose(situation: Situation) -> Answer:
             change=change,
             flag=flag_of(situation, change),
             code='data = data.to("cuda")   # once, before training; then: batch = data[indices]',
-            reason=f"{starved(situation)}; data in device memory need no copy",
+            reason=f"{feed_in_words(situation)}; data in device memory need no copy",
             costs=f"{_memory(situation)}{epochs}",
             source="seed of Brandfonbrener 2017 (1.1): shared data against pieces; measured today 1.05 to "
             "1.27 times slower when streamed (docs/findings.md). The guide (Wuensche 2018), IV-B",
@@ -33,7 +33,7 @@ def propose(situation: Situation) -> Answer:
 
 
 def _memory(situation: Situation) -> str:
-    size = room_of(situation).data_bytes
+    size = resident_memory_of(situation).data_bytes
     if size is None:
         return "device memory for the whole data set, whose size is not known"
     return f"{units.show(size, 'B')} of device memory for the whole data set, beside that of the step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.machines import code_to, gpus_of_the_catalogue, is_faster, is_one_gpu, spaced
+from windtunnel.advice.machines import code_to, evenly_spaced, gpus_of_the_catalogue, is_faster, is_one_gpu
 from windtunnel.advice.setups import StepChange
 from windtunnel.machine.machine import Machine
 
@@ -28,7 +28,7 @@ def propose(situation: Situation) -> Answer:
         return (
             f"no smaller GPU of the catalogue has its number formats, and memory for the job ({machine.name})"
         )
-    return tuple(_on(situation, gpu) for gpu in spaced(smaller, _TRIED))
+    return tuple(_on(situation, gpu) for gpu in evenly_spaced(smaller, _TRIED))
 
 
 def _on(situation: Situation, gpu: Machine) -> Proposal:

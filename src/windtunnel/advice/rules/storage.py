@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from windtunnel.advice.contract import AdviceRule, Answer, Proposal, Situation
-from windtunnel.advice.feeding import change_of, flag_of, remedy_of, starved
+from windtunnel.advice.feeding import change_of, feed_in_words, flag_of, remedy_of
 
-_WAYS = {
+_OPTIONS = {
     "more storage": (
         "striped storage",
         "mdadm --create /dev/md0 --level=0 --raid-devices=5 ...   # no change of the training code",
@@ -32,7 +32,7 @@ def propose(situation: Situation) -> Answer:
     if situation.strategy.data != "storage":
         return f"nothing is read from storage: the data are {situation.strategy.data}"
     proposals = []
-    for way, (name, code, costs) in _WAYS.items():
+    for way, (name, code, costs) in _OPTIONS.items():
         remedy = remedy_of(situation, way)
         if isinstance(remedy, str):
             continue
@@ -43,7 +43,7 @@ def propose(situation: Situation) -> Answer:
                 change=change,
                 flag=flag_of(situation, change),
                 code=code,
-                reason=f"{starved(situation)}; {remedy.what}",
+                reason=f"{feed_in_words(situation)}; {remedy.what}",
                 costs=costs,
                 source=_SOURCE,
                 scope="machine",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torch._C._distributed_c10d import TCPStore
 
-from windtunnel import lifeline, sealed
+from windtunnel import child_lifetime, sealed
 from windtunnel.errors import BadInput, Interrupted
 from windtunnel.exchange.host import MOST_PROCESSES
 from windtunnel.exchange.real import checkpoints
@@ -168,7 +168,7 @@ def start_process(
     with (folder / f"process-{rank}.log").open("wb") as log:
         return subprocess.Popen(
             # It ends with this process, even if that one is killed.
-            [*lifeline.command(MODULE), str(os.getpid()), str(folder)],
+            [*child_lifetime.command(MODULE), str(os.getpid()), str(folder)],
             env={**os.environ, **{name: str(value) for name, value in told.items()}, **loopback},
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.errors import BadJob, MeasurementFailed, StoreError, WindtunnelError
 from windtunnel.exchange.real import checkpoints
 from windtunnel.exchange.real.endings import CANNOT_WRITE, LOST_NODE, LOST_PEER, NOT_FINITE
@@ -104,7 +104,7 @@ def _name(spec: RealTraining, rank: int) -> str:
 
 def _reason(code: int, folder: Path, rank: int) -> str:
     if code < 0:
-        return f"was killed by {lifeline.signal_name(-code)}"
+        return f"was killed by {child_lifetime.signal_name(-code)}"
     if code == LOST_NODE:
         return "was lost with its machine"
     said = _tail(folder / f"process-{rank}.log")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from windtunnel.forecast.contributors.workers import Segment
-from windtunnel.forecast.links import Carried
+from windtunnel.forecast.links import LinkSeconds
 from windtunnel.forecast.schedule import Lane, LaneTask, StepBuilder
 
 
@@ -29,7 +29,7 @@ class StageWork(NamedTuple):
 
     forward: Sequence[Segment]
     backward: Sequence[Segment]
-    exchange: Carried | None
+    exchange: LinkSeconds | None
     update: Segment
 
 
@@ -39,13 +39,13 @@ class Stages:
 
     stages: Sequence[StageWork]
     orders: Sequence[Sequence[Turn]]
-    send: Carried
+    send: LinkSeconds
 
     def add_to(self, step: StepBuilder) -> None:
-        _Filling(self, step).run()
+        _PipelineTasks(self, step).run()
 
 
-class _Filling:
+class _PipelineTasks:
     """Adds the turns of all stages; each as soon as those that it waits for have been added."""
 
     def __init__(self, pipeline: Stages, step: StepBuilder) -> None:

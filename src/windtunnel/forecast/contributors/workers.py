@@ -14,7 +14,7 @@ from windtunnel.forecast.collectives import SLOWDOWN_BESIDE_COLLECTIVE
 from windtunnel.forecast.links import NETWORK, PEER, Links
 from windtunnel.forecast.price import Price
 from windtunnel.forecast.schedule import Contention, Lane, LaneTask, StepBuilder, Wait
-from windtunnel.forecast.timeline import Timeline, lay_out
+from windtunnel.forecast.timeline import Timeline, steady_timeline
 from windtunnel.trace import WAIT, Op
 
 
@@ -58,10 +58,10 @@ class WorkerOps:
     worker: int = 0
 
     def add_to(self, step: StepBuilder) -> None:
-        _Placing(self, step).run()
+        _WorkerTasks(self, step).run()
 
 
-class _Placing:
+class _WorkerTasks:
     """Adds the tasks of a worker to a step, and keeps the tasks for which the next one waits."""
 
     def __init__(self, ops: WorkerOps, step: StepBuilder) -> None:
@@ -182,7 +182,7 @@ def segment_of(ops: WorkerOps) -> Segment:
         return Segment({}, 0.0)
     step = StepBuilder()
     ops.add_to(step)
-    timeline: Timeline = lay_out(step.build())
+    timeline: Timeline = steady_timeline(step.build())
     return Segment(timeline.critical_path(), timeline.busy_seconds("host", worker=ops.worker))
 
 

@@ -18,7 +18,7 @@ def applied(trace: Trace, strategy: Strategy) -> Trace:
     """The step of one worker of a data-parallel group, with its exchanges with the other workers."""
     workers = strategy.data_parallel or 1
     is_alone = workers == 1 and not strategy.exchange.startswith("server")
-    if is_alone or not trace.gradients or exchanges_itself(trace):
+    if is_alone or not trace.gradients or has_own_exchange(trace):
         return trace
     if strategy.shard == "weights":
         return gathers.gather_weights(trace, workers)
@@ -43,6 +43,6 @@ def divided(trace: Trace, strategy: Strategy) -> Trace:
     return memory.with_held(kept, gradients if has_buckets else 0.0, "buckets")
 
 
-def exchanges_itself(trace: Trace) -> bool:
+def has_own_exchange(trace: Trace) -> bool:
     """Whether the job's own code calls collectives of all workers."""
     return any(op.collective is not None and op.collective.axis == "world" for op in trace.ops)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.measurement.feed.decoding import Decoder
 from windtunnel.strategy import Strategy
 
@@ -42,7 +42,7 @@ def read(path: Path, cold: bool) -> bytes:
     return stored
 
 
-class Endless(Sampler[list[int]]):
+class EndlessBatches(Sampler[list[int]]):
     """Batches of file numbers in random order, epoch after epoch without a pause between."""
 
     def __init__(self, files: int, batch: int, seed: int) -> None:
@@ -71,7 +71,7 @@ def load_batches(examples: FileExamples, batch: int, strategy: Strategy, seed: i
     return iter(
         DataLoader(
             examples,
-            batch_sampler=Endless(len(examples), batch, seed),
+            batch_sampler=EndlessBatches(len(examples), batch, seed),
             num_workers=strategy.loaders,
             pin_memory=strategy.copies_pinned and torch.cuda.is_available(),
             **workers,
@@ -81,7 +81,7 @@ def load_batches(examples: FileExamples, batch: int, strategy: Strategy, seed: i
 
 def _begin_loader(number: int) -> None:
     """A loader ends with the process that trains, also if that is killed."""
-    lifeline.die_with_parent()
+    child_lifetime.die_with_parent()
 
 
 def probe_files(files: Sequence[Path], count: int) -> list[Path]:

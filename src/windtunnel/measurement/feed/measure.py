@@ -17,7 +17,7 @@ from windtunnel.errors import Unavailable
 from windtunnel.job.workload import Workload
 from windtunnel.machine.machine import Machine
 from windtunnel.measurement import environment
-from windtunnel.measurement.children import Hear
+from windtunnel.measurement.children import OnMessage
 from windtunnel.measurement.feed.files import DataFiles
 from windtunnel.measurement.measure import MeasuredJob, fork, spawn
 from windtunnel.measurement.processes import MeasurementPlan, MeasurementStage, MeasureOptions, Processes
@@ -35,8 +35,8 @@ ADDS: dict[PassName, str] = {
     "page-cache": "decode",
     "storage": "read",
 }
-_STAYED = 0.05  # a share of pages above this means that the page cache was not emptied
-_HELD = 0.95
+_STILL_CACHED = 0.05  # a share of pages above this means that the page cache was not emptied
+_FULLY_CACHED = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,14 +243,14 @@ class _FedJob(MeasuredJob):
         choices = super().choices()
         return {**choices, "data": self.strategy.data}
 
-    def _child(self, number: int, timeline: bool, hear: Hear) -> ProcessReport:
+    def _child(self, number: int, timeline: bool, on_message: OnMessage) -> ProcessReport:
         """Loaders need cores of their own, so the child is not pinned to those that compute."""
         order = self._order(number, timeline=False)
         assert order.job is not None
         order = dataclasses.replace(order, job=dataclasses.replace(order.job, folder=str(self.files.folder)))
         if self.workload.origin is None:
-            return fork(order, self.workload, None, hear)
-        return spawn(order, None, hear)
+            return fork(order, self.workload, None, on_message)
+        return spawn(order, None, on_message)
 
 
 def _feed_pass(name: PassName, reports: Sequence[ProcessReport]) -> FeedPass:
@@ -281,12 +281,12 @@ def _cache_cautions(done: FeedPass) -> Iterator[str]:
         return
     if done.cached is None:
         yield "this system does not say what its page cache holds: cold and warm cannot be told apart"
-    elif done.name == "storage" and done.cached > _STAYED:
+    elif done.name == "storage" and done.cached > _STILL_CACHED:
         yield (
             f"the page cache could not be emptied: it still held {done.cached:.0%} of the files, so the pass "
             "from storage is not cold"
         )
-    elif done.name == "page-cache" and done.cached < _HELD:
+    elif done.name == "page-cache" and done.cached < _FULLY_CACHED:
         yield f"the page cache held only {done.cached:.0%} of the files, so part of them came from storage"
 
 

@@ -84,7 +84,7 @@ def _fitted(keras: ModuleType, task: Task, built: Model, most: int) -> Calls:
         history = built.model.fit(x, y, batch_size=task.batch, epochs=1, shuffle=False, verbose=0).history
         return history["loss"][0]
 
-    def lay_out(steps: int) -> None:
+    def steady_timeline(steps: int) -> None:
         order = numpy.arange(steps) % len(built.inputs)
         epoch[:] = _placed(keras, task, [numpy.concatenate(list(part[order])) for part in parts])
 
@@ -95,12 +95,12 @@ def _fitted(keras: ModuleType, task: Task, built: Model, most: int) -> Calls:
 
     def settle() -> int:
         """The job's own epoch, or fewer steps where they are slow or need too much memory for data."""
-        lay_out(_FEW)
+        steady_timeline(_FEW)
         fit(*epoch)
         step_seconds = max(1e-6, (seconds(lambda: fit(*epoch)) - seconds(lambda: fit(*feed()))) / (_FEW - 1))
         fitting = int(base.KEPT_BYTES) // sum(int(part[0].nbytes) for part in parts)
         steps = max(_FEW, min(most, fitting, round(_EPOCH_SECONDS / step_seconds)))
-        lay_out(steps)
+        steady_timeline(steps)
         return steps
 
     return {"step": lambda: fit(*epoch), "first": lambda: fit(*feed()), "settle": settle}

@@ -66,7 +66,7 @@ def traces(tasks: Sequence[Task], steps: int, *, timeout_seconds: float = 1200.0
     _require_one_kind(tasks)
     launch, order = prepare(tasks, Protocol(timeout_seconds=timeout_seconds), steps)
     launch = dataclasses.replace(launch, environment={**_SAFE_CONVOLUTIONS, **launch.environment})
-    ending = children.converse(launch, order)
+    ending = children.run_child(launch, order)
     children.report_of(ending)
     return [message for message in ending.messages if message["kind"] == "trace"]
 

@@ -22,9 +22,9 @@ def _load_package(package: Path) -> None:
 
 if __name__ == "__main__":
     _load_package(Path(__file__).resolve().parents[2])
-    from windtunnel import lifeline
+    from windtunnel import child_lifetime
 
-    lifeline.keep(int(sys.argv[1]))
+    child_lifetime.keep(int(sys.argv[1]))
     from windtunnel.measurement import child
 
     child.main()

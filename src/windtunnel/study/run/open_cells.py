@@ -13,7 +13,7 @@ from windtunnel.measurement.steady import Protocol
 from windtunnel.measurement.store import NewCell, Store, dump
 from windtunnel.measurement.summary import Summary
 from windtunnel.study.run.cells import Cell
-from windtunnel.study.run.surroundings import Surroundings
+from windtunnel.study.run.run_environment import RunEnvironment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,11 +58,16 @@ class OpenCell:
 
 
 def open_cells(
-    study: str, store: Store, surroundings: Surroundings, chosen: Sequence[Cell], level: str, usual: Protocol
+    study: str,
+    store: Store,
+    run_environment: RunEnvironment,
+    chosen: Sequence[Cell],
+    level: str,
+    usual: Protocol,
 ) -> list[OpenCell]:
     """The chosen cells, added to the store where they are new."""
     protocols = {longer: _protocol_of(longer, usual) for longer in {cell.longer for cell in chosen}}
-    plans, cells = _plans(surroundings, chosen, level, protocols)
+    plans, cells = _plans(run_environment, chosen, level, protocols)
     stored = store.register(study, cells)
     numbers = store.numbers(one.id for one in stored.values())
     return [
@@ -81,7 +86,10 @@ def open_cells(
 
 
 def _plans(
-    surroundings: Surroundings, chosen: Sequence[Cell], level: str, protocols: Mapping[float | None, Protocol]
+    run_environment: RunEnvironment,
+    chosen: Sequence[Cell],
+    level: str,
+    protocols: Mapping[float | None, Protocol],
 ) -> tuple[dict[str, Cell], list[NewCell]]:
     """The chosen cells by their keys, and all places at which they are shown."""
     plans, cells = dict[str, Cell](), list[NewCell]()
@@ -89,7 +97,7 @@ def _plans(
     known = dict[str, str]()  # facts as text, by framework
     for cell in chosen:
         if cell.task.framework not in known:
-            known[cell.task.framework] = dump(surroundings.facts(cell.task))
+            known[cell.task.framework] = dump(run_environment.facts(cell.task))
         text, facts = dump(cell.task), known[cell.task.framework]
         key = records.digest([text, protocol_texts[cell.longer], level, CODE, facts])
         plans[key] = cell

@@ -17,7 +17,7 @@ _LEAST_STEPS = 8  # first, warm-up and steady steps: the minimum that a child ru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunProgress:
     """Processes (or trainings) run and wanted, cells that failed, and the expected seconds that are left."""
 
     done: int

@@ -26,12 +26,12 @@ from windtunnel.measurement.windows import keep_quiet
 from windtunnel.study.run.cells import Cell, Choice, cells_of
 from windtunnel.study.run.engine import Outcome, StudyEngine, Work
 from windtunnel.study.run.open_cells import OpenCell, open_cells
-from windtunnel.study.run.progress import Pace, Standing
-from windtunnel.study.run.surroundings import APART, Surroundings
+from windtunnel.study.run.progress import Pace, RunProgress
+from windtunnel.study.run.run_environment import NOT_MEASURABLE, RunEnvironment
 from windtunnel.study.study import Study
 
 _NO_RESULT, _FAULT = "no result", "fault"
-Watch = Callable[[Outcome | None, Standing], None]
+Watch = Callable[[Outcome | None, RunProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class CellCounts:
     """The states of the cells at the end of a run."""
 
     states: dict[str, int]
@@ -66,46 +66,46 @@ class Tally:
     def failed(self) -> int:
         return sum(count for state, count in self.states.items() if is_failure(state))
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: CellCounts) -> CellCounts:
         states = Counter(self.states) + Counter(other.states)
-        return Tally(states=dict(states), failures=(*self.failures, *other.failures))
+        return CellCounts(states=dict(states), failures=(*self.failures, *other.failures))
 
 
 def is_failure(state: str) -> bool:
-    return state not in (DONE, WAITING, *APART)
+    return state not in (DONE, WAITING, *NOT_MEASURABLE)
 
 
-def choose(study: Study, order: Order, surroundings: Surroundings) -> list[Cell]:
+def choose(study: Study, order: Order, run_environment: RunEnvironment) -> list[Cell]:
     """The cells of an order."""
     corners = order.choice.corners or (order.level == "quick" and not order.whole)
-    return cells_of(study, surroundings.cores, dataclasses.replace(order.choice, corners=corners))
+    return cells_of(study, run_environment.cores, dataclasses.replace(order.choice, corners=corners))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class RunCallbacks:
     """Callbacks of a run: `step_seconds` gives the expected time of a step, `watch` is called with every
     outcome."""
 
     step_seconds: Callable[[Task], float | None] = lambda task: None
-    watch: Watch = lambda outcome, standing: None
+    watch: Watch = lambda outcome, progress: None
 
 
 def run(
     study: Study,
     store: Store,
     engine: StudyEngine,
-    surroundings: Surroundings,
+    run_environment: RunEnvironment,
     order: Order | None = None,
-    following: Following | None = None,
-) -> Tally:
+    callbacks: RunCallbacks | None = None,
+) -> CellCounts:
     """Measure the cells of the order that are not in the store. A study in a store has one run at a time."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
-        running = _Run(study, store, surroundings, order, following or Following())
+        running = _Run(study, store, run_environment, order, callbacks or RunCallbacks())
         try:
             return running.measure(engine)
         except KeyboardInterrupt:
-            counts = running.tally().states
+            counts = running.cell_counts().states
             raise Interrupted(
                 f"{counts.get(DONE, 0)} of {sum(counts.values())} cells are done and stored in {store.path}.",
                 hint="The same command continues from there.",
@@ -116,19 +116,24 @@ class _Run:
     """One run of a study in progress."""
 
     def __init__(
-        self, study: Study, store: Store, surroundings: Surroundings, order: Order, following: Following
+        self,
+        study: Study,
+        store: Store,
+        run_environment: RunEnvironment,
+        order: Order,
+        callbacks: RunCallbacks,
     ) -> None:
-        self.study, self.store, self.surroundings, self.order = study, store, surroundings, order
-        self.pace, self.watch = Pace(order.protocol(), following.step_seconds), following.watch
-        chosen, usual = choose(study, order, surroundings), order.protocol()
-        self.cells = open_cells(study.name, store, surroundings, chosen, order.level, usual)
+        self.study, self.store, self.run_environment, self.order = study, store, run_environment, order
+        self.pace, self.watch = Pace(order.protocol(), callbacks.step_seconds), callbacks.watch
+        chosen, usual = choose(study, order, run_environment), order.protocol()
+        self.cells = open_cells(study.name, store, run_environment, chosen, order.level, usual)
         self.by_key = {cell.key: cell for cell in self.cells}
         self.ran = self.failed = 0
 
-    def measure(self, engine: StudyEngine) -> Tally:
+    def measure(self, engine: StudyEngine) -> CellCounts:
         if self.order.rerun:
             self._forget_failures()
-        self._set_apart()
+        self._mark_not_measurable()
         self._settle_complete()
         fresh = random.SystemRandom().randrange(2**31) if self.order.seed is None else self.order.seed
         seed = self.store.seed(self.study.name, fresh)
@@ -136,7 +141,7 @@ class _Run:
             self.pace.add(cell.task, cell.wanted)
         self.failed = sum(is_failure(cell.state) for cell in self.cells)
         self.pace.start()
-        self.watch(None, self.standing())
+        self.watch(None, self.progress())
         for number in range(max((cell.most for cell in self.cells), default=0)):
             waiting = [
                 cell
@@ -147,7 +152,7 @@ class _Run:
             self._take(engine, waiting, number, self._add)
         for _ in range(summary.MOST_FURTHER):
             self._measure_again(engine, seed)
-        return self.tally()
+        return self.cell_counts()
 
     def _measure_again(self, engine: StudyEngine, seed: int) -> None:
         """Give cells with too few quiet processes another one, at another moment."""
@@ -156,7 +161,7 @@ class _Run:
             by_number[max(cell.most, *(number + 1 for number in cell.numbers))].append(cell)
             self.pace.add(cell.task, 1)
         if by_number:
-            self.watch(None, self.standing())
+            self.watch(None, self.progress())
         for number, cells in sorted(by_number.items()):
             random.Random(f"{seed} {number} again").shuffle(cells)
             self._take(engine, cells, number, self._add_further)
@@ -183,19 +188,19 @@ class _Run:
             and summary.needs_another(cell.loop_seconds, quiet.get(cell.python, 0.0))
         ]
 
-    def standing(self) -> Standing:
-        return Standing(
+    def progress(self) -> RunProgress:
+        return RunProgress(
             done=self.ran,
             wanted=self.ran + self.pace.pieces,
             failed=self.failed,
             left_seconds=self.pace.left_seconds(),
         )
 
-    def tally(self) -> Tally:
+    def cell_counts(self) -> CellCounts:
         failures = tuple(
             (cell.task.label, cell.state, cell.error) for cell in self.cells if is_failure(cell.state)
         )
-        return Tally(states=dict(Counter(cell.state for cell in self.cells)), failures=failures)
+        return CellCounts(states=dict(Counter(cell.state for cell in self.cells)), failures=failures)
 
     def _forget_failures(self) -> None:
         failed = [cell for cell in self.cells if is_failure(cell.state)]
@@ -204,11 +209,11 @@ class _Run:
         for cell in failed:
             cell.state, cell.error, cell.numbers = WAITING, "", numbers.get(cell.id, set())
 
-    def _set_apart(self) -> None:
+    def _mark_not_measurable(self) -> None:
         """Mark cells that cannot be measured here, and reset to waiting those that now can."""
         changed = []
-        for cell in (cell for cell in self.cells if cell.state in (WAITING, *APART)):
-            state, error = self.surroundings.obstacle(cell.task) or (WAITING, "")
+        for cell in (cell for cell in self.cells if cell.state in (WAITING, *NOT_MEASURABLE)):
+            state, error = self.run_environment.obstacle(cell.task) or (WAITING, "")
             if (state, error) != (cell.state, cell.error):
                 cell.state, cell.error = state, error
                 changed.append(Settled(cell=cell.id, state=state, error=error))
@@ -321,7 +326,7 @@ class _Run:
         self.ran += 1
         self.pace.add(cell.task, pieces)
         self.pace.see(cell.task)
-        self.watch(outcome, self.standing())
+        self.watch(outcome, self.progress())
 
 
 def _checked(outcome: Outcome) -> Outcome:

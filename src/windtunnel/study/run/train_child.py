@@ -1,6 +1,6 @@
 """The training child process: one trial after another; each result is sent as soon as it is complete.
 
-Run by `windtunnel.lifeline` with the number of its pipe, and the order as one line on standard input.
+Run by `windtunnel.child_lifetime` with the number of its pipe, and the order as one line on standard input.
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from windtunnel import lifeline, records
+from windtunnel import child_lifetime, records
 from windtunnel.errors import Interrupted, WindtunnelError
 from windtunnel.measurement import children, environment
 from windtunnel.measurement.children import Launch
 from windtunnel.measurement.frameworks.task import Task
 from windtunnel.measurement.store import DONE, WAITING, NewCell, Settled, Store, dump
 from windtunnel.records import Plain
-from windtunnel.study.run.progress import Standing
-from windtunnel.study.run.runner import Order, Tally, is_failure
-from windtunnel.study.run.surroundings import Surroundings
+from windtunnel.study.run.progress import RunProgress
+from windtunnel.study.run.run_environment import RunEnvironment
+from windtunnel.study.run.runner import CellCounts, Order, is_failure
 from windtunnel.study.run.train_cells import LABEL, TrainCell, cells_of
 from windtunnel.study.run.train_child import RESULT
 from windtunnel.study.study import Study
@@ -34,7 +34,7 @@ CODE = 1  # increase when a change of the training code makes old results incomp
 TIMEOUT_SECONDS = 120.0  # of one training; they take seconds
 _CLUSTER_TIMEOUT_SECONDS = 900.0  # 64 workers compute their gradients one after another
 _SHARE = 60  # trainings of one child
-Tell = Callable[[Standing], None]
+Tell = Callable[[RunProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,14 @@ def choose(study: Study, order: Order) -> list[TrainCell]:
 def run(
     study: Study,
     store: Store,
-    surroundings: Surroundings,
+    run_environment: RunEnvironment,
     order: Order | None = None,
-    tell: Tell = lambda standing: None,
-) -> Tally:
+    tell: Tell = lambda progress: None,
+) -> CellCounts:
     """Run the trainings of the order that are not in the store. A study in a store has one run at a time."""
     order = order or Order()
     with store.held(study.name, take_over=order.take_over):
-        cells = _register(study, store, surroundings, order)
+        cells = _register(study, store, run_environment, order)
         if order.rerun:
             _forget_failures(store, cells)
         try:
@@ -86,7 +86,7 @@ def run(
                 hint="The same command continues from there.",
             ) from None
     failures = tuple((_name(cell.cell), cell.state, cell.error) for cell in cells if is_failure(cell.state))
-    return Tally(states=dict(Counter(cell.state for cell in cells)), failures=failures)
+    return CellCounts(states=dict(Counter(cell.state for cell in cells)), failures=failures)
 
 
 def _name(cell: TrainCell) -> str:
@@ -94,8 +94,8 @@ def _name(cell: TrainCell) -> str:
     return f"{cell.point.case.name} {at} seed {cell.seed}"
 
 
-def _register(study: Study, store: Store, surroundings: Surroundings, order: Order) -> list[_OpenCell]:
-    facts = facts_of(surroundings)
+def _register(study: Study, store: Store, run_environment: RunEnvironment, order: Order) -> list[_OpenCell]:
+    facts = facts_of(run_environment)
     by_key: dict[str, TrainCell] = {}
     new: list[NewCell] = []
     told = dump(facts)
@@ -120,10 +120,10 @@ def _register(study: Study, store: Store, surroundings: Surroundings, order: Ord
     ]
 
 
-def facts_of(surroundings: Surroundings) -> Plain:
+def facts_of(run_environment: RunEnvironment) -> Plain:
     """The facts that two trainings must share to count as one cell."""
     framework, variant = LABEL.split(":")
-    return surroundings.facts(Task(framework=framework, variant=variant, job="ffn"))
+    return run_environment.facts(Task(framework=framework, variant=variant, job="ffn"))
 
 
 def _forget_failures(store: Store, cells: Sequence[_OpenCell]) -> None:
@@ -141,7 +141,7 @@ def _run(study: Study, store: Store, waiting: list[_OpenCell], order: Order, tel
     # Trainings with the same learning curve follow each other, so that a child computes the curve once.
     waiting.sort(key=lambda open_cell: (open_cell.cell.seed, _curve(open_cell.cell)))
     begin, failed = time.monotonic(), 0
-    tell(Standing(done=0, wanted=len(waiting), failed=0, left_seconds=0.0, counted="trainings"))
+    tell(RunProgress(done=0, wanted=len(waiting), failed=0, left_seconds=0.0, counted="trainings"))
     # Closing ends the child when an interrupt comes.
     with contextlib.closing(_settled(waiting)) as results:
         for done, (open_cell, settled) in enumerate(results, 1):
@@ -150,7 +150,7 @@ def _run(study: Study, store: Store, waiting: list[_OpenCell], order: Order, tel
             failed += is_failure(settled.state)
             left = (time.monotonic() - begin) / done * (len(waiting) - done)
             tell(
-                Standing(
+                RunProgress(
                     done=done, wanted=len(waiting), failed=failed, left_seconds=left, counted="trainings"
                 )
             )
@@ -184,7 +184,7 @@ def _trained(trials: Sequence[Plain]) -> Generator[Plain]:
     """A message for each trial. If the child fails, its current trial gets a message with the failure."""
     heard: list[Plain] = []
     launch = Launch(
-        command=lifeline.command("windtunnel.study.run.train_child"),
+        command=child_lifetime.command("windtunnel.study.run.train_child"),
         environment=environment.for_child(1),
         threads=None,
     )

@@ -15,13 +15,13 @@ import numpy
 from windtunnel import records, units
 from windtunnel.displays import Displayed
 from windtunnel.measurement.equivalence import WITHIN, judge, percent
-from windtunnel.measurement.looks import student
+from windtunnel.measurement.looks import student_t
 from windtunnel.study import selection
 from windtunnel.study.results import MANY
 from windtunnel.study.rows import StudyRow
-from windtunnel.study.run.surroundings import SHARED
+from windtunnel.study.run.run_environment import SHARED
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.resampling import Drawn, Floats, draw
+from windtunnel.study.statistics.resampling import Floats, Resampled, draw
 
 Change = Literal["same", "faster", "slower", "can't tell"]
 _ERROR = 0.01  # of one interval; not 5 %, since many cells are compared at once
@@ -151,7 +151,7 @@ def _unknown(a: StudyRow, b: StudyRow) -> str:
     return ""
 
 
-def _draw(row: StudyRow, seed: str) -> Drawn:
+def _draw(row: StudyRow, seed: str) -> Resampled:
     """Resample a row by its own processes, or by its interval, which includes the variation between processes
     of the whole study."""
     return draw(row if _counts_by_processes(row) else dataclasses.replace(row, groups=()), seed)
@@ -172,17 +172,22 @@ def _is_shared(row: StudyRow) -> bool:
     return row.environment.get("processes") == SHARED
 
 
-def _freedom(one: Drawn, other: Drawn) -> int:
+def _freedom(one: Resampled, other: Resampled) -> int:
     """Degrees of freedom: processes beyond the first on both sides, or on one side if the other's spread is
     known."""
-    known = max(one.freedom, other.freedom) > _KNOWN
-    return min(_KNOWN, min(one.freedom, other.freedom) if known else one.freedom + other.freedom)
+    known = max(one.degrees_of_freedom, other.degrees_of_freedom) > _KNOWN
+    return min(
+        _KNOWN,
+        min(one.degrees_of_freedom, other.degrees_of_freedom)
+        if known
+        else one.degrees_of_freedom + other.degrees_of_freedom,
+    )
 
 
-def _interval(middle: float, draws: Floats, freedom: int) -> tuple[float, float]:
+def _interval(middle: float, draws: Floats, degrees_of_freedom: int) -> tuple[float, float]:
     """Where the logarithm of the ratio would fall in 99 of 100 repetitions."""
     low, high = numpy.quantile(draws, [0.025, 0.975])
-    wider = student(max(1, freedom), _ERROR) / student(_KNOWN, 0.05)
+    wider = student_t(max(1, degrees_of_freedom), _ERROR) / student_t(_KNOWN, 0.05)
     return float(middle - wider * max(0.0, middle - low)), float(middle + wider * max(0.0, high - middle))
 
 

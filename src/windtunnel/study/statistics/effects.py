@@ -18,8 +18,8 @@ from windtunnel.study import selection
 from windtunnel.study.claims import Claim, show
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.drawn_cells import (
-    DrawnCell,
+from windtunnel.study.statistics.resampled_cells import (
+    ResampledCell,
     cell_of,
     cells_of,
     draw_row,
@@ -28,7 +28,7 @@ from windtunnel.study.statistics.drawn_cells import (
     pairs_of,
     seconds_of,
 )
-from windtunnel.study.statistics.resampling import Drawn, Floats, span
+from windtunnel.study.statistics.resampling import Floats, Resampled, span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def find(claim: Claim, rows: Sequence[StudyRow], cores: int | None = None) -> Ef
     cells, missing = (
         pairs_of(claim, rows) if two_sided else (cells_of(claim, rows, (claim.over, *claim.free)), "")
     )
-    kinds: dict[str, Callable[[list[DrawnCell]], Effect | None]] = {
+    kinds: dict[str, Callable[[list[ResampledCell]], Effect | None]] = {
         "ratio": lambda group: _ratio(claim, group),
         "difference": lambda group: _difference(claim, group),
         "slope": lambda group: _over_lines(claim, group, _slope, 2),
@@ -104,23 +104,25 @@ def pooled(parts: Sequence[Effect]) -> tuple[float, float, float]:
 
 
 def _effects(
-    cells: Sequence[DrawnCell], measure: Callable[[list[DrawnCell]], Effect | None], missing: str
+    cells: Sequence[ResampledCell], measure: Callable[[list[ResampledCell]], Effect | None], missing: str
 ) -> Effects:
     groups = _grouped(cells, lambda cell: cell.where)
     parts = tuple(part for group in groups if (part := measure(group)) is not None)
     return Effects(parts=parts, rows=sum(part.rows for part in parts), missing=missing)
 
 
-def _effect(cells: Sequence[DrawnCell], values: Floats, note: str, *, ratio: bool = False) -> Effect:
+def _effect(cells: Sequence[ResampledCell], values: Floats, note: str, *, ratio: bool = False) -> Effect:
     """`values`: the measured number, then the draws.
 
     A ratio's interval is taken in logarithms: it stays above 0.
     """
-    freedom = sum(cell.freedom for cell in cells)
+    degrees_of_freedom = sum(cell.degrees_of_freedom for cell in cells)
     if ratio:
-        low, high = (math.exp(end) for end in span(math.log(values[0]), numpy.log(values[1:]), freedom))
+        low, high = (
+            math.exp(end) for end in span(math.log(values[0]), numpy.log(values[1:]), degrees_of_freedom)
+        )
     else:
-        low, high = span(float(values[0]), values[1:], freedom)
+        low, high = span(float(values[0]), values[1:], degrees_of_freedom)
     return Effect(
         where=cells[0].where,
         effect=float(values[0]),
@@ -132,7 +134,7 @@ def _effect(cells: Sequence[DrawnCell], values: Floats, note: str, *, ratio: boo
     )
 
 
-def _count_rows(cells: Iterable[DrawnCell]) -> int:
+def _count_rows(cells: Iterable[ResampledCell]) -> int:
     return len({id(row) for cell in cells for row in cell.rows})
 
 
@@ -150,12 +152,12 @@ def _take(claim: Claim, matrix: Floats) -> Floats:
     return takes[claim.take](matrix, axis=0)
 
 
-def _ratio(claim: Claim, cells: list[DrawnCell]) -> Effect:
+def _ratio(claim: Claim, cells: list[ResampledCell]) -> Effect:
     matrix = numpy.exp(numpy.stack([cell.logs for cell in cells]))
     return _effect(cells, _take(claim, matrix), _range(matrix[:, 0], "cell"), ratio=True)
 
 
-def _difference(claim: Claim, cells: list[DrawnCell]) -> Effect:
+def _difference(claim: Claim, cells: list[ResampledCell]) -> Effect:
     """Seconds of first minus those of second, for `times` examples.
 
     Noise of second alone is small, left out.
@@ -165,13 +167,13 @@ def _difference(claim: Claim, cells: list[DrawnCell]) -> Effect:
     return _effect(cells, _take(claim, matrix), _range(matrix[:, 0], "cell"))
 
 
-def _cold(cell: DrawnCell) -> DrawnCell:
+def _cold(cell: ResampledCell) -> ResampledCell:
     first = cell.rows[0].first_seconds
     assert first is not None
     return dataclasses.replace(cell, logs=math.log(first) - cell.logs)
 
 
-def _lines(cells: Sequence[DrawnCell], least: int) -> list[list[DrawnCell]]:
+def _lines(cells: Sequence[ResampledCell], least: int) -> list[list[ResampledCell]]:
     """Lines of at least `least` points: cells that share all but the swept setting, in its order."""
     groups = _grouped(cells, lambda cell: repr(cell.line))
     lines = (sorted(group, key=lambda cell: cell.x) for group in groups)
@@ -179,7 +181,7 @@ def _lines(cells: Sequence[DrawnCell], least: int) -> list[list[DrawnCell]]:
 
 
 def _over_lines(
-    claim: Claim, cells: list[DrawnCell], measure: Callable[[Floats, Floats], Floats], least: int
+    claim: Claim, cells: list[ResampledCell], measure: Callable[[Floats, Floats], Floats], least: int
 ) -> Effect | None:
     lines = _lines(cells, least)
     if not lines:
@@ -210,8 +212,8 @@ def _straightness(x: Floats, logs: Floats) -> Floats:
     return numpy.asarray(1.0 - (left**2).sum(axis=0) / numpy.maximum((about**2).sum(axis=0), 1e-300))
 
 
-def _doubling(cells: list[DrawnCell]) -> Effect | None:
-    shares, used = list[Floats](), list[DrawnCell]()
+def _doubling(cells: list[ResampledCell]) -> Effect | None:
+    shares, used = list[Floats](), list[ResampledCell]()
     for line in _lines(cells, 2):
         at = {cell.x: cell for cell in line}
         for x in at:
@@ -224,12 +226,12 @@ def _doubling(cells: list[DrawnCell]) -> Effect | None:
     return _effect(used, numpy.median(matrix, axis=0), _range(matrix[:, 0], "doubling"))
 
 
-def _threads(claim: Claim, cells: list[DrawnCell], cores: int | None) -> Effect | None:
+def _threads(claim: Claim, cells: list[ResampledCell], cores: int | None) -> Effect | None:
     """Up to the physical cores: the smallest gain from more threads.
 
     Beyond: seconds over those at the cores.
     """
-    ratios, used = list[Floats](), list[DrawnCell]()
+    ratios, used = list[Floats](), list[ResampledCell]()
     for line in _lines(cells, 2):
         physical = _cores(claim, line[0].rows[0], cores)
         if physical is None:
@@ -257,7 +259,7 @@ def _cores(claim: Claim, row: StudyRow, cores: int | None) -> int | None:
     return int(stated) if stated else cores
 
 
-def _crossover(cells: list[DrawnCell]) -> Effect | None:
+def _crossover(cells: list[ResampledCell]) -> Effect | None:
     """The value at which first stops being faster. A line without a crossing gives only a bound."""
     lines = _lines(cells, 2)
     if not lines:
@@ -284,7 +286,7 @@ def _crossover(cells: list[DrawnCell]) -> Effect | None:
     )
 
 
-def _crossing(line: Sequence[DrawnCell], i: int) -> float:
+def _crossing(line: Sequence[ResampledCell], i: int) -> float:
     """The x from which first stays slower, interpolated in logarithms; 0 for always, infinite for never."""
     last = None
     for place, cell in enumerate(line):
@@ -321,24 +323,24 @@ def _rank(claim: Claim, rows: Sequence[StudyRow]) -> Effects:
     return Effects(missing=f"no row has {filter_words(claim.first if not firsts else claim.second)}")
 
 
-def _is_extreme(claim: Claim, own: Drawn, others: Sequence[Drawn]) -> Drawn:
+def _is_extreme(claim: Claim, own: Resampled, others: Sequence[Resampled]) -> Resampled:
     """1 if `own` is at the end that the claim names, otherwise 0: as measured and in each draw."""
     sign = 1.0 if claim.kind == "slowest" else -1.0
-    return Drawn(
+    return Resampled(
         middle=float(all(sign * own.middle >= sign * other.middle for other in others)),
         draws=numpy.all([sign * own.draws >= sign * other.draws for other in others], axis=0).astype(float),
-        freedom=own.freedom + sum(other.freedom for other in others),
+        degrees_of_freedom=own.degrees_of_freedom + sum(other.degrees_of_freedom for other in others),
     )
 
 
-def _share(cells: list[DrawnCell]) -> Effect:
+def _share(cells: list[ResampledCell]) -> Effect:
     matrix = numpy.stack([cell.logs for cell in cells])
     part = _effect(cells, matrix.mean(axis=0), f"{int(matrix[:, 0].sum())} of {len(cells)} cells")
     return dataclasses.replace(part, low=max(0.0, part.low), high=min(1.0, part.high))
 
 
-def _grouped(cells: Iterable[DrawnCell], by: Callable[[DrawnCell], str]) -> list[list[DrawnCell]]:
-    groups: dict[str, list[DrawnCell]] = {}
+def _grouped(cells: Iterable[ResampledCell], by: Callable[[ResampledCell], str]) -> list[list[ResampledCell]]:
+    groups: dict[str, list[ResampledCell]] = {}
     for cell in cells:
         groups.setdefault(by(cell), []).append(cell)
     return [groups[name] for name in sorted(groups)]

@@ -19,8 +19,8 @@ from windtunnel.study import selection
 from windtunnel.study.claims import Claim
 from windtunnel.study.rows import StudyRow, TrainedSeeds
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.drawn_cells import filter_words
 from windtunnel.study.statistics.effects import Effect, Effects
+from windtunnel.study.statistics.resampled_cells import filter_words
 from windtunnel.study.statistics.resampling import DRAWS, Floats, span
 
 LEAST_SEEDS = 3  # scores on few held-out examples repeat: two seeds may agree by chance
@@ -47,7 +47,7 @@ class _Cell:
 
     where: str
     drawn: Floats
-    freedom: int
+    degrees_of_freedom: int
     rows: tuple[StudyRow, ...]
     open_low: bool = False
     open_high: bool = False
@@ -160,7 +160,7 @@ def _compared(claim: Claim, one: SeedValues, other: SeedValues) -> _Cell | None:
     return _Cell(
         where=_where(claim, one.row),
         drawn=drawn,
-        freedom=len(one.seeds) + len(other.seeds) - 2,
+        degrees_of_freedom=len(one.seeds) + len(other.seeds) - 2,
         rows=(one.row, other.row),
         open_low=other.missed > 0,
         open_high=one.missed > 0,
@@ -200,7 +200,7 @@ def _beyond(claim: Claim, known: Sequence[SeedValues]) -> tuple[list[_Cell], str
                 _Cell(
                     where=_where(claim, one.rows[0]),
                     drawn=one.drawn - other.drawn,
-                    freedom=one.freedom + other.freedom,
+                    degrees_of_freedom=one.degrees_of_freedom + other.degrees_of_freedom,
                     rows=(*one.rows, *other.rows),
                     open_low=one.open_low or other.open_low,
                     open_high=one.open_high or other.open_high,
@@ -230,7 +230,7 @@ def _past_best(claim: Claim, line: Sequence[SeedValues]) -> _Cell | None:
     return _Cell(
         where=_where(claim, ordered[-1].row),
         drawn=_drawn(values, repr(selection.key_of(ordered[-1].row))),
-        freedom=len(seeds) - 1,
+        degrees_of_freedom=len(seeds) - 1,
         rows=tuple(one.row for one in ordered),
         open_low=is_last,
         open_high=is_last or (ordered[-1].missed > 0 and claim.of in ("steps", "seconds")),
@@ -259,7 +259,7 @@ def _effect(claim: Claim, cells: Sequence[_Cell]) -> Effect:
         "smallest": numpy.min,
     }
     values = numpy.round(takes[claim.take](matrix, axis=0), 5)  # rows have five digits
-    low, high = span(float(values[0]), values[1:], sum(cell.freedom for cell in cells))
+    low, high = span(float(values[0]), values[1:], sum(cell.degrees_of_freedom for cell in cells))
     seeds = max(len(row.training.seeds) for cell in cells for row in cell.rows if row.training)
     notes = [f"{len(cells)} comparison{'s' if len(cells) > 1 else ''}, up to {seeds} seeds"]
     notes += list(dict.fromkeys(cell.note for cell in cells if cell.note))[:2]

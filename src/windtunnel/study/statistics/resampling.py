@@ -34,15 +34,16 @@ Floats = NDArray[numpy.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """The logarithm of a row's seconds, and draws of it. `freedom` counts processes beyond the first."""
+class Resampled:
+    """The logarithm of a row's seconds, and draws of it. `degrees_of_freedom` counts processes beyond the
+    first."""
 
     middle: float
     draws: Floats
-    freedom: int
+    degrees_of_freedom: int
 
 
-def draw(row: StudyRow, seed: str) -> Drawn:
+def draw(row: StudyRow, seed: str) -> Resampled:
     """Resample a row's seconds: by its processes, by the samples of its only process, or by its interval.
 
     A forecast is drawn by the lanes of its path. A row with a single number and nothing else has no spread.
@@ -56,7 +57,7 @@ def draw(row: StudyRow, seed: str) -> Drawn:
     if groups:
         samples = groups[0][:: max(1, len(groups[0]) // _MOST_SAMPLES)]
         medians = numpy.median(rng.choice(samples, (DRAWS, len(samples))), axis=1)
-        return Drawn(middle=middle, draws=middle + medians - numpy.median(samples), freedom=0)
+        return Resampled(middle=middle, draws=middle + medians - numpy.median(samples), degrees_of_freedom=0)
     if row.origin == "forecast" and row.environment.get("path"):
         return _draw_path(row, middle)
     if row.low_seconds and row.high_seconds and row.high_seconds > row.low_seconds:
@@ -64,11 +65,11 @@ def draw(row: StudyRow, seed: str) -> Drawn:
         reach = numpy.where(
             chance < 0, middle - math.log(row.low_seconds), math.log(row.high_seconds) - middle
         )
-        return Drawn(middle=middle, draws=middle + reach / _NORMAL * chance, freedom=_SURE)
-    return Drawn(middle=middle, draws=numpy.full(DRAWS, middle), freedom=_SURE)
+        return Resampled(middle=middle, draws=middle + reach / _NORMAL * chance, degrees_of_freedom=_SURE)
+    return Resampled(middle=middle, draws=numpy.full(DRAWS, middle), degrees_of_freedom=_SURE)
 
 
-def _draw_path(row: StudyRow, middle: float) -> Drawn:
+def _draw_path(row: StudyRow, middle: float) -> Resampled:
     """Each lane of a forecast's path is slower or faster by one factor, the same in all rows of a device.
 
     Two rows of one device share the errors of its kernels, so these cancel in a ratio. Errors of a link that
@@ -80,26 +81,30 @@ def _draw_path(row: StudyRow, middle: float) -> Drawn:
         sigma = math.log(row.environment["spread"][lane]) / _NORMAL_OF_80
         seconds += part * numpy.exp(sigma * shared.standard_normal(DRAWS))
     whole = sum(row.environment["path"].values())
-    return Drawn(middle=middle, draws=middle + numpy.log(seconds / whole), freedom=_SURE)
+    return Resampled(middle=middle, draws=middle + numpy.log(seconds / whole), degrees_of_freedom=_SURE)
 
 
-def _draw_processes(middle: float, groups: Sequence[Floats], rng: numpy.random.Generator) -> Drawn:
+def _draw_processes(middle: float, groups: Sequence[Floats], rng: numpy.random.Generator) -> Resampled:
     medians = numpy.array([numpy.median(group) for group in groups])
     count = len(medians)
     means = medians[rng.integers(0, count, (DRAWS, count))].mean(axis=1)
     widened = math.sqrt(count / (count - 1)) * (_OF_MEDIAN if count > 2 else 1.0) * (means - medians.mean())
-    return Drawn(middle=middle, draws=middle + widened, freedom=count - 1)
+    return Resampled(middle=middle, draws=middle + widened, degrees_of_freedom=count - 1)
 
 
-def span(middle: float, draws: Floats, freedom: int) -> tuple[float, float]:
+def span(middle: float, draws: Floats, degrees_of_freedom: int) -> tuple[float, float]:
     """The interval in which the number would be in 95 of 100 repetitions."""
     low, high = numpy.quantile(draws, [0.025, 0.975])
-    wider = student(freedom) / _NORMAL
+    wider = student_t(degrees_of_freedom) / _NORMAL
     return float(middle - wider * max(0.0, middle - low)), float(middle + wider * max(0.0, high - middle))
 
 
-def student(freedom: int) -> float:
+def student_t(degrees_of_freedom: int) -> float:
     """The quantile of Student's t that bounds 95 of 100."""
-    if freedom < 1:
+    if degrees_of_freedom < 1:
         return _NORMAL
-    return _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL + 2.4 / freedom
+    return (
+        _STUDENT[degrees_of_freedom - 1]
+        if degrees_of_freedom <= len(_STUDENT)
+        else _NORMAL + 2.4 / degrees_of_freedom
+    )

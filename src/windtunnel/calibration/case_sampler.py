@@ -11,13 +11,13 @@ from windtunnel.families.drawing import Limits, ProbeCase, Sizes
 _TRIES = 200
 
 
-class Drawer:
+class CaseSampler:
     """Draws cases within limits; the same seed gives the same cases."""
 
     def __init__(self, limits: Limits, seed: int = 0) -> None:
         self._sizes = Sizes(limits, seed)
         self._drawers = {
-            name: draw for family in registry for name, draw in family.drawers(self._sizes).items()
+            name: draw for family in registry for name, draw in family.samplers(self._sizes).items()
         }
 
     def draw_all(self, weights: Mapping[str, int] | None = None) -> Iterator[ProbeCase]:

@@ -13,24 +13,24 @@ from windtunnel.study import selection
 from windtunnel.study.claims import Claim
 from windtunnel.study.rows import StudyRow
 from windtunnel.study.selection import CellKey
-from windtunnel.study.statistics.resampling import Drawn, Floats, draw
+from windtunnel.study.statistics.resampling import Floats, Resampled, draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnCell:
+class ResampledCell:
     """The logarithm of one row's seconds, or of one row's over another's: measured first, then the draws."""
 
     where: str
     line: CellKey
     x: float
     logs: Floats
-    freedom: int
+    degrees_of_freedom: int
     rows: tuple[StudyRow, ...] = field(repr=False)
 
 
 def cells_of(
     claim: Claim, rows: Iterable[StudyRow], without: Sequence[str], over: str = ""
-) -> list[DrawnCell]:
+) -> list[ResampledCell]:
     """One cell for each row; where several rows match one cell, the fastest."""
     over = over or claim.over
     cells = []
@@ -40,10 +40,10 @@ def cells_of(
     return cells
 
 
-def pairs_of(claim: Claim, rows: Sequence[StudyRow]) -> tuple[list[DrawnCell], str]:
+def pairs_of(claim: Claim, rows: Sequence[StudyRow]) -> tuple[list[ResampledCell], str]:
     """One cell for each match of a row of `first` with one of `second`."""
     without = (*claim.first, *claim.second, *claim.free, *(("label",) if claim.pairs else ()))
-    cells: list[DrawnCell] = []
+    cells: list[ResampledCell] = []
     missing, same = "", False
     for firsts, seconds in _sides(claim, rows):
         left, right = fastest(firsts, without), fastest(seconds, without)
@@ -62,16 +62,20 @@ def pairs_of(claim: Claim, rows: Sequence[StudyRow]) -> tuple[list[DrawnCell], s
     return sorted(cells, key=lambda cell: repr(cell.line)), missing or "no cell has both sides"
 
 
-def _quotient(claim: Claim, one: StudyRow, other: StudyRow, without: Sequence[str]) -> DrawnCell:
+def _quotient(claim: Claim, one: StudyRow, other: StudyRow, without: Sequence[str]) -> ResampledCell:
     """Seconds of one row over those of the other."""
     a, b = draw_row(one), draw_row(other)
-    drawn = Drawn(middle=a.middle - b.middle, draws=a.draws - b.draws, freedom=a.freedom + b.freedom)
+    drawn = Resampled(
+        middle=a.middle - b.middle,
+        draws=a.draws - b.draws,
+        degrees_of_freedom=a.degrees_of_freedom + b.degrees_of_freedom,
+    )
     return cell_of(claim, (one, other), selection.key_of(one, (*without, claim.over)), drawn, claim.over)
 
 
 def cell_of(
-    claim: Claim, rows: tuple[StudyRow, ...], line: CellKey, drawn: Drawn, over: str = ""
-) -> DrawnCell:
+    claim: Claim, rows: tuple[StudyRow, ...], line: CellKey, drawn: Resampled, over: str = ""
+) -> ResampledCell:
     x = selection.value_of(rows[0], over) if over else None
     chosen = {*claim.first, *claim.second}
     names = [
@@ -81,12 +85,12 @@ def cell_of(
     ]
     if claim.pairs:
         names.insert(0, f"{rows[0].label} / {rows[-1].label}")
-    return DrawnCell(
+    return ResampledCell(
         where=" ".join(names),
         line=line,
         x=float(x) if isinstance(x, (int, float)) else math.nan,
         logs=numpy.concatenate([[drawn.middle], drawn.draws]),
-        freedom=drawn.freedom,
+        degrees_of_freedom=drawn.degrees_of_freedom,
         rows=rows,
     )
 
@@ -96,7 +100,7 @@ def _name_value(row: StudyRow, name: str) -> str:
     return value.upper() if name == "device" else value
 
 
-def draw_row(row: StudyRow) -> Drawn:
+def draw_row(row: StudyRow) -> Resampled:
     return draw(row, repr(selection.key_of(row)))
 
 

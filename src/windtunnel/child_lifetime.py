@@ -2,10 +2,10 @@
 
     command ── keeper ── worker ── whatever the worker starts
 
-Run as `python -P -m windtunnel.lifeline MODULE PARENT ...`. On Linux the process splits before it imports
-anything large. The keeper only waits; MODULE.main() runs in the worker. Daemons of the worker become children
-of the keeper. It kills all of them when the worker ends, when the command ends, and when the command tells it
-to (SIGTERM). It then ends as the worker did.
+Run as `python -P -m windtunnel.child_lifetime MODULE PARENT ...`. On Linux the process splits before it
+imports anything large. The keeper only waits; MODULE.main() runs in the worker. Daemons of the worker become
+children of the keeper. It kills all of them when the worker ends, when the command ends, and when the command
+tells it to (SIGTERM). It then ends as the worker did.
 """
 
 import contextlib
@@ -212,7 +212,7 @@ def command(module: str) -> tuple[str, ...]:
 
     `-P`: a file in the current folder must not replace a library.
     """
-    return (sys.executable, "-P", "-m", "windtunnel.lifeline", module)
+    return (sys.executable, "-P", "-m", "windtunnel.child_lifetime", module)
 
 
 def main() -> None:

@@ -37,8 +37,8 @@ from windtunnel.errors import BadJob
 from windtunnel.trace import sparse
 from windtunnel.trace.checks import CHECKS
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.places import caller, users_line
-from windtunnel.trace.rehearsal import Lessons, NeedsRehearsal, is_judgement
+from windtunnel.trace.places import caller, user_line
+from windtunnel.trace.rehearsal import NeedsRehearsal, RehearsalValues, is_comparison
 
 _aten = torch.ops.aten
 _FIND_INFINITE = _aten._amp_foreach_non_finite_check_and_unscale_.default
@@ -87,15 +87,16 @@ class Known(NamedTuple):
     value: Tensor
     is_assumed: bool = False
     on_device: bool = False
-    is_recalled: bool = False
+    is_rehearsed: bool = False
 
 
-class KnownTensorMode(FakeTensorMode):
-    """Fake tensors, some with values. `target` is "cpu" or "gpu"; `lessons` are values of a real step."""
+class ValueTrackingMode(FakeTensorMode):
+    """Fake tensors, some with values. `target` is "cpu" or "gpu"; `rehearsal_values` are values of a real
+    step."""
 
-    def __init__(self, target: str, notes: Notes, lessons: Lessons | None = None) -> None:
+    def __init__(self, target: str, notes: Notes, rehearsal_values: RehearsalValues | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)  # type: ignore[no-untyped-call]
-        self.target, self.notes, self.lessons = target, notes, lessons
+        self.target, self.notes, self.rehearsal_values = target, notes, rehearsal_values
         self._thread = threading.get_ident()
         self.elsewhere = ""  # where another thread runs ops, which no recorder sees
         self.is_building = False  # the model is being built; nothing may be assumed
@@ -108,7 +109,7 @@ class KnownTensorMode(FakeTensorMode):
         if func is _DEVICE or type(func) is not torch._ops.OpOverload:
             return super().dispatch(func, types, args, kwargs)
         if threading.get_ident() != self._thread:
-            self.elsewhere = self.elsewhere or users_line() or "a library"
+            self.elsewhere = self.elsewhere or user_line() or "a library"
         if "device" in kwargs:
             kwargs = self._without_cuda(kwargs)
         special = _SPECIAL.get(func)
@@ -127,7 +128,7 @@ class KnownTensorMode(FakeTensorMode):
         try:
             result = super().dispatch(func, types, args, kwargs)
         except _DYNAMIC:
-            return self._answer(func, args, kwargs)
+            return self._run_on_values(func, args, kwargs)
         if result is NotImplemented:  # a distributed tensor runs the op on its own part
             return result
         if known is not None:
@@ -135,7 +136,7 @@ class KnownTensorMode(FakeTensorMode):
         elif mutable:
             self._forget_written(func, args, kwargs)
         else:
-            self._estimate(func, args, kwargs, result, tensors)
+            self._assume_values(func, args, kwargs, result, tensors)
         return result
 
     def _handle_sparse(self, handle: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -203,7 +204,7 @@ class KnownTensorMode(FakeTensorMode):
         known = self.known(tensor)
         if known is not None:
             if known.is_assumed:
-                self.notes.assume(users_line())
+                self.notes.assume(user_line())
             return known
         if self.is_building:
             raise DataDependentOutputException(_aten._local_scalar_dense.default)
@@ -211,9 +212,9 @@ class KnownTensorMode(FakeTensorMode):
             # All different, and none of them zero: what a count of such values would find.
             count = torch.arange(1, tensor.numel() + 1).to(tensor.dtype)
             return Known(count.view(tensor.shape), is_assumed=True, on_device=True)
-        if self.lessons is None:
-            raise NeedsRehearsal(users_line())
-        self.notes.decide(users_line())
+        if self.rehearsal_values is None:
+            raise NeedsRehearsal(user_line())
+        self.notes.decide(user_line())
         return Known(torch.zeros(tensor.shape, dtype=tensor.dtype), is_assumed=True, on_device=True)
 
     def read(self, tensor: Tensor) -> Any:
@@ -223,13 +224,13 @@ class KnownTensorMode(FakeTensorMode):
         each other: a number is neither 0 nor different from 0. A boolean computed from them is therefore
         that of the real step.
         """
-        learned = self.lessons.next_number(caller()) if self.lessons is not None else None
+        learned = self.rehearsal_values.next_number(caller()) if self.rehearsal_values is not None else None
         known, self.assumed_last = self.known(tensor), False
         if (known is None or known.on_device) and not self.is_building:
-            self.notes.read(users_line())
-        is_judged = known is not None and known.is_recalled and isinstance(learned, bool)
+            self.notes.read(user_line())
+        is_judged = known is not None and known.is_rehearsed and isinstance(learned, bool)
         if learned is not None and (known is None or is_judged):
-            self.notes.decide(users_line())
+            self.notes.decide(user_line())
             return learned
         if known is None and tensor.is_floating_point() and not self.is_building:
             self.assumed_last = True
@@ -291,7 +292,9 @@ class KnownTensorMode(FakeTensorMode):
 
         return func(*pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs))
 
-    def _estimate(self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Tensor]) -> None:
+    def _assume_values(
+        self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Tensor]
+    ) -> None:
         """Values of results that do not depend on what is unknown, or can be assumed."""
         results = flat((result,))
         if func in _INDICES:
@@ -305,16 +308,16 @@ class KnownTensorMode(FakeTensorMode):
         elif results and results[0].dtype == torch.bool and (finite := _if_finite(func, args)) is not None:
             if _is_small(results[0], 0):
                 self.know(results[0], Known(torch.full(results[0].shape, finite), on_device=True))
-        elif self.lessons is not None and is_judgement(tensors, results):
+        elif self.rehearsal_values is not None and is_comparison(tensors, results):
             for fake in results:
-                self._recall(func, fake)
+                self._set_rehearsed_values(func, fake)
 
-    def _recall(self, func: Any, fake: Tensor) -> None:
+    def _set_rehearsed_values(self, func: Any, fake: Tensor) -> None:
         """Set the values of a real step, resized to this tensor."""
-        assert self.lessons is not None
-        value = self.lessons.next_values(func, caller(), fake)
+        assert self.rehearsal_values is not None
+        value = self.rehearsal_values.next_values(func, caller(), fake)
         if value is not None and _is_small(fake, 0):
-            self.know(fake, Known(value, is_assumed=True, on_device=True, is_recalled=True))
+            self.know(fake, Known(value, is_assumed=True, on_device=True, is_rehearsed=True))
 
     def _forget_written(self, func: Any, args: Any, kwargs: Any) -> None:
         """The values of tensors that an op writes to are unknown from here on, and those of their views."""
@@ -325,7 +328,7 @@ class KnownTensorMode(FakeTensorMode):
             if known is not None:
                 self._stale.add(known.value.untyped_storage())
 
-    def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_on_values(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an op whose shape depends on values."""
         found: list[Known] = []
 
@@ -336,7 +339,7 @@ class KnownTensorMode(FakeTensorMode):
         real = func(*pytree.tree_map_only(Tensor, value, args), **pytree.tree_map_only(Tensor, value, kwargs))
         exact = all(self.known(t) is not None for t in flat((*args, *kwargs.values())))
         if any(k.on_device for k in found):
-            self.notes.read(users_line())
+            self.notes.read(user_line())
         assumed = Known(torch.empty(0), any(k.is_assumed for k in found), True)
 
         def fake(tensor: Tensor) -> Tensor:
@@ -357,7 +360,7 @@ class KnownTensorMode(FakeTensorMode):
             return kwargs
         if self.target == "cpu":
             raise BadJob(
-                f"{users_line() or 'The job'} asks for the device {str(device)!r}, which a CPU lacks.",
+                f"{user_line() or 'The job'} asks for the device {str(device)!r}, which a CPU lacks.",
                 hint="Predict it on a GPU machine, or let the job use the device of its model.",
             )
         return {**kwargs, "device": torch.device("cpu")}
@@ -417,15 +420,15 @@ def _is_small(tensor: Tensor, most_floats: int) -> bool:
     return tensor.numel() <= (most_floats if is_float else _MOST_INTEGERS)
 
 
-def _read(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Any:
+def _read(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> Any:
     return mode.read(args[0])
 
 
-def _equal(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> bool:
+def _equal(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(torch.equal(*(mode.need(t).value for t in args)))
 
 
-def _pack(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+def _pack(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
     """A padded sequence without its padding: its lengths decide."""
     source, lengths, batch_first = args
     thin = torch.empty(*source.shape[:2], 1)
@@ -435,7 +438,7 @@ def _pack(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Ten
     return packed, mode.wrap(sizes, Known(sizes))
 
 
-def _align(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+def _align(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
     """CTC's loss of each example and its table: timesteps by twice the longest target."""
     logs, _, _, lengths = args[:4]
     known = mode.need(lengths).value if isinstance(lengths, Tensor) else torch.tensor(lengths)
@@ -445,12 +448,12 @@ def _align(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> tuple[Te
         return logs.new_empty(examples), logs.new_empty(examples, logs.shape[0], 2 * longest + 1)
 
 
-def _align_backward(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+def _align_backward(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> Tensor:
     with mode:
         return torch.empty_like(args[1])
 
 
-def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+def _grouped_product(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> Tensor:
     """Products of groups of rows, in any number format: PyTorch's own fake kernel knows bf16 only."""
     left, right = args[:2]
     groups = args[2] if len(args) > 2 else kwargs.get("offs")
@@ -466,7 +469,7 @@ def _grouped_product(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -
     return result
 
 
-def _zeros(mode: KnownTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+def _zeros(mode: ValueTrackingMode, func: Any, args: Any, kwargs: Any) -> Tensor:
     """Zeros without memory, which forward differentiation makes: of fake tensors, PyTorch takes the sum with
     them to another device."""
     with mode:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from windtunnel.job import scalers
 from windtunnel.trace.notes import Notes
-from windtunnel.trace.places import users_line
+from windtunnel.trace.places import user_line
 
 _CPU = torch.device("cpu")
 
@@ -42,12 +42,12 @@ def _without_compiler(notes: Notes) -> Iterator[None]:
     """torch.compile returns its argument unchanged: the forecast models the compiler itself."""
 
     def compile(model: Any = None, **options: Any) -> Any:
-        notes.compile(users_line())
+        notes.compile(user_line())
         return functools.partial(compile, **options) if model is None else model
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch, "compile", compile))
-        module_compile = lambda self, *args, **kwargs: notes.compile(users_line())
+        module_compile = lambda self, *args, **kwargs: notes.compile(user_line())
         stack.enter_context(mock.patch.object(torch.nn.Module, "compile", module_compile))
         if "torch._dynamo" in sys.modules:  # something may have been compiled when the job was imported
             stack.enter_context(_compiled_before(notes))
@@ -73,7 +73,7 @@ def _without_checkpoints(notes: Notes) -> Iterator[None]:
     """torch.save writes nothing: fake tensors have no bytes, and a forecast leaves no files behind."""
 
     def save(*_: Any, **__: Any) -> None:
-        notes.say(f"the time to save a checkpoint ({users_line() or 'in a library'}) is not counted")
+        notes.say(f"the time to save a checkpoint ({user_line() or 'in a library'}) is not counted")
 
     with mock.patch.object(torch, "save", save):
         yield
@@ -85,7 +85,7 @@ def _compiled_before(notes: Notes) -> Iterator[None]:
 
     def eager(callback: Any) -> Any:
         if callback not in (None, False):
-            notes.compile(users_line())
+            notes.compile(user_line())
         return None
 
     counted = lambda count: -1  # with fullgraph=True, PyTorch raises if it finds that nothing was compiled

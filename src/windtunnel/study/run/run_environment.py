@@ -20,10 +20,10 @@ from windtunnel.records import Plain
 NOT_INSTALLED, NO_GPU, UNSUPPORTED = "not installed", "no gpu here", "unsupported"
 SHARED = "shared"  # the value in a cell's facts if several cells shared its processes
 # A cell in one of these states cannot be measured here, which is no failure.
-APART = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
+NOT_MEASURABLE = (NOT_INSTALLED, NO_GPU, UNSUPPORTED)
 
 
-class Surroundings(Protocol):
+class RunEnvironment(Protocol):
     """Facts that two measurements must share to count as one, and why a task cannot be measured.
 
     The facts of two tasks of one framework are the same.

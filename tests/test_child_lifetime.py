@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import run
 
-from windtunnel import lifeline
+from windtunnel import child_lifetime
 from windtunnel.measurement import children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keepers need Linux")
@@ -68,8 +68,8 @@ def start(folder: Path, then: str, parent: int | None = None, mark: str = "") ->
     (folder / "worker_module.py").write_text(WORKER)
     words = [str(parent or os.getpid()), str(folder / "daemon"), then]
     return subprocess.Popen(
-        [*lifeline.command("worker_module"), *words],
-        env={**os.environ, "PYTHONPATH": str(folder), lifeline.MARK: mark},
+        [*child_lifetime.command("worker_module"), *words],
+        env={**os.environ, "PYTHONPATH": str(folder), child_lifetime.MARK: mark},
         start_new_session=True,
     )
 
@@ -102,30 +102,30 @@ def test_a_daemon_ends_with_the_child_and_the_child_ends_as_its_worker(
 def test_a_daemon_ends_when_the_child_is_ended(tmp_path: Path) -> None:
     child = start(tmp_path, "time.sleep(1000)")
     daemon = daemon_of(tmp_path)
-    lifeline.end(child.pid, has_ended(child))
+    child_lifetime.end(child.pid, has_ended(child))
     assert not is_alive(daemon)
 
 
 @pytest.mark.parametrize("attack", ["SIGKILL", "SIGSTOP"])
 def test_a_daemon_is_found_although_its_keeper_was_killed_or_stopped(tmp_path: Path, attack: str) -> None:
-    mark = lifeline.new_mark()
+    mark = child_lifetime.new_mark()
     child = start(tmp_path, f"os.kill(os.getppid(), signal.{attack}); time.sleep(1000)", mark=mark)
     daemon = daemon_of(tmp_path)
     if attack == "SIGKILL":
         assert child.wait(SECONDS) == -signal.SIGKILL
-        lifeline.kill_marked(mark)
+        child_lifetime.kill_marked(mark)
     else:
-        lifeline.end(child.pid, has_ended(child), mark)
+        child_lifetime.end(child.pid, has_ended(child), mark)
     assert wait_for(lambda: not is_alive(daemon))
 
 
 def test_a_mark_names_one_child_only(tmp_path: Path) -> None:
-    child = start(tmp_path, "time.sleep(1000)", mark=lifeline.new_mark())
+    child = start(tmp_path, "time.sleep(1000)", mark=child_lifetime.new_mark())
     daemon = daemon_of(tmp_path)
-    lifeline.kill_marked(lifeline.new_mark())
-    lifeline.kill_marked("")
+    child_lifetime.kill_marked(child_lifetime.new_mark())
+    child_lifetime.kill_marked("")
     assert is_alive(daemon) and child.poll() is None
-    lifeline.end(child.pid, has_ended(child))
+    child_lifetime.end(child.pid, has_ended(child))
 
 
 # Every process makes the next one and lives on: whoever looks once misses the last.
@@ -139,25 +139,25 @@ while True:
 
 @pytest.mark.parametrize("keeper_is_killed", [False, True])
 def test_none_is_left_of_a_child_that_forks_again_and_again(tmp_path: Path, keeper_is_killed: bool) -> None:
-    mark = lifeline.new_mark()
+    mark = child_lifetime.new_mark()
     child = start(tmp_path, FORKS, mark=mark)
     daemon_of(tmp_path)  # it has begun
     assert wait_for(lambda: len(marked(mark)) > 8)
     if keeper_is_killed:
         child.kill()
         child.wait()
-        lifeline.kill_marked(mark)
+        child_lifetime.kill_marked(mark)
     else:
-        lifeline.end(child.pid, has_ended(child), mark)
+        child_lifetime.end(child.pid, has_ended(child), mark)
     assert not marked(mark)
 
 
 def marked(mark: str) -> list[int]:
     """The living processes of a child."""
     found = []
-    for pid in lifeline._processes():
+    for pid in child_lifetime._processes():
         try:
-            if f"{lifeline.MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            if f"{child_lifetime.MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)
         except OSError:
             continue
@@ -167,8 +167,8 @@ def marked(mark: str) -> list[int]:
 def test_a_daemon_ends_when_the_command_is_killed(tmp_path: Path) -> None:
     (tmp_path / "worker_module.py").write_text(WORKER)
     code = (
-        "import os, subprocess, sys, time\nfrom windtunnel import lifeline\n"
-        "words = [*lifeline.command('worker_module'), str(os.getpid()), *sys.argv[1:]]\n"
+        "import os, subprocess, sys, time\nfrom windtunnel import child_lifetime\n"
+        "words = [*child_lifetime.command('worker_module'), str(os.getpid()), *sys.argv[1:]]\n"
         "subprocess.Popen(words, start_new_session=True)\ntime.sleep(1000)"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "daemon"), "time.sleep(1000)"]

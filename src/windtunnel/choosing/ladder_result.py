@@ -1,4 +1,4 @@
-"""The result of a climb: every rung with its score and time, the choice, its exam. It prints itself."""
+"""The result of the ladder: every rung with its score and time, the choice, its exam. It prints itself."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Exam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Climbed(Printed):
-    """What the ladder found. `parts`: examples to learn from, to choose on and of the exam."""
+class LadderResult(Printed):
+    """The result of the ladder. `parts`: numbers of examples to learn from, to choose on and for the exam."""
 
     data: str
     form: str

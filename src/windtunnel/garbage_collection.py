@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def many_objects() -> Iterator[None]:
+def many_lasting_objects() -> Iterator[None]:
     """Pause garbage collection while thousands of records are made that have no reference cycles.
 
     Reading 50,000 cells took a third less time with it. Afterwards the new objects belong to the oldest
@@ -26,7 +26,7 @@ def many_objects() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def short_lives() -> Iterator[None]:
+def many_short_lived_objects() -> Iterator[None]:
     """Pause garbage collection while thousands of short-lived objects are made.
 
     A forecast of sixteen GPUs makes some 100,000. One collection over all of PyTorch's objects would take

@@ -21,7 +21,7 @@ from windtunnel.trace import BEFORE, Gradient, Trace
 from windtunnel.trace.recorder import Recorder, tensors_of
 
 
-class Marks:
+class BlockTracker:
     """Watches the blocks and parameters of a model for a recorder."""
 
     def __init__(self, recorder: Recorder, model: torch.nn.Module) -> None:

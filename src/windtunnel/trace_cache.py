@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from windtunnel import prediction
-from windtunnel.forecast.forms import exchanges_itself
+from windtunnel.forecast.forms import has_own_exchange
 from windtunnel.forecast.parallel import MOST_TRACED
 from windtunnel.job.workload import Workload
 from windtunnel.strategy import Strategy
 from windtunnel.trace import Trace
 
 
-class KeptTraces:
+class TraceCache:
     """The traces of one job for one kind of device, "cpu" or "gpu"."""
 
     def __init__(self, workload: Workload, target: str) -> None:
@@ -30,7 +30,7 @@ class KeptTraces:
         key = shared(whole) if strategy.is_parallel and self._is_alone else whole
         if key not in self._kept:
             found = prediction.trace(self.workload, key, self._target)
-            if key != whole and exchanges_itself(found):
+            if key != whole and has_own_exchange(found):
                 self._is_alone = False
                 return self.of(strategy)
             self._kept[key] = found
