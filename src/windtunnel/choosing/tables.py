@@ -36,8 +36,8 @@ _LEAST_NUMBERS = 0.95  # share of cells that are numbers in a column of numbers
 class TableColumn:
     """One column. `numbers` has NaN where a value is missing, and is None for a column of text.
 
-    `invalid_cells`: cells of a column of numbers that are neither a number nor missing. `reading`: how a number
-    is read that is not written plainly, by an example.
+    invalid_cells  cells of a column of numbers that are neither a number nor missing
+    reading        how a number that is not written plainly is read, by an example
     """
 
     name: str
