@@ -90,7 +90,7 @@ def _not_finite(spec: RealTraining, folder: Path, rank: int, done: int) -> BadJo
 
 
 def _cannot_write(spec: RealTraining, folder: Path, rank: int) -> StoreError:
-    said = _tail(folder / f"process-{rank}.log").removeprefix("windtunnel.errors.StoreError: ")
+    said = _told(folder / f"process-{rank}.log", "StoreError: ")
     reason = said or "the disk is full, or the folder was removed"
     return StoreError(
         f"{_name(spec, rank)} cannot write into {folder}: {reason}",
@@ -109,6 +109,15 @@ def _reason(code: int, folder: Path, rank: int) -> str:
         return "was lost with its machine"
     said = _tail(folder / f"process-{rank}.log")
     return f"ended with exit code {code}{f' ({said})' if said else ''}"
+
+
+def _told(path: Path, mark: str) -> str:
+    """What a process printed after the last mark in its line."""
+    try:
+        found = [line for line in path.read_text(errors="replace").splitlines() if mark in line]
+    except OSError:
+        return ""
+    return shown(found[-1].partition(mark)[2][:_MOST_TEXT]) if found else ""
 
 
 def _tail(path: Path) -> str:
