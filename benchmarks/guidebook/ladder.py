@@ -26,7 +26,7 @@ def ladder(say: Callable[[str], None]) -> dict[str, Any]:
     import torch
     from sklearn import datasets
 
-    from windtunnel.choosing.ladder import LadderOptions, climb
+    from windtunnel.choosing.ladder import LadderOptions, run_ladder
     from windtunnel.choosing.own_data import read_own
 
     threads = torch.get_num_threads()
@@ -39,13 +39,13 @@ def ladder(say: Callable[[str], None]) -> dict[str, Any]:
                 path = Path(folder) / f"{name}.npz"
                 np.savez(path, x=bunch.data, y=bunch.target)
                 options = LadderOptions(folder=Path(folder) / "kept", seconds=_NO_LIMIT, seed=seed)
-                climbed = climb(read_own(path, seed=seed), options)
-            scores = [round(rung.score, 6) for rung in climbed.rungs]
+                result = run_ladder(read_own(path, seed=seed), options)
+            scores = [round(rung.score, 6) for rung in result.rungs]
             found[f"{name}.{seed}"] = {
                 "scores": scores,
-                "chosen": climbed.chosen,
-                "exam": round(climbed.exam.score, 6),
-                "baseline": round(climbed.exam.baseline, 6),
+                "chosen": result.chosen,
+                "exam": round(result.exam.score, 6),
+                "baseline": round(result.exam.baseline, 6),
             }
             say(f"ladder, {name}, seed {seed}: {scores}")
     torch.set_num_threads(threads)
