@@ -275,7 +275,7 @@ def test_what_is_advised_helps_and_the_parts_together_help_at_least_as_much(name
     for each in advice.suggestions:
         assert each.tried is None or each.tried.fits
         if advice.base.fits and each.proposal.goal == "faster":
-            assert each.gain.gain >= engine.LEAST_GAIN
+            assert each.gain.gain >= (engine.LEAST_SURE_GAIN if each.gain.is_sure else engine.LEAST_GAIN)
     whole = advice.together
     if whole is None:
         return

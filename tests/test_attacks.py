@@ -150,7 +150,7 @@ def test_a_plan_for_a_million_devices_is_refused_with_the_bound() -> None:
 
 def test_a_plan_of_which_no_way_can_be_forecast_says_so() -> None:
     done = run("plan", "gpt2", "--on", "8xh100", "--batch", "99999999999", seconds=300)
-    assert done.returncode == 2 and "no way on 8xh100 can be forecast" in done.stderr, done.stderr
+    assert done.returncode == 2 and "no plan on 8xh100 can be forecast" in done.stderr, done.stderr
 
 
 def test_a_job_may_close_its_output_each_time_it_is_built(tmp_path: Path) -> None:

@@ -111,9 +111,9 @@ def test_wrong_answers_are_asked_again_with_what_is_allowed():
         terminal.wait_for("Your data [1]: ")
         terminal.type("2")
         for right, wrong, said in (
-            ("784", "many", "no whole number"),
-            ("10", "-3", "no whole number"),
-            ("60000", "0", "no whole number"),
+            ("784", "many", "not a whole number"),
+            ("10", "-3", "not a whole number"),
+            ("60000", "0", "not a whole number"),
             ("i7-3820", "i7-9999", "i7-3820"),
             ("3%", "3", "between 0 and 1"),
             ("10m", "soon", "45s, 10m or 2h"),

@@ -425,7 +425,7 @@ def test_photographs_are_stored_as_jpeg_files() -> None:
         ({"pinned": True}, "pinned=True has no effect"),
         ({"data": "streamed", "pinned": False, "prefetch": 1}, "pinned=false is not possible"),
         ({"data": "page-cache", "direct": True}, "direct=True has no effect"),
-        ({"data": "storage", "direct": True, "loaders": 2}, "no loader"),
+        ({"data": "storage", "direct": True, "loaders": 2}, "neither loaders nor host memory"),
         ({"data": "tape"}, "cannot be 'tape'"),
     ],
 )

@@ -622,7 +622,7 @@ def test_a_process_of_another_boot_or_start_is_gone() -> None:
         ({"step_seconds": float("nan")}, "step_seconds must be above 0 and finite"),
         ({"step_seconds": -1.0}, "step_seconds must be above 0"),
         ({"low_seconds": 3.0, "high_seconds": 2.0}, "is above high_seconds"),
-        ({"groups": [[1.0, float("inf")]]}, "a sample is no time"),
+        ({"groups": [[1.0, float("inf")]]}, "a sample is not a valid time"),
         ({"step_seconds": None}, "has no step_seconds"),
     ],
 )

@@ -182,10 +182,19 @@ def test_pooling_is_distinguished_by_method_layout_and_dimensions(
 
 def test_a_profile_without_a_sort_of_pooling_prices_the_nearest_one() -> None:
     for name, expected in (("max_pool3d_with_indices", "max"), ("upsample_bicubic2d", "bilinear")):
-        op = PlainOp(f"aten.{name}", "pooling", "fp32", (64, 32, 32, 16, 16, 2, 2, 1), 1.0, 1e6, 1e6)
+        op = PlainOp(f"aten.{name}", "pooling", "fp32", (64, 32, 32, 16, 16, 2, 2, 0), 1.0, 1e6, 1e6)
         (piece,) = pieces_of(op, CORES)
         (known,) = registry.of_kind(piece.kind).substitutes(op, piece)
         assert known.kind == f"pooling {expected} forward" and known.features == piece.features
+
+
+def test_channels_last_pooling_without_a_probe_of_it_is_a_stream_of_its_bytes() -> None:
+    op = PlainOp(
+        "aten.max_pool2d_with_indices", "pooling", "fp32", (64, 32, 32, 16, 16, 2, 2, 1), 1.0, 1e6, 5e5
+    )
+    (piece,) = pieces_of(op, CORES)
+    (known,) = registry.of_kind(piece.kind).substitutes(op, piece)
+    assert known.kind == "streaming" and known.bytes == 1.5e6
 
 
 def test_antialiased_resizing_is_pooling() -> None:

@@ -202,7 +202,7 @@ BAD_DATA = {
     "an unknown kind of file": (
         lambda f: _written(f, "a.exe", b"junk"),
         "digits",
-        "no folder of images, CSV or NumPy file",
+        "is not a folder of images, a CSV file or a NumPy file",
     ),
     "a folder where a text is needed": (lambda f: f, "text", "is a folder"),
     "a file where trials are generated": (
@@ -376,7 +376,7 @@ def test_weights_of_another_shape_are_refused_by_name_and_nothing_is_overwritten
 @pytest.mark.parametrize("body", [b"", b"junk", b"\x10" + b"\0" * 40])
 def test_a_damaged_checkpoint_is_refused_and_kept(body, tmp_path):
     path = _written(tmp_path, checkpoint.NAME, body)
-    with pytest.raises(BadInput, match="no checkpoint of windtunnel, or is damaged"):
+    with pytest.raises(BadInput, match="is not a checkpoint of windtunnel, or is damaged"):
         train(_lesson(), folder=tmp_path)
     assert path.read_bytes() == body
 

@@ -144,7 +144,7 @@ def test_every_sample_of_every_process_can_be_exported_as_the_clock_gave_it(tmp_
 def test_a_file_with_scaled_times_is_refused(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, lambda work: 1.0, count=1)
     scaled = dataclasses.replace(row, environment={**row.environment, "slowed": 1.05})
-    with pytest.raises(BadRecord, match=r"1 times that windtunnel 0\.1 had scaled"):
+    with pytest.raises(BadRecord, match=r"1 times that windtunnel 0\.1 scaled"):
         export.read(export.write([scaled], tmp_path / "old.json"))
 
 

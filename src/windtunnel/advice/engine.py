@@ -20,7 +20,7 @@ from windtunnel.machine.machine import Machine
 from windtunnel.strategy import Strategy
 
 LEAST_GAIN = 1.03  # less is not worth a change
-_LEAST_SURE_GAIN = 1.01  # of a gain whose interval excludes 1
+LEAST_SURE_GAIN = 1.01  # of a gain whose interval excludes 1
 _WORTH_ADDING = 1.03  # to a combination, which each further change makes harder to understand
 _AS_FAST = 0.95  # a smaller machine counts as equal if it is at least this fast
 _NEARLY_BEST = (
@@ -88,7 +88,7 @@ class _Candidate:
             return self.tried is not None
         if self.proposal.goal == "smaller":
             return self.gain.gain >= _AS_FAST
-        return self.gain.gain >= (_LEAST_SURE_GAIN if self.gain.is_sure else LEAST_GAIN)
+        return self.gain.gain >= (LEAST_SURE_GAIN if self.gain.is_sure else LEAST_GAIN)
 
 
 class _Search:
