@@ -336,6 +336,11 @@ class TestTable:
         assert table.row("sync", 1).step_seconds == pytest.approx(alone.step_seconds, rel=0.06)
         assert table.row("sync", 1).wait_share == 0.0
 
+    def test_the_table_fits_a_terminal_of_80_columns(self, table: ExchangeTable) -> None:
+        lines = table.lines()
+        rows = lines[2 : lines.index("", 2)]
+        assert len(rows) == len(table.rows) + 1 and max(map(len, rows)) <= 80
+
     def test_more_workers_never_handle_fewer_examples(self, table: ExchangeTable) -> None:
         for form in ("sync", "local", "async", "mixed"):
             rates = [table.row(form, count).examples_per_second for count in (1, 4, 16)]

@@ -23,11 +23,13 @@ STEPS = 100
 GUIDE_LIMIT = 40  # GPUs up to which the guide advises synchronous training (Wuensche 2018, section III.H.2)
 _SAME = 1.02  # a gain below that is none
 _LEGEND = (
-    "step: the time in which every worker makes one. speed-up: over one worker without any exchange.",
-    "waiting: the share of a worker's time in which it waits for others or for the server; in brackets that",
-    "  of the workers that wait least and most.",
-    "staleness: changes by others between reading the weights and changing them, on average; in brackets",
-    "  what 9 in 10 changes do not exceed. server: bytes a second that it receives and sends.",
+    "step: the time in which every worker makes one step.",
+    "speed-up: over one worker without any exchange.",
+    "waiting: the share of a worker's time in which it waits for others or for the",
+    "  server; in brackets those of the workers that wait least and most.",
+    "staleness: mean changes by others between reading and changing the weights;",
+    "  in brackets what 9 in 10 changes do not exceed.",
+    "server: bytes a second that it receives and sends.",
 )
 _PAYS = 0.5  # a further worker pays if it brings at least half of what one alone brings
 
@@ -103,8 +105,8 @@ class ExchangeTable(Displayed):
 
     def lines(self) -> list[str]:
         head = (
-            f"  {'workers':>7}  {'form':7}{'step':>9}{'examples/s':>12}{'speed-up':>10}"
-            f"{'waiting':>15}{'staleness':>13}{'server':>11}"
+            f"  {'workers':>7} {'form':7}{'step':>8}{'examples/s':>11}{'speed-up':>9}"
+            f"{'waiting':>13}{'staleness':>11}{'server':>10}"
         )
         rows = [_line(row) for row in self.rows]
         return [
@@ -227,9 +229,9 @@ def _stale(row: ExchangeRow) -> str:
 def _line(row: ExchangeRow) -> str:
     served = units.show(row.served_rate, "B/s") if row.served_rate else ""
     return (
-        f"  {row.workers:>7}  {row.form:7}{units.show(row.step_seconds, 's'):>9}"
-        f"{row.examples_per_second:>12,.0f}{row.speedup:>9.2f}x{_waits(row):>15}{_stale(row):>13}{served:>11}"
-    )
+        f"  {row.workers:>7} {row.form:7}{units.show(row.step_seconds, 's'):>8}"
+        f"{row.examples_per_second:>11,.0f}{row.speedup:>8.2f}x{_waits(row):>13}{_stale(row):>11}{served:>10}"
+    ).rstrip()
 
 
 def compare_forms(
