@@ -350,7 +350,7 @@ class TestTable:
         self, table: ExchangeTable
     ) -> None:
         text = str(table)
-        assert text.count("\n       16  ") == len(forms.FORMS) and "not progress" in text
+        assert text.count("\n       16 ") == len(forms.FORMS) and "not progress" in text
         assert "mixed  pays up to" in text and all(len(line) <= 110 for line in text.splitlines())
 
     def test_more_workers_than_devices_are_refused(self) -> None:
